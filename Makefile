@@ -1,0 +1,48 @@
+# `make demo` and `make test` need nothing but Python 3.11 or newer: they make .venv and do the rest.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -n auto -q
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format bench clean
+
+help:
+	@echo "make demo      fit the four methods on bundled digits; writes elmesh-demo/report.html"
+	@echo "make test      lint, types, import contract and the tests"
+	@echo "make test-all  the same with the slow, exhaustive cases"
+	@echo "make bench     the benchmarks; one JSON object each, in benchmarks/results/"
+	@echo "make format    let ruff put the code in order"
+	@echo "make clean     remove .venv and what was built"
+
+# What was tested is pinned in constraints.txt; the stamp is remade when either file changes.
+$(VENV)/stamp: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "elmesh needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/stamp
+	$(BIN)/elmesh demo --force
+
+lint: $(VENV)/stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(PYTEST) -m "not slow"
+
+test-all: lint
+	$(PYTEST)
+
+bench: $(VENV)/stamp
+	$(BIN)/python -m benchmarks
+
+format: $(VENV)/stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis elmesh-demo

@@ -1,0 +1,24 @@
+"""Many sites, small related data sets, no pooling: each gets a model better than it could learn alone.
+
+The methods are those of *Decentralized Multi-Task Learning Based on Extreme Learning Machines* (Ye, Xiao, Skoglund).
+"""
+
+from elmesh.errors import ElmeshError
+from elmesh.estimators import MultiTaskELMClassifier, MultiTaskELMRegressor, load
+from elmesh.solvers import DMTLELM, FODMTLELM, MTLELM, LocalELM
+from elmesh.stacking import stack_tasks
+
+__all__ = [
+    "DMTLELM",
+    "FODMTLELM",
+    "MTLELM",
+    "ElmeshError",
+    "LocalELM",
+    "MultiTaskELMClassifier",
+    "MultiTaskELMRegressor",
+    "__version__",
+    "load",
+    "stack_tasks",
+]
+
+__version__ = "0.1.0"

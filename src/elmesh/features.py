@@ -1,0 +1,219 @@
+"""The shared random hidden layer, from one seed.
+
+Every task maps its inputs through the same hidden units, drawn once and never trained (equation (35) of the
+paper)::
+
+    h(x) = g(x W + b),     W and b uniform in [-s, s)
+
+Nobody sends ``W``: sites that agree on a seed and on the sizes hold the same weights, bit for bit, whatever
+the machine. NumPy promises that for the raw 64-bit stream of a bit generator but not for what
+``Generator.uniform`` makes of it, so the step from bits to numbers is written out here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+
+from elmesh.errors import ElmeshError
+
+__all__ = ["ACTIVATIONS", "HiddenLayer", "uniform"]
+
+Floats = NDArray[np.float64]
+
+_LARGEST_SEED = 2**64 - 1
+
+
+def _sigmoid(Z: Floats) -> Floats:
+    # expit is 1 / (1 + exp(-z)) without the overflow that a large -z gives
+    return np.asarray(expit(Z, out=Z))
+
+
+def _tanh(Z: Floats) -> Floats:
+    return np.tanh(Z, out=Z)
+
+
+def _relu(Z: Floats) -> Floats:
+    return np.maximum(Z, 0.0, out=Z)
+
+
+def _sine(Z: Floats) -> Floats:
+    return np.sin(Z, out=Z)
+
+
+def _none(Z: Floats) -> Floats:
+    return Z
+
+
+# Each may overwrite its argument: it is handed a product that nobody else holds.
+_FUNCTIONS: dict[str, Callable[[Floats], Floats]] = {
+    "sigmoid": _sigmoid,
+    "tanh": _tanh,
+    "relu": _relu,
+    "sine": _sine,
+    "none": _none,
+}
+
+#: The names that ``activation`` may take.
+ACTIVATIONS: tuple[str, ...] = tuple(_FUNCTIONS)
+
+
+def uniform(seed: int | tuple[int, ...], count: int) -> Floats:
+    """Return numbers uniform in [-1, 1), the same bit for bit wherever the seed is the same."""
+    stream = np.random.PCG64(np.random.SeedSequence(seed)).random_raw(count)
+    # The top 53 bits k give 2 k / 2**53 - 1, exact in doubles.
+    return (stream >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
+
+
+@dataclass(frozen=True)
+class HiddenLayer:
+    """A layer of random hidden units, the same wherever its five parameters are the same.
+
+    Parameters
+    ----------
+    n_inputs : int
+        Number of input columns.
+    n_hidden : int or None
+        Number of hidden units. None means no hidden layer: the inputs themselves are the features, and the
+        other parameters do nothing.
+    activation : {"sigmoid", "tanh", "relu", "sine", "none"}, default="sigmoid"
+        What is applied to ``X @ W + b``; "none" leaves a random linear projection.
+    weight_scale : float, default=1.0
+        Weights and biases are uniform in ``[-weight_scale, weight_scale)``.
+    seed : int, default=0
+        Any whole number from 0 to 2**64 - 1.
+
+    Notes
+    -----
+    The weights are the first ``(n_inputs + 1) * n_hidden`` numbers of the PCG64 stream of ``seed``: W row by
+    row, then b. A layer of another size is therefore another layer, not a part of a larger one. Weights are
+    the same bit for bit on every machine; the product with ``X`` is left to the machine's BLAS and agrees to
+    rounding.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> layer = HiddenLayer(n_inputs=2, n_hidden=3, seed=7)
+    >>> layer(np.zeros((5, 2))).shape
+    (5, 3)
+    >>> HiddenLayer(n_inputs=2, n_hidden=None)([[1, 2]])
+    array([[1., 2.]])
+    """
+
+    n_inputs: int
+    n_hidden: int | None
+    activation: str = "sigmoid"
+    weight_scale: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        settle = (
+            object.__setattr__
+        )  # the frozen dataclass's one moment to turn NumPy scalars into plain numbers
+        settle(self, "n_inputs", _whole("n_inputs", self.n_inputs, 1))
+        if self.n_hidden is not None:
+            settle(self, "n_hidden", _whole("n_hidden", self.n_hidden, 1, "; or None for no hidden layer"))
+        if not isinstance(self.activation, str) or self.activation not in _FUNCTIONS:
+            raise ElmeshError(
+                f"activation is {self.activation!r}; it must be one of {', '.join(map(repr, ACTIVATIONS))}."
+            )
+        settle(self, "weight_scale", _positive("weight_scale", self.weight_scale))
+        settle(self, "seed", _whole("seed", self.seed, 0))
+        if self.seed > _LARGEST_SEED:
+            raise ElmeshError(f"seed is {self.seed}; it must be a whole number from 0 to 2**64 - 1.")
+
+    @property
+    def width(self) -> int:
+        """Number of features that come out."""
+        return self.n_inputs if self.n_hidden is None else self.n_hidden
+
+    @cached_property
+    def weights(self) -> tuple[Floats, Floats]:
+        """The pair ``W`` (n_inputs x n_hidden) and ``b`` (n_hidden), read-only."""
+        if self.n_hidden is None:
+            raise ElmeshError("This layer passes the inputs through (n_hidden=None), so it has no weights.")
+        n, L = self.n_inputs, self.n_hidden
+        values = uniform(self.seed, (n + 1) * L) * self.weight_scale
+        values.flags.writeable = False
+        return values[: n * L].reshape(n, L), values[n * L :]
+
+    def __call__(self, X: ArrayLike) -> Floats:
+        """Map inputs to features.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_inputs)
+            Finite numbers.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, width)
+            The features H, float64.
+        """
+        X = np.asarray(X, dtype=np.float64)
+        if X.ndim != 2 or X.shape[1] != self.n_inputs:
+            raise ElmeshError(
+                f"The hidden layer takes a table of {self.n_inputs} columns, but was given an array of shape "
+                f"{X.shape}."
+            )
+        if self.n_hidden is None:
+            return X
+        W, b = self.weights
+        Z = X @ W
+        Z += b
+        return _FUNCTIONS[self.activation](Z)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the five parameters as a dict that JSON can hold.
+
+        Examples
+        --------
+        >>> HiddenLayer(4, 10).to_json()
+        {'n_inputs': 4, 'n_hidden': 10, 'activation': 'sigmoid', 'weight_scale': 1.0, 'seed': 0}
+        """
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: object) -> HiddenLayer:
+        """Make the layer that `to_json` described.
+
+        Parameters
+        ----------
+        fields : dict
+            Exactly the keys that `to_json` writes; anything missing, unknown or out of range is an error.
+
+        Returns
+        -------
+        HiddenLayer
+            Equal to the one described.
+        """
+        expected = list(cls.__dataclass_fields__)
+        if not isinstance(fields, Mapping) or set(fields) != set(expected):
+            raise ElmeshError(f"A hidden layer is described by exactly the fields {', '.join(expected)}.")
+        return cls(**fields)
+
+
+def _whole(name: str, value: object, least: int, otherwise: str = "") -> int:
+    """Read a whole number of at least `least`; True and 3.0 are not whole numbers that somebody meant."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ElmeshError(f"{name} is {value!r}; it must be a whole number of at least {least}{otherwise}.")
+    return int(value)
+
+
+def _positive(name: str, value: object) -> float:
+    """Read a finite number above zero."""
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    try:
+        number = float(value) if is_number else math.nan  # type: ignore[arg-type]
+    except OverflowError:
+        number = math.inf
+    if not (math.isfinite(number) and number > 0):
+        raise ElmeshError(f"{name} is {value!r}; it must be a finite number above 0.")
+    return number

@@ -1,0 +1,262 @@
+"""Who talks to whom: named graphs, graphs of the user's own, and what the whole network may know about them.
+
+The graph is public: every agent knows it. What agents derive from it (the spread of the Laplacian's eigenvalues, a
+schedule of averaging that is exact in finitely many rounds) needs no message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx as nx
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+import scipy.sparse.linalg
+from numpy.typing import NDArray
+
+from elmesh.errors import ElmeshError
+
+__all__ = ["GRAPH_NAMES", "Topology", "make_topology"]
+
+FloatArray = NDArray[np.float64]
+Edges = list[tuple[int, int]]
+
+# Up to this many agents the whole Laplacian spectrum is computed; above it, only its two ends.
+_DENSE_SPECTRUM = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """A connected, undirected, simple graph over agents ``0 .. n_agents - 1``.
+
+    Parameters
+    ----------
+    n_agents : int
+        Number of agents.
+    edges : ndarray of shape (n_edges, 2)
+        Each edge once, smaller agent first, sorted.
+
+    Examples
+    --------
+    >>> ring = make_topology("ring", ["a", "b", "c", "d"])
+    >>> ring.degree.tolist(), [round(x, 3) for x in ring.spread]
+    ([2, 2, 2, 2], [2.0, 4.0])
+    """
+
+    n_agents: int
+    edges: NDArray[np.intp]
+
+    @cached_property
+    def degree(self) -> NDArray[np.intp]:
+        """Number of neighbours of each agent."""
+        return np.bincount(self.edges.ravel(), minlength=self.n_agents).astype(np.intp)
+
+    @cached_property
+    def ends(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Both directions of every edge as (hearer, speaker), sorted by hearer and then by speaker."""
+        i, j = self.edges.T
+        hearer, speaker = np.concatenate([i, j]), np.concatenate([j, i])
+        order = np.lexsort((speaker, hearer))
+        return hearer[order], speaker[order]
+
+    @cached_property
+    def adjacency(self) -> sp.csr_array:
+        """Sparse 0/1 adjacency matrix."""
+        hearer, speaker = self.ends
+        ones = np.ones(len(hearer))
+        return sp.csr_array((ones, (hearer, speaker)), shape=(self.n_agents, self.n_agents))
+
+    def neighbours(self, agent: int) -> NDArray[np.intp]:
+        """Return the neighbours of one agent, in increasing order."""
+        hearer, speaker = self.ends
+        return speaker[np.searchsorted(hearer, agent) : np.searchsorted(hearer, agent, side="right")]
+
+    @cached_property
+    def spread(self) -> tuple[float, float]:
+        """Smallest non-zero and largest eigenvalue of the graph's Laplacian."""
+        if self.n_agents == 1:
+            return (1.0, 1.0)
+        if self.n_agents <= _DENSE_SPECTRUM:
+            return float(self._eigenvalues[0]), float(self._eigenvalues[-1])
+        laplacian = sp.csgraph.laplacian(self.adjacency).tocsc()
+        start = np.cos(np.arange(self.n_agents, dtype=float))  # eigsh is deterministic given a start
+        largest = scipy.sparse.linalg.eigsh(laplacian, 1, which="LM", v0=start, return_eigenvectors=False)
+        smallest = scipy.sparse.linalg.eigsh(
+            laplacian, 2, sigma=-1e-6, which="LM", v0=start, return_eigenvectors=False
+        )
+        return float(smallest.max()), float(largest[0])
+
+    @cached_property
+    def _eigenvalues(self) -> FloatArray:
+        laplacian = sp.csgraph.laplacian(self.adjacency).toarray()
+        values: FloatArray = scipy.linalg.eigvalsh(laplacian)[1:]
+        return values
+
+    def averaging_roots(self, precision: float) -> tuple[float, ...]:
+        r"""Return numbers :math:`\theta_k` that turn neighbour sums into the average over the whole graph.
+
+        After :math:`x \leftarrow x - (d x - S)/\theta_k` for every k, with S the sum over neighbours, each agent holds
+        the average of all initial values up to ``precision`` relative to their spread. The factors vanish at the
+        Laplacian's eigenvalues: at each distinct one, which is exact, or at Chebyshev's nodes between the extreme ones,
+        whichever takes fewer rounds.
+        """
+        if self.n_agents == 1:
+            return ()
+        low, high = self.spread
+        if high - low <= 1e-9 * high:
+            return (high,)
+        n_rounds = int(np.ceil(np.arccosh(1.0 / precision) / np.arccosh((high + low) / (high - low))))
+        nodes = np.cos((2 * np.arange(n_rounds) + 1) * np.pi / (2 * n_rounds))
+        roots = (high + low) / 2 + (high - low) / 2 * nodes
+        if self.n_agents <= _DENSE_SPECTRUM:
+            values = self._eigenvalues
+            distinct = values[np.concatenate([[True], np.diff(values) > 1e-9 * high])]
+            if len(distinct) <= n_rounds:
+                roots = distinct
+        return tuple(_leja_order(roots).tolist())
+
+    def to_networkx(self, labels: Sequence[Hashable]) -> nx.Graph:
+        """Return the graph over the given labels."""
+        graph = nx.Graph()
+        graph.add_nodes_from(labels)
+        graph.add_edges_from((labels[i], labels[j]) for i, j in self.edges)
+        return graph
+
+
+def _leja_order(points: FloatArray) -> FloatArray:
+    """Order roots so that partial products stay small: without it, rounding errors grow without bound."""
+    remaining = np.sort(points)[::-1]
+    ordered = np.empty_like(remaining)
+    # Logarithm of the product of distances to the points already taken.
+    distance = np.log(np.maximum(remaining, np.finfo(float).tiny))
+    for k in range(len(ordered)):
+        best = int(np.argmax(distance))
+        ordered[k] = remaining[best]
+        remaining, distance = np.delete(remaining, best), np.delete(distance, best)
+        distance += np.log(np.maximum(np.abs(remaining - ordered[k]), np.finfo(float).tiny))
+    return ordered
+
+
+def _ring(m: int, seed: int) -> Edges:
+    return [(i, (i + 1) % m) for i in range(m)] if m > 2 else _path(m, seed)
+
+
+def _path(m: int, seed: int) -> Edges:
+    return [(i, i + 1) for i in range(m - 1)]
+
+
+def _star(m: int, seed: int) -> Edges:
+    return [(0, i) for i in range(1, m)]
+
+
+def _complete(m: int, seed: int) -> Edges:
+    return [(i, j) for i in range(m) for j in range(i + 1, m)]
+
+
+def _grid(m: int, seed: int) -> Edges:
+    """Lay the agents in rows of a near-square; the last row may be short."""
+    width = int(np.ceil(np.sqrt(m)))
+    right = [(i, i + 1) for i in range(m - 1) if (i + 1) % width]
+    return right + [(i, i + width) for i in range(m - width)]
+
+
+def _random(m: int, seed: int) -> Edges:
+    """Draw a random tree, which connects everyone, and about half as many edges again."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    tree = [(int(rng.integers(i)), i) for i in range(1, m)]
+    extra = [(int(i), int(j)) for i, j in rng.integers(m, size=(m // 2, 2)) if i != j]
+    return tree + extra
+
+
+_NAMED: dict[str, Callable[[int, int], Edges]] = {
+    "ring": _ring,
+    "path": _path,
+    "star": _star,
+    "complete": _complete,
+    "random": _random,
+    "grid": _grid,
+}
+GRAPH_NAMES = tuple(_NAMED)
+
+
+def make_topology(graph: str | nx.Graph, labels: Sequence[Hashable], seed: int = 0) -> Topology:
+    """Build the graph of agents from a name or from a networkx graph.
+
+    Parameters
+    ----------
+    graph : {"ring", "path", "star", "complete", "random", "grid"} or networkx.Graph
+        A networkx graph has the task labels as nodes, or the numbers 0 .. m-1 in the order of the sorted labels.
+    labels : sequence
+        The task labels, one agent each.
+    seed : int
+        Seed of the graph called "random".
+
+    Returns
+    -------
+    Topology
+
+    Raises
+    ------
+    ElmeshError
+        If the graph is unknown, directed, disconnected, has self-loops or other nodes than there are tasks.
+    """
+    m = len(labels)
+    if isinstance(graph, str):
+        if graph not in _NAMED:
+            raise ElmeshError(
+                f"The graph {graph!r} is unknown; use one of {', '.join(GRAPH_NAMES)}, or a networkx graph."
+            )
+        pairs = _NAMED[graph](m, seed)
+    elif isinstance(graph, nx.Graph):
+        pairs = _pairs_of(graph, labels)
+    else:
+        raise ElmeshError(
+            f"graph must be a name ({', '.join(GRAPH_NAMES)}) or a networkx.Graph, not {type(graph).__name__}."
+        )
+    unique = sorted({(min(i, j), max(i, j)) for i, j in pairs})
+    topology = Topology(m, np.array(unique, dtype=np.intp).reshape(-1, 2))
+    _check_connected(topology, labels)
+    return topology
+
+
+def _pairs_of(graph: nx.Graph, labels: Sequence[Hashable]) -> Edges:
+    if graph.is_directed():
+        raise ElmeshError(
+            "The graph is directed; agents talk both ways, so give an undirected networkx.Graph."
+        )
+    if graph.number_of_nodes() != len(labels):
+        raise ElmeshError(
+            f"The graph has {graph.number_of_nodes()} nodes but there are {len(labels)} tasks; each task is one node."
+        )
+    loops = sorted({str(node) for node in nx.nodes_with_selfloops(graph)})
+    if loops:
+        raise ElmeshError(
+            f"The graph has self-loops at {', '.join(loops)}; remove them (an agent knows itself)."
+        )
+    index: dict[Hashable, int] = {label: i for i, label in enumerate(labels)}
+    if set(graph.nodes) != set(index):
+        if set(graph.nodes) != set(range(len(labels))):
+            strangers = sorted(str(node) for node in set(graph.nodes) - set(index))[:5]
+            raise ElmeshError(
+                f"The graph's nodes are not the tasks: {', '.join(strangers)} are unknown. Name the nodes by the "
+                f"task labels, or number them 0 to {len(labels) - 1}."
+            )
+        index = {i: i for i in range(len(labels))}
+    return [(index[i], index[j]) for i, j in graph.edges]
+
+
+def _check_connected(topology: Topology, labels: Sequence[Hashable]) -> None:
+    n_parts, part = sp.csgraph.connected_components(topology.adjacency, directed=False)
+    if n_parts == 1:
+        return
+    names = []
+    for k in range(min(n_parts, 5)):
+        members = [str(labels[i]) for i in np.flatnonzero(part == k)]
+        names.append("{" + ", ".join(members[:8]) + (", ..." if len(members) > 8 else "") + "}")
+    more = f" and {n_parts - 5} more" if n_parts > 5 else ""
+    raise ElmeshError(
+        f"The graph is not connected: it falls into {n_parts} parts, {', '.join(names)}{more}. Add edges between them."
+    )

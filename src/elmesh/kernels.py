@@ -1,0 +1,91 @@
+r"""Pure updates, for one agent or for many stacked along a leading axis.
+
+All work in the basis of :class:`~elmesh.statistics.Task`, where :math:`H = P\,\mathrm{diag}(s)\,V'`. With ``VU`` = V'U
+(q x r) at hand, the fit, its gradients and the A step need no product with anything of width L; the U step needs two.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmesh.statistics import Task
+
+__all__ = [
+    "correlation",
+    "exact_U",
+    "fit",
+    "fit_gradient",
+    "first_order_U",
+    "largest_eigenvalue",
+    "ridge",
+    "solve_A",
+    "square",
+]
+
+FloatArray = NDArray[np.float64]
+
+
+def exact_U(task: Task, A: FloatArray, C: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
+    r"""Solve :math:`H'H\,U\,AA' + c\,U = H'T A' + C` for U: equation (19), as one step of (20) without Kronecker products.
+
+    Returns U and V'U. Diagonalising :math:`AA' = E\,\mathrm{diag}(e)\,E'` turns the equation, within the span of V, into
+    divisions by :math:`s_i^2 e_j + c`; outside it, :math:`U = C / c`.
+    """
+    e, E = np.linalg.eigh(A @ A.mT)
+    s = task.s[..., :, None]
+    VC = task.V.mT @ C
+    VU = (((VC + (s * task.Y) @ A.mT) @ E) / (s**2 * e[..., None, :] + c)) @ E.mT
+    return C / c + task.V @ (VU - VC / c), VU
+
+
+def first_order_U(
+    task: Task, gradient: FloatArray, C: FloatArray, c: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    r"""Return :math:`U = (C - \nabla f)/c`, equation (23), and V'U; ``gradient`` is :func:`fit_gradient`'s."""
+    U = (C - task.V @ gradient) / c
+    return U, task.V.mT @ U
+
+
+def solve_A(task: Task, VU: FloatArray, A: FloatArray, mu2: float, zeta: FloatArray | float) -> FloatArray:
+    r"""Return :math:`(U'H'HU + (\mu_2 + \zeta) I)^{-1}(U'H'T + \zeta A)`: equation (22), and (11) for zeta = 0."""
+    HU = task.s[..., :, None] * VU
+    gram = HU.mT @ HU
+    identity = np.eye(gram.shape[-1])
+    solution: FloatArray = np.linalg.solve(gram + (mu2 + zeta) * identity, HU.mT @ task.Y + zeta * A)
+    return solution
+
+
+def ridge(task: Task, mu: float) -> FloatArray:
+    r"""Return :math:`(H'H + \mu I)^{-1} H'T`: a task's own weights, equation (4)."""
+    s = task.s[..., :, None]
+    return task.V @ (s * task.Y / (s**2 + mu))
+
+
+def fit(task: Task, VU: FloatArray, A: FloatArray) -> FloatArray:
+    r"""Return :math:`\tfrac12 |H U A - T|^2` of each task."""
+    residual = (task.s[..., :, None] * VU) @ A - task.Y
+    return 0.5 * (square(residual) + task.rest)
+
+
+def fit_gradient(task: Task, VU: FloatArray, A: FloatArray) -> FloatArray:
+    r"""Return V' times the gradient of the fit in U, :math:`H'(HUA - T)A'`; it lies in the span of V."""
+    return correlation(task, VU, A) @ A.mT
+
+
+def correlation(task: Task, VU: FloatArray, A: FloatArray) -> FloatArray:
+    r"""Return V' times :math:`H'(HUA - T)`: what the features still know about the residual."""
+    s = task.s[..., :, None]
+    return s * ((s * VU) @ A - task.Y)
+
+
+def square(X: FloatArray) -> FloatArray:
+    """Return the squared Frobenius norm of each matrix."""
+    total: FloatArray = np.einsum("...ij,...ij->...", X, X)
+    return total
+
+
+def largest_eigenvalue(task: Task, A: FloatArray) -> FloatArray:
+    r"""Return :math:`|H|^2 |A|^2` in operator norms: how curved the fit is in U."""
+    curvature: FloatArray = task.s.max(axis=-1) ** 2 * np.linalg.norm(A, ord=2, axis=(-2, -1)) ** 2
+    return curvature

@@ -1,0 +1,129 @@
+"""What may name a task, and how labels are told in a sentence.
+
+A label is text, a whole number, or True and False; all labels of one data set are of one of these types.
+Whatever the column comes as (list, array, pandas, polars, Arrow), plain Python values come out, so that ``3``
+from a NumPy array, from a file and from a saved model are the same task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from elmesh.errors import ElmeshError
+
+__all__ = [
+    "KINDS",
+    "Label",
+    "count",
+    "is_missing",
+    "label_type",
+    "listed",
+    "more",
+    "plain_type",
+    "row",
+    "values_of",
+]
+
+Label = str | int  # bool is an int to the type checker, but the two are never mixed here
+
+#: The types of label, in the user's words.
+KINDS: dict[type, str] = {str: "text", int: "whole numbers", bool: "True and False"}
+
+
+def values_of(tasks: object) -> list[Any]:
+    """Read one column of anything as a list of plain Python values."""
+    shape = getattr(tasks, "shape", None)
+    if shape is not None and len(shape) != 1:
+        raise ElmeshError(f"tasks has shape {tuple(shape)}; give one column with one label a row.")
+    if isinstance(tasks, (str, bytes)):
+        raise ElmeshError(
+            f"tasks is the text {tasks!r}; give one label a row, such as the values of that column."
+        )
+    if isinstance(tasks, (Mapping, set, frozenset)) or not isinstance(tasks, Iterable):
+        raise ElmeshError(
+            f"tasks is of type {type(tasks).__name__}; give one label a row, as a list or an array."
+        )
+    if getattr(getattr(tasks, "dtype", None), "kind", None) in ("M", "m"):
+        # NumPy would turn nanoseconds into whole numbers and nobody would notice
+        raise ElmeshError("tasks holds dates or times; use text or whole numbers as task labels.")
+    for method in ("to_list", "tolist", "to_pylist"):  # pandas and polars, NumPy, Arrow
+        if hasattr(tasks, method):
+            return list(getattr(tasks, method)())
+    return list(tasks)
+
+
+def label_type(values: Sequence[Any]) -> Callable[[Any], Label]:
+    """Find the one plain type that all labels have, or say which row is the trouble."""
+    found = {kind: plain_type(kind) for kind in set(map(type, values))}
+    if None in found.values():
+        _refuse(values)
+    plain = {kind for kind in found.values() if kind is not None}
+    if len(plain) > 1:
+        first = [next(i for i, value in enumerate(values) if found[type(value)] is kind) for kind in plain]
+        told = " and ".join(f"{values[i]!r} {row(i)}" for i in sorted(first))
+        raise ElmeshError(f"tasks mixes types of label: {told}; use only text or only whole numbers.")
+    return plain.pop() if plain else str
+
+
+def plain_type(kind: type) -> type[str] | type[int] | None:
+    """Give the plain type (str, int or bool) that a type of value stands for, None where there is none."""
+    if issubclass(kind, str):
+        return str
+    if issubclass(kind, (bool, np.bool_)):
+        return bool
+    return int if issubclass(kind, (int, np.integer)) else None
+
+
+def is_missing(value: object) -> bool:
+    """Tell whether a value is None, NaN, or what pandas puts for a missing value."""
+    if isinstance(value, (float, np.floating)):
+        return bool(np.isnan(value))
+    return value is None or value is pd.NA or value is pd.NaT
+
+
+def _refuse(values: Sequence[Any]) -> None:
+    strange = [i for i, value in enumerate(values) if plain_type(type(value)) is None]
+    missing = next((i for i in strange if is_missing(values[i])), None)
+    if missing is not None:
+        raise ElmeshError(
+            f"The task label is missing {row(missing)}; give every row a task or leave the row out."
+        )
+    i = strange[0]
+    if isinstance(values[i], (float, np.floating)):
+        raise ElmeshError(
+            f"The task label {values[i]} {row(i)} is a float; use text or whole numbers as labels."
+        )
+    kind = type(values[i]).__name__
+    raise ElmeshError(f"The task label {row(i)} is of type {kind}; use text or whole numbers as labels.")
+
+
+def listed(labels: Iterable[object], most: int = 10) -> str:
+    """Name labels in a sentence, at most so many of them.
+
+    Examples
+    --------
+    >>> listed(["a", "b", "c", "d"], most=2)
+    "'a', 'b' and 2 more"
+    """
+    labels = list(labels)
+    return ", ".join(map(repr, islice(labels, most))) + more(len(labels), most)
+
+
+def more(n: int, most: int = 10) -> str:
+    """Say how many of n things were left out of a list of at most so many."""
+    return f" and {n - most} more" if n > most else ""
+
+
+def count(n: int, noun: str) -> str:
+    """Count in words: 1 row, 2 rows."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def row(i: int) -> str:
+    """Point at a row in a sentence."""
+    return f"in row {i} (counting from 0)"

@@ -1,0 +1,207 @@
+"""Drive an agent's algorithm: answer its requests, watch its progress, decide when to stop.
+
+What differs between runtimes is the :class:`Link`: how a message gets to the neighbours and how numbers are summed
+over agents. Everything else is here, once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from elmesh.solvers.requests import Heard, Neighbours, Program, Report, State
+
+__all__ = ["Link", "Progress", "Result", "Stop", "drive", "watch"]
+
+FloatArray = NDArray[np.float64]
+
+# A run whose objective exceeds that of zero weights (or of its start) this many times over will not come back.
+_DIVERGED = 1e6
+
+
+class Stop(Enum):
+    """Why a fit ended; the value says what to do about it."""
+
+    CONVERGED = "The residuals fell below tol."
+    MAX_ITER = "The rounds ran out before the residuals fell below tol; raise max_iter, or tol if this is good enough."
+    DIVERGED = (
+        'The run diverged and the last sound state is kept; use "auto" for rho, tau and zeta, or raise tau.'
+    )
+    INTERRUPTED = "The fit was interrupted; the state after the last whole round is kept."
+    DIRECT = "The method has no rounds; its solution is exact."
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a fit stands after a round."""
+
+    round: int
+    max_iter: int
+    objective: float
+    consensus_gap: float
+    dual_residual: float
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a run produced.
+
+    Parameters
+    ----------
+    state : State
+        The last sound state.
+    history : DataFrame
+        A row a round: ``round``, ``objective``, ``consensus_gap``, ``dual_residual``, ``bytes``.
+    stop : Stop
+        Why it ended.
+    n_iter : int
+        Rounds of the method.
+    n_exchanges : int
+        Rounds of messages, those of the start included.
+    """
+
+    state: State
+    history: pd.DataFrame
+    stop: Stop
+    n_iter: int
+    n_exchanges: int
+
+
+class Link(Protocol):
+    """How agents reach each other. A runtime is one of these."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes sent so far, over all agents."""
+
+    @property
+    def n_exchanges(self) -> int:
+        """Rounds of messages so far."""
+
+    def exchange(self, request: Neighbours) -> FloatArray | Heard:
+        """Deliver a message to the neighbours and return theirs."""
+
+    def total(self, values: FloatArray) -> FloatArray:
+        """Sum the leading agent axis over all agents."""
+
+    def consensus_gap(self, state: State) -> float:
+        """Return the root mean square distance of agents' U from their mean, relative to the mean."""
+
+
+_observer: ContextVar[Callable[[Progress], bool | None] | None] = ContextVar("observer", default=None)
+
+
+@contextmanager
+def watch(callback: Callable[[Progress], bool | None]) -> Iterator[None]:
+    """Have ``callback`` called after every round of the fits inside; if it returns True, the fit stops there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from elmesh import MultiTaskELMRegressor, runtime
+    >>> X, y = np.arange(20.0).reshape(10, 2), np.arange(10.0)
+    >>> rounds = []
+    >>> with runtime.watch(lambda progress: rounds.append(progress.round)):
+    ...     model = MultiTaskELMRegressor(n_hidden=None, random_state=0).fit(X, y, tasks=list("aabbaabbab"))
+    >>> rounds == model.history_["round"].tolist()
+    True
+    """
+    token = _observer.set(callback)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
+def drive(program: Program, link: Link, *, max_iter: int, tol: float, start_energy: float) -> Result:
+    """Run an algorithm to its end.
+
+    Parameters
+    ----------
+    program : generator
+        The algorithm.
+    link : Link
+        The runtime.
+    max_iter : int
+        Most rounds, for progress.
+    tol : float
+        What consensus gap and dual residual must fall below.
+    start_energy : float
+        Objective at zero weights, the yardstick for divergence.
+
+    Returns
+    -------
+    Result
+    """
+    observer = _observer.get()
+    rows: list[Progress] = []
+    sound: State | None = None
+    stop = Stop.MAX_ITER
+    ceiling = _DIVERGED * start_energy
+    answer: FloatArray | Heard | bool | None = None
+    # An overflow on the way to divergence is reported once, by Stop.DIVERGED, not by a shower of warnings.
+    with np.errstate(over="ignore", invalid="ignore"):
+        while True:
+            try:
+                request = program.send(answer)
+            except StopIteration as end:
+                state: State = end.value
+                break
+            if isinstance(request, Neighbours):
+                answer = link.exchange(request)
+                continue
+            progress = _progress(request, link, max_iter)
+            if not rows:
+                ceiling = max(ceiling, _DIVERGED * progress.objective)
+            if not progress.objective <= ceiling or math.isnan(progress.consensus_gap):
+                program.close()
+                stop = Stop.DIVERGED
+                state = sound if sound is not None else request.state
+                break
+            rows.append(progress)
+            sound = request.state
+            answer = progress.consensus_gap <= tol and progress.dual_residual <= tol
+            if answer:
+                stop = Stop.CONVERGED
+            if observer is not None and observer(progress) and not answer:
+                answer, stop = True, Stop.INTERRUPTED
+    if not rows:
+        stop = Stop.DIRECT
+    return Result(state, _history(rows), stop, rows[-1].round if rows else 0, link.n_exchanges)
+
+
+def _progress(report: Report, link: Link, max_iter: int) -> Progress:
+    sums = link.total(np.concatenate([report.objective[..., None], report.residual, report.scale], axis=-1))
+    objective, residual, scale = float(sums[0]), sums[1:3], sums[3:5]
+    # A zero residual is zero whatever its scale, so that a problem whose solution is zero converges too.
+    relative = np.sqrt(np.where(residual > 0, residual, 0.0) / np.where(residual > 0, scale, 1.0))
+    return Progress(
+        report.round,
+        max_iter,
+        objective,
+        link.consensus_gap(report.state),
+        float(relative.max()),
+        link.bytes_sent,
+    )
+
+
+def _history(rows: list[Progress]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "round": np.array([row.round for row in rows], dtype=np.int64),
+            "objective": np.array([row.objective for row in rows], dtype=np.float64),
+            "consensus_gap": np.array([row.consensus_gap for row in rows], dtype=np.float64),
+            "dual_residual": np.array([row.dual_residual for row in rows], dtype=np.float64),
+            "bytes": np.array([row.bytes for row in rows], dtype=np.int64),
+        }
+    )

@@ -1,0 +1,86 @@
+"""The embedded runtime: one process, all agents in one array, the neighbour sum one product with the adjacency."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmesh.graph import Topology
+from elmesh.runtime.base import Result, drive
+from elmesh.solvers.base import SharedBasisSolver, Solver
+from elmesh.solvers.requests import Heard, Neighbours, Place, State
+from elmesh.statistics import Task
+
+__all__ = ["StackedLink", "place_of", "run_stacked"]
+
+FloatArray = NDArray[np.float64]
+
+# How closely averages over the graph are to agree: while the start is being found, and for what is then relied on.
+_ROUGH, _FINE = 1e-6, 1e-10
+# Up to this many agents a dense adjacency is faster than a sparse one.
+_DENSE = 64
+
+
+class StackedLink:
+    """All agents of a topology, in one array with a leading agent axis."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        dense = topology.n_agents <= _DENSE
+        self._adjacency = topology.adjacency.toarray() if dense else topology.adjacency
+        self.bytes_sent = 0
+        self.n_exchanges = 0
+
+    def exchange(self, request: Neighbours) -> FloatArray | Heard:
+        """Return the neighbours' sum, or each neighbour's value."""
+        value, m = request.value, self._topology.n_agents
+        self.n_exchanges += 1
+        self.bytes_sent += value.nbytes // m * 2 * len(self._topology.edges)
+        if request.each:
+            hearer, speaker = self._topology.ends
+            return Heard(value[speaker], hearer)
+        sums: FloatArray = (self._adjacency @ value.reshape(m, -1)).reshape(value.shape)
+        return sums
+
+    def total(self, values: FloatArray) -> FloatArray:
+        """Sum over agents."""
+        return values.sum(axis=0)
+
+    def consensus_gap(self, state: State) -> float:
+        """Return how far agents are from their mean; zero where they share one U."""
+        U = state.U
+        if U is None or U.ndim == 2:
+            return 0.0
+        mean = U.mean(axis=0)
+        size = float(np.vdot(mean, mean)) * len(U)
+        apart = U - mean
+        distance = float(np.vdot(apart, apart))
+        return float(np.sqrt(distance / size)) if size > 0 else float(distance > 0)
+
+
+def place_of(topology: Topology, seed: int, agent: int | None = None) -> Place:
+    """Return what all agents, or one of them, know of the network."""
+    degree = topology.degree.astype(np.float64)
+    low, high = topology.spread
+    return Place(
+        topology.n_agents,
+        degree if agent is None else degree[agent],
+        float(np.sqrt(low * high)),
+        topology.averaging_roots(_ROUGH),
+        topology.averaging_roots(_FINE),
+        seed,
+    )
+
+
+def run_stacked(solver: Solver, task: Task, topology: Topology | None, seed: int) -> Result:
+    """Run a solver on stacked tasks in this process; without a topology, as one place that holds all of them."""
+    rank = solver.resolve_rank(task)
+    topology = topology or Topology(1, np.empty((0, 2), dtype=np.intp))
+    iterative = isinstance(solver, SharedBasisSolver)
+    return drive(
+        solver.program(task, place_of(topology, seed), rank),
+        StackedLink(topology),
+        max_iter=solver.max_iter if iterative else 0,
+        tol=solver.tol if iterative else 0.0,
+        start_energy=float(np.sum(task.target_energy)) / 2,
+    )

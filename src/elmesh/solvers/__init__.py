@@ -1,0 +1,34 @@
+"""The methods, one a file. A solver is a scikit-learn estimator for its parameters and yields an algorithm."""
+
+from __future__ import annotations
+
+from elmesh.errors import ElmeshError
+from elmesh.solvers.base import Solver
+from elmesh.solvers.dmtl_elm import DMTLELM
+from elmesh.solvers.fo_dmtl_elm import FODMTLELM
+from elmesh.solvers.local_elm import LocalELM
+from elmesh.solvers.mtl_elm import MTLELM
+
+__all__ = ["DMTLELM", "FODMTLELM", "MTLELM", "SOLVERS", "LocalELM", "Solver", "make_solver"]
+
+#: Short names, as ``solver="dmtl-elm"`` and the command line use them.
+SOLVERS: dict[str, type[Solver]] = {
+    "local-elm": LocalELM,
+    "mtl-elm": MTLELM,
+    "dmtl-elm": DMTLELM,
+    "fo-dmtl-elm": FODMTLELM,
+}
+
+
+def make_solver(solver: str | Solver) -> Solver:
+    """Return a solver object with checked parameters, from itself or from its short name."""
+    if isinstance(solver, str):
+        if solver not in SOLVERS:
+            raise ElmeshError(f"The solver {solver!r} is unknown; use one of {', '.join(SOLVERS)}.")
+        return SOLVERS[solver]()
+    if not isinstance(solver, Solver):
+        raise ElmeshError(
+            f"solver must be a name ({', '.join(SOLVERS)}) or a solver such as DMTLELM(), not {type(solver).__name__}."
+        )
+    solver.check()
+    return solver

@@ -1,0 +1,159 @@
+r"""Proximal ADMM over a graph: the rounds that DMTL-ELM and FO-DMTL-ELM share (Algorithms 2 and 3).
+
+Agent t holds its own :math:`U_t`, a private :math:`A_t`, and the multiplier :math:`p_t = C_t'\lambda`. A round is
+
+.. math::
+    U_t^+ &= \arg\min F_t(U, A_t) + \langle p_t, U\rangle + \tfrac\rho2\sum_{j\sim t}|U - U_j|^2
+             + \tfrac12|U - U_t|^2_{P_t} \\
+    p_t^+ &= p_t + \gamma\rho\,(d_t U_t^+ - \textstyle\sum_{j \sim t} U_j^+) \\
+    A_t^+ &= \arg\min F_t(U_t^+, A) + \tfrac{\zeta_t}2|A - A_t|^2
+
+with :math:`F_t` linearised at :math:`U_t` in the first-order method. Printed in the paper, the multiplier pushes neighbours
+apart; here the Lagrangian carries :math:`+\lambda'CU` and the multiplier ascends.
+
+Automatic parameters
+--------------------
+- ``tau``: :math:`P_t = \rho d_t I` (prox-linear :math:`\tau_t = 2\rho d_t`). With A held, the problem is convex and the rounds
+  are then decentralised consensus ADMM, which converges for every rho on every connected graph. The first-order
+  method adds the fit's curvature :math:`|H_t|^2|A_t|^2`, which bounds what the linearisation leaves out.
+- ``zeta``: what can go wrong is A running after its own U faster than neighbours can hold it: through A the fit has
+  curvature down to :math:`-|E_t|^2/(\mu_2 + \zeta_t)` in U, with :math:`E_t = H_t'(H_tU_tA_t - T_t)`. So
+  :math:`\zeta_t \propto |E_t|^2/\rho`, which fades as the fit improves. Should an agent still see its disagreement not fall
+  over a window of rounds, it doubles its own factor; a slower A always ends in the convex case. Purely local.
+- ``gamma``: 1, which reaches consensus. The paper's rule lets the multiplier freeze before neighbours agree.
+- ``rho``: see :func:`elmesh.solvers.agreement.auto_rho`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmesh.kernels import exact_U, first_order_U, fit_gradient, largest_eigenvalue, solve_A, square
+from elmesh.objective import Margins, agent_objective, theorem_margins
+from elmesh.solvers.agreement import begin, wide
+from elmesh.solvers.base import SharedBasisSolver, check_choice, check_number
+from elmesh.solvers.requests import Heard, Neighbours, Place, Program, Report, State
+from elmesh.solvers.weights import Caution, always, check_weight, per_agent
+from elmesh.statistics import Task
+
+__all__ = ["ProximalADMM"]
+
+FloatArray = NDArray[np.float64]
+
+
+class ProximalADMM(SharedBasisSolver):
+    """Base of the two decentralised solvers; they differ in the U step alone."""
+
+    graph: Any
+    rho: float | str
+    tau: Any
+    zeta: Any
+    gamma: float | str
+    delta: float
+    proximal: str
+
+    first_order: bool
+
+    def check(self) -> None:
+        """Check every parameter."""
+        super().check()
+        if self.rho != "auto":
+            check_number("rho", self.rho)
+        if self.gamma not in ("auto", "paper"):
+            check_number("gamma", self.gamma)
+        check_number("delta", self.delta)
+        check_choice("proximal", self.proximal, ("linear", "standard"))
+        check_weight("tau", self.tau, zero=self.proximal == "standard", degrees=True)
+        check_weight("zeta", self.zeta, zero=True, degrees=False)
+
+    def program(self, task: Task, place: Place, rank: int) -> Program:
+        """Return the rounds of one agent, or of all agents stacked."""
+        m, d, share = place.n_agents, wide(place.degree), self.mu1 / place.n_agents
+        mu1, mu2, first_order = self.mu1, self.mu2, self.first_order
+        start = yield from begin(task, place, rank, mu1, mu2, self.init, self.rho)
+        U, A, rho = start.U, start.A, start.rho
+        weight_P = self._proximal_weight(task, place, rho)
+        weight_zeta = (
+            Caution(task, place, rho) if _is_auto(self.zeta) else always(per_agent(self.zeta, place))
+        )
+
+        VU = task.V.mT @ U
+        gradient = fit_gradient(task, VU, A)
+        dual = np.zeros_like(U)
+        S, _, lean = yield from self._listen(U, d, rho, None)
+        P, zeta = weight_P(A), weight_zeta(VU, A, d * U - S, U)
+
+        def report(k: int, moved: FloatArray, slid: FloatArray) -> Report:
+            state = State(U, A, dual, rho, (P + rho * d)[..., 0, 0], zeta[..., 0, 0])
+            objective = agent_objective(task, U, VU, A, mu1, mu2, m)
+            scale = np.stack([square(gradient), square(mu2 * A)], axis=-1)
+            return Report(k, state, objective, np.stack([moved, slid], axis=-1), scale)
+
+        unknown = np.full(np.shape(place.degree), np.inf)
+        here = report(0, unknown, unknown)
+        for k in range(1, self.max_iter + 1):
+            if (yield here):
+                return here.state
+            P = weight_P(A)
+            pull = rho * S - dual + P * U
+            if first_order:
+                U_new, VU = first_order_U(task, gradient, pull - share * U, rho * d + P)
+                used = gradient
+            else:
+                U_new, VU = exact_U(task, A, pull, share + rho * d + P)
+                used = fit_gradient(task, VU, A)
+
+            S_new, ascent, lean = yield from self._listen(U_new, d, rho, lean)
+            gap = d * U_new - S_new
+            zeta = weight_zeta(VU, A, gap, U_new)
+            A_new = solve_A(task, VU, A, mu2, zeta)
+
+            # The Lagrangian's gradient in U, from the optimality of the step just taken; in A it is zeta times the move.
+            dU = U_new - U
+            moved = (P - share if first_order else P) * dU + rho * (S_new - S) + (rho * gap - ascent)
+            slid = square(zeta * (A_new - A))
+            U, A, S, dual = U_new, A_new, S_new, dual + ascent
+            gradient = fit_gradient(task, VU, A)
+            here = report(k, (np.sqrt(square(moved)) + np.sqrt(square(gradient - used))) ** 2, slid)
+        yield here
+        return here.state
+
+    def _listen(
+        self, U: FloatArray, d: FloatArray, rho: float, before: FloatArray | None
+    ) -> Generator[Neighbours, Any, tuple[FloatArray, FloatArray, FloatArray | None]]:
+        r"""Tell U; return the sum of the neighbours', the multiplier's step, and the differences along each edge.
+
+        The paper's rule is :math:`\gamma_i = \min(1, \delta|\hat C_i(U^k - U^{k+1})|^2 / |\hat C_i U^{k+1}|^2)` on edge i.
+        """
+        if self.gamma != "paper":
+            S = yield Neighbours(U)
+            return S, (1.0 if self.gamma == "auto" else float(self.gamma)) * rho * (d * U - S), None
+        heard: Heard = yield Neighbours(U, each=True)
+        lean = heard.mine(U) - heard.values
+        change, apart = (square(lean - before) if before is not None else np.zeros(len(lean))), square(lean)
+        gamma = np.minimum(1.0, self.delta * change / np.where(apart > 0, apart, 1.0))
+        return heard.total(heard.values, U), rho * heard.total(wide(gamma) * lean, U), lean
+
+    def margins(self, task: Task, state: State, degree: FloatArray) -> Margins:
+        """Say by how much each agent meets the condition of its convergence theorem."""
+        lipschitz = largest_eigenvalue(task, state.A) + self.mu1 / len(degree) if self.first_order else 0.0
+        tau = np.asarray(state.tau, dtype=np.float64)
+        return theorem_margins(tau, state.rho, degree, self.delta, self.mu1, lipschitz, self.gamma == "paper")
+
+    def _proximal_weight(self, task: Task, place: Place, rho: float) -> Callable[[FloatArray], FloatArray]:
+        """Return P_t as a function of A_t."""
+        d = wide(place.degree)
+        if _is_auto(self.tau):
+            if self.first_order:
+                return lambda A: rho * d + wide(largest_eigenvalue(task, A)) + self.mu1 / place.n_agents
+            return always(rho * d)
+        tau = per_agent(self.tau, place)
+        return always(tau if self.proximal == "standard" else tau - rho * d)
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"

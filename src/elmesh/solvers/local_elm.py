@@ -1,0 +1,38 @@
+"""Local ELM (equation (4)): every task by itself."""
+
+from __future__ import annotations
+
+from elmesh.kernels import ridge
+from elmesh.solvers.base import Solver, check_number
+from elmesh.solvers.requests import Place, Program, State
+from elmesh.statistics import Task
+
+__all__ = ["LocalELM"]
+
+
+class LocalELM(Solver):
+    r"""Ridge regression on the hidden features of each task, :math:`\beta_t = (H_t'H_t + \mu I)^{-1}H_t'T_t`.
+
+    Parameters
+    ----------
+    mu : float, default=1.0
+        Penalty on the weights.
+
+    Examples
+    --------
+    >>> from elmesh import LocalELM
+    >>> LocalELM(mu=10.0).mu
+    10.0
+    """
+
+    def __init__(self, mu: float = 1.0) -> None:
+        self.mu = mu
+
+    def check(self) -> None:
+        """Check the penalty."""
+        check_number("mu", self.mu)
+
+    def program(self, task: Task, place: Place, rank: int) -> Program:
+        """Solve at once; there is nothing to ask of anybody."""
+        return State(None, ridge(task, self.mu))
+        yield

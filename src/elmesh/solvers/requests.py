@@ -1,0 +1,125 @@
+"""What an agent's algorithm asks of whoever drives it: the only way out of a solver.
+
+An algorithm is a generator that does no input or output. It yields one of these requests, is sent the answer, and in
+the end returns its :class:`State`. All arrays belong to one agent, or to many with a leading agent axis; the algorithm
+is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Heard", "Neighbours", "Place", "Program", "Report", "Request", "State"]
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """What an agent knows of the network: public facts about the graph, and its own degree.
+
+    Parameters
+    ----------
+    n_agents : int
+        Number of agents m.
+    degree : ndarray of shape (...)
+        Number of the agent's neighbours.
+    grip : float
+        Geometric mean of the Laplacian's extreme non-zero eigenvalues: how firmly the graph holds agents together.
+    rough, fine : tuple of float
+        Averaging schedules (see :meth:`elmesh.graph.Topology.averaging_roots`).
+    seed : int
+        The seed all agents share.
+    """
+
+    n_agents: int
+    degree: FloatArray
+    grip: float
+    rough: tuple[float, ...]
+    fine: tuple[float, ...]
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """An agent's variables: the basis U (``None``: the identity), the private A, and the multiplier C'lambda.
+
+    ``rho``, ``tau`` and ``zeta`` are the values in use when it was taken.
+    """
+
+    U: FloatArray | None
+    A: FloatArray
+    dual: FloatArray | None = None
+    rho: float = 0.0
+    tau: FloatArray | float = 0.0
+    zeta: FloatArray | float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """Tell ``value`` to every neighbour. The answer is the sum of theirs; with ``each``, a :class:`Heard`."""
+
+    value: FloatArray
+    each: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """Every neighbour's message, for rules that need each edge.
+
+    Parameters
+    ----------
+    values : ndarray
+        One message a row, neighbours in increasing order; for stacked agents the hearers in order, one after another.
+    hearer : ndarray of int or None
+        Which agent heard each row; ``None`` for a single agent.
+    """
+
+    values: FloatArray
+    hearer: NDArray[np.intp] | None = None
+
+    def mine(self, value: FloatArray) -> FloatArray:
+        """Repeat the agent's own value beside each neighbour's."""
+        return value if self.hearer is None else value[self.hearer]
+
+    def total(self, rows: FloatArray, like: FloatArray) -> FloatArray:
+        """Sum rows over each agent's neighbours, to the shape of ``like``."""
+        sums = np.zeros_like(like)
+        if self.hearer is None:
+            for row in rows:
+                sums += row
+        else:
+            np.add.at(sums, self.hearer, rows)
+        return sums
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """Where the agent stands after a round. The answer is whether to stop.
+
+    Parameters
+    ----------
+    round : int
+        Rounds done; 0 is the start.
+    state : State
+        The variables, kept by the driver in case the next round fails.
+    objective : ndarray of shape (...)
+        The agent's share of the objective.
+    residual, scale : ndarray of shape (..., 2)
+        Squared norms of the Lagrangian's gradient in U and in A, and what they are compared with.
+    """
+
+    round: int
+    state: State
+    objective: FloatArray
+    residual: FloatArray
+    scale: FloatArray
+
+
+Request = Neighbours | Report
+Program = Generator[Request, Any, State]

@@ -1,0 +1,139 @@
+r"""What a task's data is reduced to before any learning.
+
+Two steps, neither of which loses anything the methods use:
+
+1. :class:`Reduced` keeps the means of the hidden features H and of the targets T, and a triangular factor of the
+   centred :math:`[H\;T]`. It never has more than L + d rows however many there were, and two of them merge into one, so a
+   task can be read in chunks.
+2. :class:`Task` is the thin singular value decomposition :math:`H = P\,\mathrm{diag}(s)\,V'` with the targets in the same
+   basis, :math:`Y = P'T`. In it every update is a pair of thin products. Tasks of unequal size are stacked with zero
+   padding, which changes no solution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from elmesh.errors import ElmeshError
+
+__all__ = ["Reduced", "Task"]
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """A task's rows, reduced to at most L + d rows that say the same about any linear model.
+
+    Parameters
+    ----------
+    n_rows : int
+        How many rows were seen.
+    mean : ndarray of shape (L + d,)
+        Means of features and targets; zeros without an intercept.
+    factor : ndarray of shape (k, L + d)
+        Rows with the same Gram matrix as the centred data.
+    width : int
+        L, where features end and targets begin.
+    centred : bool
+        Whether the means were taken off.
+    """
+
+    n_rows: int
+    mean: FloatArray
+    factor: FloatArray
+    width: int
+    centred: bool
+
+    @classmethod
+    def from_rows(cls, H: FloatArray, T: FloatArray, *, centre: bool) -> Reduced:
+        """Reduce the hidden features H (N x L) and targets T (N x d) of one task."""
+        if len(H) == 0 or len(H) != len(T):
+            raise ElmeshError(
+                f"A task needs as many targets as rows, and at least one; got {len(H)} and {len(T)}."
+            )
+        rows = np.hstack([H, T])
+        mean = rows.mean(axis=0) if centre else np.zeros(rows.shape[1])
+        return cls(len(H), mean, _triangular(rows - mean if centre else rows), H.shape[1], centre)
+
+    def merge(self, other: Reduced) -> Reduced:
+        """Return what the rows of both together reduce to."""
+        n = self.n_rows + other.n_rows
+        parts = [self.factor, other.factor]
+        mean = self.mean
+        if self.centred:
+            shift = other.mean - self.mean
+            mean = self.mean + shift * (other.n_rows / n)
+            # The scatter about the common mean exceeds the sum of the two by one row.
+            parts.append(np.sqrt(self.n_rows * other.n_rows / n) * shift[None, :])
+        return Reduced(n, mean, _triangular(np.vstack(parts)), self.width, self.centred)
+
+
+def _triangular(rows: FloatArray) -> FloatArray:
+    if rows.shape[0] <= rows.shape[1]:
+        return rows
+    factor: FloatArray = scipy.linalg.qr(rows, mode="r", check_finite=False)[0][: rows.shape[1]]
+    return factor
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    r"""One task, or several stacked along a leading agent axis.
+
+    Parameters
+    ----------
+    V : ndarray of shape (..., L, q)
+        Right singular vectors of the hidden features H; q = min(N, L), zero-padded where tasks differ.
+    s : ndarray of shape (..., q)
+        Singular values of H.
+    Y : ndarray of shape (..., q, d)
+        Targets in the basis of the left singular vectors.
+    rest : ndarray of shape (...)
+        Squared norm of the part of the targets that no weights can reach.
+    """
+
+    V: FloatArray
+    s: FloatArray
+    Y: FloatArray
+    rest: FloatArray
+
+    @classmethod
+    def from_reduced(cls, reduced: Reduced) -> Task:
+        """Decompose one task."""
+        H, T = reduced.factor[:, : reduced.width], reduced.factor[:, reduced.width :]
+        P, s, Vt = scipy.linalg.svd(H, full_matrices=False, check_finite=False)
+        Y = P.T @ T
+        return cls(np.ascontiguousarray(Vt.T), s, Y, np.asarray(np.sum((T - P @ Y) ** 2)))
+
+    @classmethod
+    def stack(cls, tasks: Sequence[Task]) -> Task:
+        """Stack single tasks of equal width, padding with zeros where they differ in rows or outputs."""
+        m, L = len(tasks), tasks[0].V.shape[0]
+        q = max(task.s.size for task in tasks)
+        d = max(task.Y.shape[1] for task in tasks)
+        V, s, Y = np.zeros((m, L, q)), np.zeros((m, q)), np.zeros((m, q, d))
+        for t, task in enumerate(tasks):
+            k = task.s.size
+            V[t, :, :k], s[t, :k], Y[t, :k, : task.Y.shape[1]] = task.V, task.s, task.Y
+        return cls(V, s, Y, np.array([float(task.rest) for task in tasks]))
+
+    def agent(self, t: int) -> Task:
+        """Return agent t of a stack, padding included."""
+        return Task(self.V[t], self.s[t], self.Y[t], self.rest[t])
+
+    @property
+    def target_energy(self) -> FloatArray:
+        """Squared norm of the targets: twice the objective at zero weights."""
+        energy: FloatArray = np.sum(self.Y**2, axis=(-2, -1)) + self.rest
+        return energy
+
+    @property
+    def usable_rank(self) -> int:
+        """Largest rank of U that can be of use: more columns than all tasks' targets span carry nothing."""
+        directions = int(np.sum(np.linalg.matrix_rank(self.Y)))
+        return max(1, min(self.V.shape[-2], directions))

@@ -1,0 +1,702 @@
+"""Files of mixed columns become numbers by one rule, and bad ones are refused by name and line."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmesh.errors import ElmeshError
+from elmesh.tables import (
+    FILE_TASK,
+    MISSING,
+    CategoricalColumn,
+    NumericColumn,
+    TableSchema,
+    TableWarning,
+    TargetColumn,
+    fit_schema,
+    infer_kind,
+    read_data,
+    read_table,
+    write_table,
+)
+from elmesh.tables.columns import Nature, labels, nature, numbers
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_bytes(text.encode())
+    return path
+
+
+def columns_of(path: Path) -> dict[str, list[object]]:
+    frame = read_table(path)
+    return {str(name): frame[name].astype(object).where(frame[name].notna(), None).tolist() for name in frame}
+
+
+def clinic(rows: int = 60, seed: int = 0) -> pd.DataFrame:
+    """A typed table with every sort of column."""
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "site": rng.choice(["001", "002", "b"], rows),
+            "age": rng.integers(20, 90, rows),
+            "dose": np.where(rng.random(rows) < 0.2, np.nan, rng.normal(3.0, 2.0, rows)),
+            "smoker": rng.random(rows) < 0.3,
+            "ward": rng.choice(np.array(["east", "west", None], dtype=object), rows),
+            "outcome": rng.choice(["ill", "well"], rows),
+            "days": rng.normal(10.0, 4.0, rows),
+        }
+    )
+
+
+# Reading
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_the_delimiter_is_told_by_the_header(tmp_path, delimiter):
+    text = delimiter.join(["site", "x", "y"]) + "\n" + delimiter.join(["a", "1", "2"]) + "\n"
+    assert columns_of(write(tmp_path / "t.csv", text)) == {"site": ["a"], "x": ["1"], "y": ["2"]}
+
+
+def test_other_delimiters_inside_cells_and_names_do_not_mislead(tmp_path):
+    text = '"a; b; c, in mg",y\n"1;2;3",4\n'
+    assert columns_of(write(tmp_path / "t.csv", text)) == {"a; b; c, in mg": ["1;2;3"], "y": ["4"]}
+    decimal_commas = "x;y\n1,5;2,5\n"
+    assert columns_of(write(tmp_path / "u.csv", decimal_commas)) == {"x": ["1,5"], "y": ["2,5"]}
+    name_with_comma = "dose, mg;y\n1;2\n"
+    assert columns_of(write(tmp_path / "v.csv", name_with_comma)) == {"dose, mg": ["1"], "y": ["2"]}
+
+
+def test_a_byte_order_mark_windows_line_ends_and_blank_lines_are_no_matter(tmp_path):
+    path = write(tmp_path / "t.csv", "\ufeffsite,x\r\na,1\r\n\r\nb,2\r\n  \r\n")
+    assert columns_of(path) == {"site": ["a", "b"], "x": ["1", "2"]}
+    assert read_table(path).index.tolist() == [2, 4]
+
+
+def test_leading_zeros_and_every_other_text_survive_reading(tmp_path):
+    path = write(tmp_path / "t.csv", "site,x\n007,1e3\n7,1.50\n")
+    assert columns_of(path) == {"site": ["007", "7"], "x": ["1e3", "1.50"]}
+
+
+# Without the carriage return, whose lines depend on what comes beside it; the ragged rows below have it.
+cells = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), max_size=8)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=8), st.sampled_from(",;\t"))
+def test_what_the_csv_module_writes_is_read_back(tmp_path_factory, rows, delimiter):
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, delimiter=delimiter, quoting=csv.QUOTE_ALL)
+    writer.writerows([("one", "two", "three"), *rows])
+    path = write(tmp_path_factory.mktemp("csv") / "t.csv", stream.getvalue())
+    frame = read_table(path)
+    expected = [[None if cell.strip() in MISSING else cell.strip() for cell in row] for row in rows]
+    assert frame.astype(object).where(frame.notna(), None).to_numpy().tolist() == expected
+    # Where each row starts, counted by hand: the csv module ends every row with \r\n.
+    starts = [2]
+    for row in rows:
+        starts.append(starts[-1] + 1 + "".join(row).count("\n"))
+    assert frame.index.tolist() == starts[:-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a,b,c\n1,2,3\n1,2\n", 3),
+        ("a,b,c\n1,2,3\n1,2,3,4\n", 3),
+        ('a,b,c\n1,"two\nlines",3\n1,2\n', 4),
+        ('a,"b\nb",c\n1,"x\n\ny",3\n1,2,3\n1,2\n', 7),
+        ('a,b,c\r\n1,"x\r\n\r\ny",3\r\n1,2\r\n', 5),
+        ("a,b,c\n\n\n1\n", 4),
+        ("a,b,c\r1,2,3\r1,2\r", 3),
+    ],
+)
+def test_a_ragged_row_is_an_error_that_names_file_and_line(tmp_path, text, line):
+    with pytest.raises(ElmeshError, match=rf"^t\.csv, line {line}: \d values? where the header has 3"):
+        read_table(write(tmp_path / "t.csv", text))
+
+
+def test_a_ragged_row_far_down_a_long_file_is_named(tmp_path):
+    rows = ["1,2"] * 45_000
+    rows[40_321] = "1,2,3"
+    with pytest.raises(ElmeshError, match=r"line 40323: 3 values where the header has 2"):
+        read_table(write(tmp_path / "t.csv", "\n".join(["a,b", *rows])))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "t.csv is empty"),
+        ("\n \n", "t.csv is empty"),
+        ("a,b\n", "has a header but no rows"),
+        ("a,b,a\n1,2,3\n", 'the column "a" more than once'),
+        (",a\n0,1\n", "column 1 has no name"),
+        ('a,b\n1,2\n"3,4\n', r"line 3: cannot be read as CSV"),
+    ],
+)
+def test_a_file_without_a_table_in_it_is_refused(tmp_path, text, message):
+    with pytest.raises(ElmeshError, match=message):
+        read_table(write(tmp_path / "t.csv", text))
+
+
+def test_bytes_that_are_not_utf8_are_named_by_line(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes("site,x\na,1\ncafé,2\n".encode("latin-1"))
+    with pytest.raises(ElmeshError, match=r"t\.csv, line 3: not UTF-8"):
+        read_table(path)
+
+
+def test_an_unknown_suffix_a_folder_and_an_absent_file_are_refused(tmp_path):
+    with pytest.raises(ElmeshError, match="neither CSV nor Parquet"):
+        read_table(write(tmp_path / "t.xlsx", "x"))
+    with pytest.raises(ElmeshError, match="There is no file"):
+        read_table(tmp_path / "absent.csv")
+    with pytest.raises(ElmeshError, match="no file or folder"):
+        read_data(tmp_path / "absent")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(ElmeshError, match="is a folder"):
+        read_table(tmp_path / "folder.csv")
+
+
+def test_parquet_keeps_types_and_named_indexes_and_numbers_its_rows(tmp_path):
+    frame = clinic()
+    frame.set_index("site").to_parquet(tmp_path / "t.parquet")
+    back = read_table(tmp_path / "t.parquet")
+    assert back["site"].tolist() == frame["site"].tolist()
+    assert back["smoker"].dtype == bool
+    assert back.index.tolist() == list(range(1, len(frame) + 1))
+    frame.iloc[5:].to_parquet(tmp_path / "u.parquet")
+    assert sorted(read_table(tmp_path / "u.parquet").columns) == sorted(frame.columns)
+
+
+def test_a_parquet_file_cut_short_or_empty_is_refused(tmp_path):
+    path = tmp_path / "t.parquet"
+    clinic().to_parquet(path)
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(ElmeshError, match="not a readable Parquet file"):
+        read_table(path)
+    path.write_bytes(b"")
+    with pytest.raises(ElmeshError, match=r"t\.parquet is empty"):
+        read_table(path)
+    clinic().iloc[:0].to_parquet(path)
+    with pytest.raises(ElmeshError, match="no rows"):
+        read_table(path)
+
+
+# Folders
+
+
+def test_each_file_of_a_folder_is_a_task(tmp_path):
+    write(tmp_path / "007.csv", "x,y\n1,2\n")
+    write(tmp_path / "b.csv", "y,x\n4,3\n6,5\n")
+    frame = read_data(tmp_path, file_task=True)
+    assert frame[FILE_TASK].tolist() == ["007", "b", "b"]
+    assert frame["x"].tolist() == ["1", "3", "5"]
+    assert FILE_TASK not in read_data(tmp_path)
+    assert read_data(tmp_path / "b.csv", file_task=True)[FILE_TASK].tolist() == ["b", "b"]
+
+
+def test_the_types_of_a_folder_are_decided_over_all_of_its_files(tmp_path):
+    write(tmp_path / "a.csv", "code,y\n12,1\n13,2\n12,3\n")
+    write(tmp_path / "b.csv", "code,y\n007,4\n12,5\n")
+    schema = fit_schema(read_data(tmp_path, file_task=True), FILE_TASK, ["y"])
+    assert schema.categorical == (CategoricalColumn("code", ("007", "12", "13"), False),)
+
+
+def test_an_empty_file_in_a_folder_names_its_task(tmp_path):
+    write(tmp_path / "a.csv", "x,y\n1,2\n")
+    write(tmp_path / "b.csv", "")
+    with pytest.raises(ElmeshError, match=r'^Task "b": b\.csv is empty'):
+        read_data(tmp_path, file_task=True)
+
+
+def test_complaints_about_a_folder_name_file_and_line(tmp_path):
+    write(tmp_path / "a.csv", "x,y\n1,2\n")
+    write(tmp_path / "b.csv", "x,y\n1,2\ninf,2\n")
+    with pytest.raises(ElmeshError, match=r'"x" has an infinite value at line 3 of b\.csv'):
+        fit_schema(read_data(tmp_path, file_task=True), FILE_TASK, ["y"], "classification")
+
+
+def test_a_folder_of_unlike_files_is_refused(tmp_path):
+    with pytest.raises(ElmeshError, match="holds no file"):
+        read_data(tmp_path)
+    write(tmp_path / "a.csv", "x,y\n1,2\n")
+    write(tmp_path / "b.csv", "x,z\n1,2\n")
+    with pytest.raises(ElmeshError, match=r'a\.csv has a column "y" and b\.csv does not'):
+        read_data(tmp_path)
+    write(tmp_path / "b.csv", "x,y,z\n1,2,3\n")
+    with pytest.raises(ElmeshError, match=r'b\.csv has a column "z" and a\.csv does not'):
+        read_data(tmp_path)
+    (tmp_path / "b.csv").rename(tmp_path / "a.tsv")
+    with pytest.raises(ElmeshError, match="differ only in their ending"):
+        read_data(tmp_path)
+    (tmp_path / "a.tsv").unlink()
+    clinic().to_parquet(tmp_path / "c.parquet")
+    with pytest.raises(ElmeshError, match="both CSV and Parquet"):
+        read_data(tmp_path)
+
+
+def test_files_that_are_no_tables_are_left_out_with_a_warning(tmp_path):
+    write(tmp_path / "a.csv", "x,y\n1,2\n")
+    write(tmp_path / "notes.txt", "")
+    write(tmp_path / ".hidden", "")
+    with pytest.warns(TableWarning, match=r"not tables: notes\.txt\.$"):
+        read_data(tmp_path)
+
+
+# What a column holds
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["1", "-2.5e3", ".5", "+4", None], Nature.NUMBER),
+        ([None, None], Nature.NUMBER),
+        (["0", "10", "0.5"], Nature.NUMBER),
+        (["inf", "1"], Nature.NUMBER),
+        (["007", "12"], Nature.TEXT),
+        (["1_000", "2"], Nature.TEXT),
+        (["0x10", "2"], Nature.TEXT),
+        (["True", "false", None], Nature.BOOLEAN),
+        ([True, None, False], Nature.BOOLEAN),
+        (["2024-01-31", "2024-02-01"], Nature.DATE),
+        (["2024-01-31T10:00:00Z", None], Nature.DATE),
+        (["31/01/2024", "1/2/24"], Nature.DATE),
+        (["31.01.2024"], Nature.DATE),
+        (["10:30", "11:45:10"], Nature.DATE),
+        (["2024-01-31", "later"], Nature.TEXT),
+        ([datetime.date(2024, 1, 31), None], Nature.DATE),
+        ([[1, 2], [3]], Nature.OTHER),
+        ([b"a", b"b"], Nature.OTHER),
+    ],
+)
+def test_the_nature_of_a_column_is_told_from_all_its_values(values, expected):
+    assert nature(pd.Series(values, dtype=object)) is expected
+
+
+def test_typed_columns_have_the_nature_of_their_type():
+    assert nature(pd.Series([1, 2])) is Nature.NUMBER
+    assert nature(pd.Series([True, False])) is Nature.BOOLEAN
+    assert nature(pd.Series([1, 2], dtype="category")) is Nature.TEXT
+    assert nature(pd.Series(pd.to_datetime(["2024-01-31"]))) is Nature.DATE
+    assert nature(pd.Series(pd.to_timedelta(["1 day"]))) is Nature.DATE
+    assert nature(pd.Series([1, None], dtype="Int64")) is Nature.NUMBER
+    assert nature(pd.Series([1j])) is Nature.OTHER
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(allow_nan=False)), min_size=1))
+def test_numbers_written_as_text_are_read_back_to_the_bit(values):
+    column = pd.Series([None if value is None else repr(value) for value in values], dtype=object)
+    read, wrong = numbers(column)
+    assert not wrong.any()
+    np.testing.assert_array_equal(read, np.array(values, dtype=float))
+
+
+def test_a_label_is_the_same_from_numbers_and_from_text():
+    expected = ["7", "8", None]
+    for column in (
+        pd.Series([7, 8, None], dtype="Int64"),
+        pd.Series([7.0, 8.0, np.nan]),
+        pd.Series(["7", " 8 ", ""]),
+    ):
+        assert labels(column).tolist() == expected
+
+
+# Classification or regression
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [
+        (["yes", "no"] * 20, "classification"),
+        ([True, False] * 20, "classification"),
+        (["true", "false"] * 20, "classification"),
+        (pd.Categorical([1, 2] * 20), "classification"),
+        ([0, 1] * 20, "classification"),  # 2 of 40 is 5 %
+        ([0, 1] * 19, "regression"),  # 2 of 38 is more
+        ([str(i % 20) for i in range(400)], "classification"),
+        ([i % 21 for i in range(4000)], "regression"),
+        ([0.5, 1.0] * 40, "regression"),
+        (["1.0", "2.0"] * 40, "classification"),
+        (["01", "02"], "classification"),
+    ],
+)
+def test_the_kind_follows_from_the_target(target, kind):
+    assert infer_kind(pd.DataFrame({"y": target}), ["y"])[0] == kind
+
+
+def test_several_targets_are_regression_and_nothing_else():
+    frame = clinic()
+    assert infer_kind(frame, ["dose", "days"])[0] == "regression"
+    with pytest.raises(ElmeshError, match="one target column"):
+        fit_schema(frame, "site", ["outcome", "ward"], "classification")
+
+
+def test_regression_on_text_names_the_first_line(tmp_path):
+    path = write(tmp_path / "t.csv", "site,x,y\na,1,2\na,2,many\n")
+    with pytest.raises(ElmeshError, match=r'Regression needs numbers, but .* "y" has "many" at line 3'):
+        fit_schema(read_table(path), "site", ["y"], "regression")
+
+
+def test_a_kind_given_overrides_the_rule():
+    frame = pd.DataFrame({"site": ["a"] * 40, "x": range(40), "y": ["0", "1"] * 20})
+    assert fit_schema(frame, "site", ["y"]).kind == "classification"
+    assert fit_schema(frame, "site", ["y"], "regression").kind == "regression"
+
+
+def test_classes_are_whole_numbers_or_text_as_written():
+    frame = pd.DataFrame({"site": ["a"] * 4, "x": range(4), "whole": ["1.0", "2", "1", "2"]})
+    frame = frame.assign(code=["01", "2", "01", "2"], flag=["true", "false"] * 2, part=[0.5, 1.5] * 2)
+    expected = {"whole": [1, 2, 1, 2], "code": ["01", "2", "01", "2"], "flag": ["true", "false"] * 2}
+    for name, classes in (expected | {"part": ["0.5", "1.5"] * 2}).items():
+        y = fit_schema(frame[["site", "x", name]], "site", [name], "classification").targets(frame)
+        assert y.tolist() == classes
+
+
+def test_a_target_with_as_many_classes_as_rows_is_refused():
+    frame = pd.DataFrame({"site": ["a"] * 60, "x": range(60), "y": [f"p{i}" for i in range(60)]})
+    with pytest.raises(ElmeshError, match="60 different values in 60 rows"):
+        fit_schema(frame, "site", ["y"])
+
+
+# The rule
+
+
+def test_numbers_are_standardised_over_all_rows_and_missing_ones_take_the_median():
+    frame = clinic()
+    schema = fit_schema(frame, "site", ["outcome"], drop=["days"])
+    X, tasks = schema.encode(frame)
+    assert tasks.tolist() == frame["site"].tolist()
+    at = {name: X[:, i] for i, name in enumerate(schema.columns)}
+    assert set(at) == {
+        "age",
+        "dose",
+        "dose is missing",
+        "smoker",
+        "ward = east",
+        "ward = west",
+        "ward is missing",
+    }
+    for name in ("age", "smoker"):
+        assert at[name].mean() == pytest.approx(0, abs=1e-12)
+        assert at[name].std() == pytest.approx(1)
+    missing = frame["dose"].isna().to_numpy()
+    assert missing.any()
+    np.testing.assert_array_equal(at["dose is missing"], missing)
+    expected = (frame["dose"].fillna(frame["dose"].median()) - frame["dose"].mean()) / frame["dose"].std(
+        ddof=0
+    )
+    np.testing.assert_allclose(at["dose"], expected, atol=1e-12)
+
+
+def test_categories_are_one_hot_with_missing_as_one_of_them():
+    frame = clinic()
+    schema = fit_schema(frame, "site", ["outcome"])
+    X, _ = schema.encode(frame)
+    one_hot = X[:, [i for i, name in enumerate(schema.columns) if name.startswith("ward")]]
+    reference = pd.get_dummies(frame["ward"], dummy_na=True).to_numpy(dtype=float)
+    np.testing.assert_array_equal(one_hot, reference)
+
+
+def test_a_missing_number_where_training_had_none_takes_the_median_without_a_further_column():
+    frame = pd.DataFrame({"site": ["a"] * 3, "x": [1.0, 2.0, 6.0], "y": ["p", "q", "p"]})
+    schema = fit_schema(frame, "site", ["y"])
+    X, _ = schema.encode(pd.DataFrame({"site": ["a"], "x": [np.nan]}))
+    np.testing.assert_allclose(X, [[(2.0 - 3.0) / np.std([1.0, 2.0, 6.0])]])
+
+
+def test_a_category_never_seen_is_all_zeros_and_counted():
+    frame = pd.DataFrame({"site": ["a"] * 4, "c": ["u", "v", "u", "v"], "y": ["p", "q", "p", "q"]})
+    schema = fit_schema(frame, "site", ["y"])
+    with pytest.warns(TableWarning, match=r'Column "c": values such as "w" .*\(2 of 3 rows\)'):
+        X, _ = schema.encode(pd.DataFrame({"site": ["a"] * 3, "c": ["u", "w", None]}))
+    assert X.tolist() == [[1, 0], [0, 0], [0, 0]]
+
+
+def test_columns_of_one_value_are_left_out_with_a_warning_unless_some_are_missing():
+    frame = pd.DataFrame(
+        {"site": ["a"] * 3, "x": [1.0, 2.0, 3.0], "n": [0.1] * 3, "c": ["u"] * 3, "e": [None] * 3}
+    )
+    frame = frame.assign(y=["p", "q", "p"], flag=["1", None, "1"])
+    with pytest.warns(TableWarning, match=r"same value: n, c, e\.$"):
+        schema = fit_schema(frame, "site", ["y"])
+    assert schema.columns == ["x", "flag is missing"]
+    X, _ = schema.encode(frame.assign(flag=["5", "1", None]))
+    assert X[:, 1].tolist() == [0, 0, 1]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 1000), st.permutations(range(25)))
+def test_encoding_is_row_by_row_whatever_the_order_of_rows_and_columns(seed, order):
+    frame = clinic(seed=seed)
+    schema = fit_schema(frame, "site", ["outcome"])
+    X, tasks = schema.encode(frame)
+    part = frame.iloc[order][sorted(frame.columns)]
+    part_X, part_tasks = schema.encode(part)
+    np.testing.assert_array_equal(part_X, X[order])
+    assert part_tasks.tolist() == tasks[order].tolist()
+
+
+def test_csv_and_parquet_of_one_table_encode_alike(tmp_path):
+    frame = clinic()
+    write_table(frame, tmp_path / "t.csv")
+    write_table(frame, tmp_path / "t.parquet")
+    from_csv, from_parquet = read_table(tmp_path / "t.csv"), read_table(tmp_path / "t.parquet")
+    schema = fit_schema(from_csv, "site", ["outcome"])
+    assert schema == fit_schema(from_parquet, "site", ["outcome"])
+    for a, b in zip(schema.encode(from_csv), schema.encode(from_parquet), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert set(schema.encode(from_csv)[1]) == {"001", "002", "b"}
+
+
+def test_regression_targets_are_standardised_and_come_back_in_units():
+    frame = clinic()
+    frame["two"] = frame["days"] * 1000 + 5
+    one = fit_schema(frame, "site", ["days"])
+    assert one.targets(frame).std() == pytest.approx(1)
+    np.testing.assert_allclose(one.in_units(one.targets(frame)), frame["days"])
+    both = fit_schema(frame, "site", ["days", "two"])
+    assert both.targets(frame).shape == (len(frame), 2)
+    np.testing.assert_allclose(both.in_units(both.targets(frame)), frame[["days", "two"]])
+
+
+def test_new_rows_need_no_target_and_may_have_other_columns():
+    frame = clinic()
+    schema = fit_schema(frame, "site", ["outcome"])
+    X, _ = schema.encode(frame)
+    np.testing.assert_array_equal(schema.encode(frame.drop(columns="outcome").assign(extra="?"))[0], X)
+
+
+# Bad tables
+
+
+def bad(**changes: object) -> pd.DataFrame:
+    frame = pd.DataFrame({"site": ["a", "b"] * 15, "x": np.arange(30.0), "y": ["p", "q", "r"] * 10})
+    return frame.assign(**changes)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (bad(site=[None, "b"] * 15), r'15 rows have no task in column "site", the first at row 1;'),
+        (bad(y=["p", "q", None] * 10), r'10 rows have no target in column "y", the first at row 3;'),
+        (bad(y=[*"pq" * 14, "p", None]), r'1 row has no target in column "y", at row 30;'),
+        (bad(x=[*range(29), np.inf]), r'Column "x" has an infinite value at row 30'),
+        (bad(x=[*["1", "2"] * 14, "3", "1e999"]), r'Column "x" has an infinite value at row 30'),
+        (bad(when=["2024-01-31"] * 30), r'Column "when" holds dates or times; .* --drop "when"'),
+        (bad(y=pd.to_datetime(["2024-01-31"] * 30)), r'The target column "y" holds dates'),
+        (bad(c=["1,5", "2,5"] * 15), r'Column "c" has numbers with commas, such as "1,5"'),
+        (bad(y=["1,000", "2"] * 15), r'Column "y" has numbers with commas, such as "1,000"'),
+        (
+            bad(id=[f"p{i}" for i in range(30)]),
+            r'"id" is text with 30 different values in 30 rows.* --drop "id"',
+        ),
+        (bad(id=[*map(str, range(29)), "?"]), r'the first that is not a number is "\?" at row 30'),
+        (bad(id=[f"{i:03}" for i in range(30)]), r"leading zeros are taken as text"),
+        (bad(c=[[1], [2]] * 15), r'Column "c" holds values that are neither numbers nor text'),
+        (bad()[["site", "y"]], r"No column is left to learn from"),
+        (bad(x=[1e308, -1e308] * 15), r'The values of column "x" are too large'),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_refused_by_column_and_row(frame, message):
+    with pytest.raises(ElmeshError, match=message):
+        fit_schema(frame, "site", ["y"])
+
+
+def test_more_than_fifty_categories_are_refused_and_fifty_are_not():
+    def table(n: int) -> pd.DataFrame:
+        return pd.DataFrame({"site": "a", "c": [f"c{i % n}" for i in range(200)], "y": ["p", "q"] * 100})
+
+    assert len(fit_schema(table(50), "site", ["y"]).columns) == 50
+    with pytest.raises(ElmeshError, match=r'51 different values in 200 rows.* --drop "c"'):
+        fit_schema(table(51), "site", ["y"])
+
+
+@pytest.mark.parametrize(
+    ("task", "targets", "drop", "message"),
+    [
+        ("sitee", ["y"], [], r'no column "sitee" in the table; did you mean "site"\?'),
+        ("site", ["Y"], [], r'no column "Y" in the table; did you mean "y"\?'),
+        ("site", ["quantity"], [], r'no column "quantity" in the table; the columns are site, x, y\.'),
+        ("site", ["y"], ["xx"], r'no column "xx"'),
+        ("site", [], [], r"A target column is needed"),
+        ("site", ["y", "y"], [], r"named twice"),
+        ("site", ["site"], [], r"both task and target"),
+        ("site", ["y"], ["y"], r"to be dropped as well"),
+    ],
+)
+def test_a_wrong_name_is_refused_with_the_close_matches(task, targets, drop, message):
+    with pytest.raises(ElmeshError, match=message):
+        fit_schema(bad(), task, targets, drop=drop)
+
+
+def test_a_target_of_one_value_is_nothing_to_regress_on():
+    with pytest.raises(ElmeshError, match="the value 2 in all rows"):
+        fit_schema(bad(y=2.0), "site", ["y"], "regression")
+
+
+def test_new_rows_are_checked_as_training_rows_are(tmp_path):
+    schema = fit_schema(bad(y=np.arange(30.0) * 0.5), "site", ["y"])
+    path = write(tmp_path / "t.csv", 'site,x,y\na,"1\n",2\nb,many,2.5\n')
+    with pytest.raises(ElmeshError, match=r'Column "x" must hold numbers, but line 4 has "many"'):
+        schema.encode(read_table(path))
+    with pytest.raises(ElmeshError, match=r'Column "x" must hold numbers, but it holds dates'):
+        schema.encode(pd.DataFrame({"site": ["a"], "x": ["2024-01-31"]}))
+    with pytest.raises(ElmeshError, match=r'no column "x" in the table; did you mean "X"'):
+        schema.encode(pd.DataFrame({"site": ["a"], "X": [1]}))
+    with pytest.raises(ElmeshError, match=r"1 row has no task"):
+        schema.encode(pd.DataFrame({"site": [None], "x": [1]}))
+    with pytest.raises(ElmeshError, match=r"1 row has no target"):
+        schema.targets(pd.DataFrame({"y": [1.5, None]}))
+
+
+def test_classes_of_whole_numbers_stay_so():
+    schema = fit_schema(bad(y=[0, 1] * 15), "site", ["y"], "classification")
+    assert schema.targets(pd.DataFrame({"y": ["1.0", "0"]})).tolist() == [1, 0]
+    with pytest.raises(ElmeshError, match=r"whole numbers, but row 2 has 0\.5"):
+        schema.targets(pd.DataFrame({"y": [1, 0.5]}))
+
+
+# As JSON
+
+
+PLAIN = TableSchema(
+    "site", "regression", (TargetColumn("y"),), False, (NumericColumn("x", 0.0, 1.0, 0.0, False),), ()
+)
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+names = st.text(min_size=1, max_size=5)
+
+
+@st.composite
+def schemas(draw: st.DrawFn) -> TableSchema:
+    task, target, *rest = draw(st.lists(names, min_size=3, max_size=8, unique=True))
+    numeric, categorical = [], []
+    for name in rest:
+        if draw(st.booleans()):
+            std = draw(st.floats(min_value=1e-300, allow_infinity=False))
+            numeric.append(NumericColumn(name, draw(finite), std, draw(finite), draw(st.booleans())))
+        else:
+            known = tuple(draw(st.lists(names, min_size=1, max_size=4, unique=True)))
+            categorical.append(CategoricalColumn(name, known, draw(st.booleans())))
+    targets = (TargetColumn(target, draw(finite), draw(st.floats(min_value=1e-300, allow_infinity=False))),)
+    kind = draw(st.sampled_from(["classification", "regression"]))
+    return TableSchema(task, kind, targets, draw(st.booleans()), tuple(numeric), tuple(categorical))
+
+
+@given(schemas())
+def test_a_schema_survives_json_to_the_bit(schema):
+    assert TableSchema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def places(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+    """Every place in a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
+
+
+@settings(deadline=None, max_examples=300)
+@given(schemas(), st.data())
+def test_hostile_json_gives_a_sound_schema_or_an_error(schema, data):
+    hostile = schema.to_json()
+    path = data.draw(st.sampled_from(places(hostile)))
+    value = data.draw(json_values)
+    if not path:
+        hostile = value
+    else:
+        holder = hostile
+        for key in path[:-1]:
+            holder = holder[key]
+        holder[path[-1]] = value
+    try:
+        read = TableSchema.from_json(hostile)
+    except ElmeshError:
+        return
+    assert TableSchema.from_json(json.loads(json.dumps(read.to_json(), allow_nan=False))) == read
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 99}, "newer version"),
+        ({"version": True}, "table.version is not a finite number"),
+        ({"task": ""}, "table.task is not a text"),
+        ({"task": "x"}, "names one thing twice"),
+        ({"kind": "clustering"}, "neither classification nor regression"),
+        ({"numeric": []}, "table.columns are none"),
+        ({"target_columns": []}, "table.target_columns is of the wrong length"),
+        ({"target_columns": [{"name": "y", "mean": 0, "std": 0}]}, r"target_columns\[0\]\.std is 0"),
+        ({"numeric": [{"name": "x"}]}, r"table\.numeric\[0\]\.mean is not there"),
+        ({"numeric": [[]]}, r"table\.numeric\[0\] is not an object"),
+        ({"code": "x"}, "fields that are not known"),
+        ({"whole_labels": 1}, "neither true nor false"),
+    ],
+)
+def test_damaged_json_is_told_by_its_place(change, message):
+    with pytest.raises(ElmeshError, match=message):
+        TableSchema.from_json(PLAIN.to_json() | change)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 10**400, "1", None, True])
+def test_numbers_in_json_must_be_finite_numbers(number):
+    data = replace(PLAIN, numeric=(NumericColumn("x", number, 1.0, 0.0, False),)).to_json()
+    with pytest.raises(ElmeshError, match=r"numeric\[0\]\.mean is not a finite number"):
+        TableSchema.from_json(data)
+
+
+# Writing
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.tsv", "out.parquet"])
+def test_a_table_is_written_whole_and_never_over_another_unless_told(tmp_path, name):
+    path = tmp_path / "new" / name
+    frame = pd.DataFrame({"site": ["007", "b"], "prediction": [0.1 + 0.2, 1e-300]})
+    write_table(frame, path)
+    back = read_table(path)
+    assert back["site"].tolist() == ["007", "b"]
+    assert numbers(back["prediction"])[0].tolist() == frame["prediction"].tolist()
+    before = path.read_bytes()
+    with pytest.raises(ElmeshError, match="exists"):
+        write_table(frame.iloc[:1], path)
+    assert path.read_bytes() == before
+    write_table(frame.iloc[:1], path, force=True)
+    assert len(read_table(path)) == 1
+    assert [entry.name for entry in path.parent.iterdir()] == [name]
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
+    path = tmp_path / "out.parquet"
+    write_table(clinic(), path)
+    before = path.read_bytes()
+    with pytest.raises(Exception, match="Conversion failed"):
+        write_table(pd.DataFrame({"x": [[1], "a"]}), path, force=True)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out.parquet"]
+    with pytest.raises(ElmeshError, match="Cannot write out"):
+        write_table(clinic(), tmp_path / "out.xlsx")
+
+
+def test_reading_and_encoding_a_clean_table_warns_of_nothing(tmp_path):
+    write_table(clinic(), tmp_path / "t.csv")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        frame = read_table(tmp_path / "t.csv")
+        fit_schema(frame, "site", ["outcome"]).encode(frame)
