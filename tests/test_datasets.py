@@ -47,9 +47,7 @@ def no_data(monkeypatch, tmp_path):
     seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=60, deadline=None)
-def test_no_row_is_dealt_twice_and_every_task_has_its_classes_and_rows(
-    n_tasks, classes, extra_train, extra_test, seed
-):
+def test_no_row_is_dealt_twice_and_every_task_has_its_classes_and_rows(n_tasks, classes, extra_train, extra_test, seed):
     n_train, n_test = classes + extra_train, classes + extra_test
     X, y = row_numbers(n_tasks * 16, 7)
     split = make_digit_tasks(

@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmesh.errors import ElmeshError
-from elmesh.features import ACTIVATIONS, HiddenLayer
+from elmesh.features import ACTIVATIONS, HiddenLayer, uniform
 
 MASK32, MASK64, MASK128 = 2**32 - 1, 2**64 - 1, 2**128 - 1
 
 
 def seed_words(seed):
     """Four 64-bit words from a seed: NumPy's SeedSequence, after O'Neill's seed_seq_fe, in plain Python."""
-    entropy = [seed & MASK32] + ([seed >> 32] if seed >> 32 else [])
+    numbers = seed if isinstance(seed, tuple) else (seed,)
+    entropy = [word for n in numbers for word in ([n & MASK32, n >> 32] if n >> 32 else [n])]
     constant = 0x43B0D7E5
 
     def hashed(value):
@@ -69,6 +70,13 @@ def test_weights_are_the_pcg64_stream_row_by_row_then_the_biases(n, L, scale, se
     W_expected, b_expected = expected_weights(n, L, scale, seed)
     assert W.tobytes() == W_expected.tobytes()
     assert b.tobytes() == b_expected.tobytes()
+
+
+@given(seed=st.integers(0, 2**64 - 1), part=st.integers(0, 2**32 - 1), count=st.integers(0, 20))
+def test_uniform_numbers_follow_a_seed_of_several_parts(seed, part, count):
+    stream = pcg64((seed, part))
+    expected = [2 * (next(stream) >> 11) / 2**53 - 1 for _ in range(count)]
+    assert uniform((seed, part), count).tolist() == expected
 
 
 def test_weights_of_seed_42_never_change():
@@ -131,8 +139,7 @@ def test_features_are_the_activation_of_the_weighted_sum(activation):
     X = np.random.default_rng(0).normal(size=(6, 3))
     W, b = layer.weights
     expected = [
-        [SCALAR[activation](sum(X[i, k] * W[k, j] for k in range(3)) + b[j]) for j in range(10)]
-        for i in range(6)
+        [SCALAR[activation](sum(X[i, k] * W[k, j] for k in range(3)) + b[j]) for j in range(10)] for i in range(6)
     ]
     H = layer(X)
     assert H.dtype == np.float64

@@ -394,9 +394,7 @@ def test_numbers_are_standardised_over_all_rows_and_missing_ones_take_the_median
     missing = frame["dose"].isna().to_numpy()
     assert missing.any()
     np.testing.assert_array_equal(at["dose is missing"], missing)
-    expected = (frame["dose"].fillna(frame["dose"].median()) - frame["dose"].mean()) / frame["dose"].std(
-        ddof=0
-    )
+    expected = (frame["dose"].fillna(frame["dose"].median()) - frame["dose"].mean()) / frame["dose"].std(ddof=0)
     np.testing.assert_allclose(at["dose"], expected, atol=1e-12)
 
 
@@ -425,9 +423,7 @@ def test_a_category_never_seen_is_all_zeros_and_counted():
 
 
 def test_columns_of_one_value_are_left_out_with_a_warning_unless_some_are_missing():
-    frame = pd.DataFrame(
-        {"site": ["a"] * 3, "x": [1.0, 2.0, 3.0], "n": [0.1] * 3, "c": ["u"] * 3, "e": [None] * 3}
-    )
+    frame = pd.DataFrame({"site": ["a"] * 3, "x": [1.0, 2.0, 3.0], "n": [0.1] * 3, "c": ["u"] * 3, "e": [None] * 3})
     frame = frame.assign(y=["p", "q", "p"], flag=["1", None, "1"])
     with pytest.warns(TableWarning, match=r"same value: n, c, e\.$"):
         schema = fit_schema(frame, "site", ["y"])
@@ -571,9 +567,7 @@ def test_classes_of_whole_numbers_stay_so():
 # As JSON
 
 
-PLAIN = TableSchema(
-    "site", "regression", (TargetColumn("y"),), False, (NumericColumn("x", 0.0, 1.0, 0.0, False),), ()
-)
+PLAIN = TableSchema("site", "regression", (TargetColumn("y"),), False, (NumericColumn("x", 0.0, 1.0, 0.0, False),), ())
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 names = st.text(min_size=1, max_size=5)

@@ -270,9 +270,7 @@ TWO_TASKS = ["a", "a", "a", "b", "b", "b"]
 
 
 @pytest.mark.parametrize("column", CLASS_COLUMNS.values(), ids=CLASS_COLUMNS.keys())
-@pytest.mark.parametrize(
-    "form", ["list", "array", "object array", "pandas", "pandas column of categories", "polars"]
-)
+@pytest.mark.parametrize("form", ["list", "array", "object array", "pandas", "pandas column of categories", "polars"])
 def test_targets_are_one_in_the_column_of_the_row_s_class_and_zero_elsewhere(form, column):
     groups = group_rows(TWO_TASKS, 6)
     targets, classes = one_hot(FORMS[form](column), groups)
@@ -418,11 +416,7 @@ def test_what_cannot_be_a_numeric_target_is_refused(y, told):
 # stack_tasks
 
 
-@given(
-    st.dictionaries(
-        st.text(max_size=3).filter(lambda s: "\0" not in s), st.integers(1, 5), min_size=1, max_size=6
-    )
-)
+@given(st.dictionaries(st.text(max_size=3).filter(lambda s: "\0" not in s), st.integers(1, 5), min_size=1, max_size=6))
 def test_stacked_tables_fall_apart_into_the_tables_again(sizes):
     rng = np.random.default_rng(0)
     tables = {label: (rng.normal(size=(n, 3)), rng.normal(size=n)) for label, n in sizes.items()}

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from elmesh.model import Head
+from elmesh.head import Head
 
 __all__ = ["fit_temperature", "leave_one_out_scores", "probabilities"]
 

@@ -155,9 +155,7 @@ def make_digit_tasks(
     names = np.array([f"site-{t:0{max(2, len(str(n_tasks)))}d}" for t in range(1, n_tasks + 1)])
     in_train, in_test = np.concatenate(train), np.concatenate(test)
     X_train, X_test = _project(X[in_train], X[in_test], pca)
-    return TaskSplit(
-        X_train, y[in_train], np.repeat(names, n_train), X_test, y[in_test], np.repeat(names, n_test)
-    )
+    return TaskSplit(X_train, y[in_train], np.repeat(names, n_train), X_test, y[in_test], np.repeat(names, n_test))
 
 
 def load_digits_tasks(
@@ -286,9 +284,7 @@ def _project(X_train: Floats, X_test: Floats, pca: int | None) -> tuple[Floats, 
         return X_train, X_test
     most = min(X_train.shape)
     if not 1 <= pca <= most:
-        raise ElmeshError(
-            f"pca must lie between 1 and {most} for these training rows, or be None; got {pca}."
-        )
+        raise ElmeshError(f"pca must lie between 1 and {most} for these training rows, or be None; got {pca}.")
     # The full solver has no random start: the same rows give the same components on every machine.
     projection = PCA(n_components=pca, svd_solver="full").fit(X_train)
     return projection.transform(X_train), projection.transform(X_test)
@@ -310,8 +306,7 @@ def _read(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, NDArray[A
             data = {name: archive[name] for name in shapes}
     except (OSError, EOFError, KeyError, IndexError, ValueError, zipfile.BadZipFile) as error:
         raise ElmeshError(
-            f"{path} is not a readable data file with the arrays {', '.join(shapes)} ({error}); "
-            "put a whole copy there."
+            f"{path} is not a readable data file with the arrays {', '.join(shapes)} ({error}); put a whole copy there."
         ) from error
     for name, shape in shapes.items():
         if data[name].shape != shape or data[name].dtype.kind not in "iuf":

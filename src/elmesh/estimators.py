@@ -26,7 +26,8 @@ from elmesh.calibration import fit_temperature, probabilities
 from elmesh.errors import ElmeshError
 from elmesh.features import HiddenLayer
 from elmesh.graph import make_topology
-from elmesh.model import Head, MultiTaskModel
+from elmesh.head import Head
+from elmesh.model import MultiTaskModel
 from elmesh.parameters import describe, restore
 from elmesh.runtime import Result, Stop, run_stacked
 from elmesh.solvers import Solver, make_solver
@@ -408,7 +409,7 @@ def load(path: str | os.PathLike[str]) -> MultiTaskELMClassifier | MultiTaskELMR
     kind = MultiTaskELMClassifier if model.kind == "classification" else MultiTaskELMRegressor
     try:
         estimator = kind(**restore(description))
-    except TypeError as error:
+    except (TypeError, LookupError, AttributeError) as error:
         raise ElmeshError(
             f"The model in {path} describes an estimator that this version does not know."
         ) from error

@@ -114,9 +114,7 @@ class HiddenLayer:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        settle = (
-            object.__setattr__
-        )  # the frozen dataclass's one moment to turn NumPy scalars into plain numbers
+        settle = object.__setattr__  # the frozen dataclass's one moment to turn NumPy scalars into plain numbers
         settle(self, "n_inputs", _whole("n_inputs", self.n_inputs, 1))
         if self.n_hidden is not None:
             settle(self, "n_hidden", _whole("n_hidden", self.n_hidden, 1, "; or None for no hidden layer"))
@@ -160,8 +158,7 @@ class HiddenLayer:
         X = np.asarray(X, dtype=np.float64)
         if X.ndim != 2 or X.shape[1] != self.n_inputs:
             raise ElmeshError(
-                f"The hidden layer takes a table of {self.n_inputs} columns, but was given an array of shape "
-                f"{X.shape}."
+                f"The hidden layer takes a table of {self.n_inputs} columns, but was given an array of shape {X.shape}."
             )
         if self.n_hidden is None:
             return X

@@ -41,13 +41,9 @@ def values_of(tasks: object) -> list[Any]:
     if shape is not None and len(shape) != 1:
         raise ElmeshError(f"tasks has shape {tuple(shape)}; give one column with one label a row.")
     if isinstance(tasks, (str, bytes)):
-        raise ElmeshError(
-            f"tasks is the text {tasks!r}; give one label a row, such as the values of that column."
-        )
+        raise ElmeshError(f"tasks is the text {tasks!r}; give one label a row, such as the values of that column.")
     if isinstance(tasks, (Mapping, set, frozenset)) or not isinstance(tasks, Iterable):
-        raise ElmeshError(
-            f"tasks is of type {type(tasks).__name__}; give one label a row, as a list or an array."
-        )
+        raise ElmeshError(f"tasks is of type {type(tasks).__name__}; give one label a row, as a list or an array.")
     if getattr(getattr(tasks, "dtype", None), "kind", None) in ("M", "m"):
         # NumPy would turn nanoseconds into whole numbers and nobody would notice
         raise ElmeshError("tasks holds dates or times; use text or whole numbers as task labels.")
@@ -90,14 +86,10 @@ def _refuse(values: Sequence[Any]) -> None:
     strange = [i for i, value in enumerate(values) if plain_type(type(value)) is None]
     missing = next((i for i in strange if is_missing(values[i])), None)
     if missing is not None:
-        raise ElmeshError(
-            f"The task label is missing {row(missing)}; give every row a task or leave the row out."
-        )
+        raise ElmeshError(f"The task label is missing {row(missing)}; give every row a task or leave the row out.")
     i = strange[0]
     if isinstance(values[i], (float, np.floating)):
-        raise ElmeshError(
-            f"The task label {values[i]} {row(i)} is a float; use text or whole numbers as labels."
-        )
+        raise ElmeshError(f"The task label {values[i]} {row(i)} is a float; use text or whole numbers as labels.")
     kind = type(values[i]).__name__
     raise ElmeshError(f"The task label {row(i)} is of type {kind}; use text or whole numbers as labels.")
 

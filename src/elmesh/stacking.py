@@ -93,9 +93,7 @@ def _check_table(label: Label, X: Any, y: NDArray[Any]) -> None:
     if y.ndim not in (1, 2):
         raise ElmeshError(f"y of task {label!r} has shape {y.shape}; it must hold one target a row.")
     if len(X) != len(y):
-        raise ElmeshError(
-            f"Task {label!r} has {count(len(X), 'row')} in X but {len(y)} in y; give the same rows."
-        )
+        raise ElmeshError(f"Task {label!r} has {count(len(X), 'row')} in X but {len(y)} in y; give the same rows.")
 
 
 def _check_same_columns(Xs: Mapping[Label, Any]) -> None:
@@ -128,9 +126,7 @@ def _difference(a: Label, columns_a: list[Any], b: Label, columns_b: list[Any]) 
         parts = [f"only {t!r} has {listed(names)}" for t, names in ((a, only_a), (b, only_b)) if names]
         return f"{', '.join(parts)}; every task needs the same input columns"
     if len(columns_a) != len(columns_b):
-        return (
-            f"{a!r} has {len(columns_a)} and {b!r} has {len(columns_b)}, as some names occur more than once"
-        )
+        return f"{a!r} has {len(columns_a)} and {b!r} has {len(columns_b)}, as some names occur more than once"
     i = next(i for i in range(len(columns_a)) if columns_a[i] != columns_b[i])
     return (
         f"they have another order, column {i} (counting from 0) is {columns_a[i]!r} in {a!r} and "

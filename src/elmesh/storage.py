@@ -1,8 +1,8 @@
 """A model on disk: a folder that is whole or not there, and read only if every byte is as it was written.
 
-``weights.safetensors`` holds the arrays and ``model.json`` all else, with the SHA-256 of the weights and one over
-its own content. Neither format can carry code. A folder is written beside its final place and moved there in one
-step, so that a crash leaves the old model or the new one; only a folder that is itself a model is ever replaced.
+``weights.safetensors`` holds the arrays and ``model.json`` all else, with the SHA-256 of the weights and one
+over its own content. Neither format can carry code. A folder is written beside its final place and moved there
+in one step, so that a crash leaves the old model or the new one. Nothing but a model is ever replaced.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def write_folder(
     path : str or path
         The folder to make. Folders above it are made where needed.
     content : dict
-        What ``model.json`` is to hold: text keys, and values of dicts, lists, text, finite numbers, True, False and
-        None.
+        What ``model.json`` is to hold: text keys, and values of dicts, lists, text, finite numbers, True,
+        False and None.
     tensors : dict
         Name to C-contiguous float64 array, for ``weights.safetensors``.
     overwrite : bool, default=False
@@ -64,12 +64,12 @@ def write_folder(
         **content,
         "weights": {"bytes": len(weights), "sha256": hashlib.sha256(weights).hexdigest()},
     }
-    _check_plain(document, "the model")
-    document["sha256"] = _digest(document)
-    text = json.dumps(document, indent=1, allow_nan=False)
-    # What is swapped and deleted below must be the folder itself and not a link to it.
-    target = Path(os.path.realpath(path))
     try:
+        _check_plain(document, "The model")
+        document["sha256"] = _digest(document)
+        text = json.dumps(document, indent=1, allow_nan=False)
+        # What is swapped and deleted below must be the folder itself and not a link to it.
+        target = Path(os.path.realpath(path))
         _check_target(target, path, overwrite)
         target.parent.mkdir(parents=True, exist_ok=True)
         beside = target.parent / f".{target.name}.{secrets.token_hex(8)}.tmp"
@@ -82,7 +82,7 @@ def write_folder(
             _sync_folder(target.parent)
         finally:
             _remove(beside)  # the half-written new model, or the old one once the new is in its place
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         _explain(error, f"The model could not be written to {os.fspath(path)}")
 
 
@@ -105,18 +105,16 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Tensors]:
     try:
         if not folder.is_dir():
             raise ElmeshError(
-                f"{folder} is a file; a model is a folder with {_DOCUMENT} and {_WEIGHTS}, so give that folder."
+                f"{folder} is a file; a model is a folder with {_DOCUMENT} and {_WEIGHTS}: give that."
                 if folder.exists()
                 else f"There is no model at {folder}."
             )
         for name in (_DOCUMENT, _WEIGHTS):
             if not (folder / name).is_file():
-                raise ElmeshError(
-                    f"{folder} has no file {name}; it is not an elmesh model, or not all of it."
-                )
+                raise ElmeshError(f"{folder} has no file {name}; it is not an elmesh model, or not all of it.")
         document = _read_document(folder / _DOCUMENT)
         tensors = _read_weights(folder / _WEIGHTS, document["weights"])
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         _explain(error, f"The model at {folder} could not be read")
     return {key: value for key, value in document.items() if key not in _OURS}, tensors
 
@@ -133,13 +131,11 @@ def _read_document(file: Path) -> dict[str, Any]:
         raise ElmeshError(f"{file} has been altered: its format version is {version!r}.")
     if version > FORMAT_VERSION:
         raise ElmeshError(
-            f"{file} was written in format version {version} by elmesh {document.get('elmesh_version')}, and this "
-            f"elmesh reads up to version {FORMAT_VERSION}: upgrade elmesh to read it."
+            f"{file} was written in format version {version} by elmesh {document.get('elmesh_version')}, and "
+            f"this elmesh reads up to version {FORMAT_VERSION}: upgrade elmesh to read it."
         )
     if document.pop("sha256", None) != _digest(document):
-        raise ElmeshError(
-            f"{file} has been altered: its checksum does not match. Use the file as it was saved."
-        )
+        raise ElmeshError(f"{file} has been altered: its checksum does not match. Use the file as it was saved.")
     weights = document.get("weights")
     if not isinstance(weights, dict) or set(weights) != {"bytes", "sha256"}:
         raise ElmeshError(f"{file} does not say which weights belong to it.")
@@ -149,14 +145,10 @@ def _read_document(file: Path) -> dict[str, Any]:
 def _read_weights(file: Path, expected: Mapping[str, Any]) -> Tensors:
     size = file.stat().st_size
     if size != expected["bytes"]:  # before anything is read, as the file may be of any size
-        raise ElmeshError(
-            f"{file} has {size} bytes where {expected['bytes']} were saved: it was cut short or altered."
-        )
+        raise ElmeshError(f"{file} has {size} bytes where {expected['bytes']} were saved: it was cut short or altered.")
     data = file.read_bytes()
     if hashlib.sha256(data).hexdigest() != expected["sha256"]:
-        raise ElmeshError(
-            f"{file} has been altered: its checksum does not match. Use the file as it was saved."
-        )
+        raise ElmeshError(f"{file} has been altered: its checksum does not match. Use the file as it was saved.")
     try:
         # safetensors holds every declared size against the length of the data before it allocates anything
         loaded = safetensors.numpy.load(data)
@@ -180,10 +172,7 @@ def _version() -> str:
 
 def _digest(document: Mapping[str, Any]) -> str:
     """SHA-256 of the content itself: neither spacing nor the order of keys matters."""
-    try:
-        text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except (ValueError, RecursionError):
-        return ""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
@@ -197,18 +186,16 @@ def _check_plain(value: object, where: str) -> None:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise ElmeshError(f"{where} cannot be saved: the key {key!r} is not text.")
-            _check_plain(item, f"{where}, {key!r}" if where != "the model" else repr(key))
+            _check_plain(item, f"{where}, {key!r}")
     elif isinstance(value, (list, tuple)):
         for item in value:
             _check_plain(item, where)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ElmeshError(
-            f"{where} cannot be saved: it holds {value!r}, which JSON has no word for; use None."
-        )
+        raise ElmeshError(f"{where} cannot be saved: it holds {value!r}, which JSON has no word for; use None.")
     elif value is not None and not isinstance(value, (str, int, float)):
         raise ElmeshError(
-            f"{where} cannot be saved: it holds a value of type {type(value).__name__}; use dicts, lists, text, "
-            "numbers, True, False and None."
+            f"{where} cannot be saved: it holds a value of type {type(value).__name__}; use dicts, lists, "
+            "text, numbers, True, False and None."
         )
 
 
@@ -217,9 +204,7 @@ def _check_target(target: Path, path: str | os.PathLike[str], overwrite: bool) -
     if not os.path.lexists(target):
         return
     if not overwrite:
-        raise ElmeshError(
-            f"{os.fspath(path)} exists already; choose another path, or say that it may be overwritten."
-        )
+        raise ElmeshError(f"{os.fspath(path)} exists already; choose another path, or say that it may be overwritten.")
     inside = sorted(os.listdir(target)) if target.is_dir() else None
     if inside == []:
         return
@@ -228,14 +213,12 @@ def _check_target(target: Path, path: str | os.PathLike[str], overwrite: bool) -
         with (target / _DOCUMENT).open("rb") as file:
             is_model = f'"{FORMAT}"'.encode() in file.read(100)
     if not is_model:
-        raise ElmeshError(
-            f"{os.fspath(path)} is not an elmesh model, so it is not overwritten; choose another path."
-        )
+        raise ElmeshError(f"{os.fspath(path)} is not an elmesh model, so it is not overwritten; choose another path.")
     others = [name for name in inside or [] if name not in (_DOCUMENT, _WEIGHTS)]
     if others:
         raise ElmeshError(
-            f"{os.fspath(path)} holds more than a model ({', '.join(others[:3])}), so it is not overwritten; move "
-            "that away or choose another path."
+            f"{os.fspath(path)} holds more than a model ({', '.join(others[:3])}), so it is not overwritten; "
+            "move that away or choose another path."
         )
 
 
@@ -256,7 +239,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _move(new: Path, target: Path) -> None:
-    """Put `new` in the place of `target`, and what was there in the place of `new`."""
+    """Put `new` in the place of `target`, and what was there in the place of `new`.
+
+    Where the system cannot swap folders in one step, the old one lies whole beside its place for a moment.
+    """
     if not target.exists():
         new.rename(target)
     elif not _exchange(new, target):

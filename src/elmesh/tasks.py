@@ -57,8 +57,7 @@ def group_rows(tasks: object, n_rows: int) -> Groups:
     values = values_of(tasks)
     if len(values) != n_rows:
         raise ElmeshError(
-            f"tasks has {count(len(values), 'label')} but the data have {count(n_rows, 'row')}; "
-            "give one label a row."
+            f"tasks has {count(len(values), 'label')} but the data have {count(n_rows, 'row')}; give one label a row."
         )
     plain = label_type(values)
     labels = sorted(map(plain, set(values)))
@@ -138,9 +137,7 @@ def check_task_sizes(groups: Groups, minimum: int = 2) -> None:
     )
 
 
-def one_hot(
-    y: ArrayLike, groups: Groups
-) -> tuple[dict[Label, NDArray[np.float64]], dict[Label, NDArray[Any]]]:
+def one_hot(y: ArrayLike, groups: Groups) -> tuple[dict[Label, NDArray[np.float64]], dict[Label, NDArray[Any]]]:
     """Turn class labels into 0/1 targets, each task over its own classes.
 
     Parameters
@@ -212,9 +209,7 @@ def regression_targets(y: ArrayLike, groups: Groups) -> dict[Label, NDArray[np.f
     numbers = _numbers(values if values.ndim == 2 else values[:, np.newaxis])
     bad = ~np.isfinite(numbers).all(axis=1)
     if bad.any():
-        raise ElmeshError(
-            f"y is NaN or infinite {row(int(np.argmax(bad)))}; leave that row out or fill it in."
-        )
+        raise ElmeshError(f"y is NaN or infinite {row(int(np.argmax(bad)))}; leave that row out or fill it in.")
     return {label: numbers[rows] for label, rows in groups.items()}
 
 
@@ -232,9 +227,7 @@ def _class_labels(values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype.kind == "f":
         return values
     # An object column is text as pandas holds it, or numbers that lost their type on the way.
-    kinds = {
-        float if issubclass(kind, (float, np.floating)) else plain_type(kind) for kind in map(type, values)
-    }
+    kinds = {float if issubclass(kind, (float, np.floating)) else plain_type(kind) for kind in map(type, values)}
     if kinds == {str}:
         return values.astype(object)
     if len(kinds) == 1 and None not in kinds:

@@ -44,7 +44,7 @@ class Method:
     ending, advice : str
         Name and sentence of why it stopped.
     history : DataFrame
-        Columns round, objective, consensus_gap; a row a round, or none.
+        Columns round, objective, consensus_gap, bytes; a row a round from 0 on, or none.
     pooled : bool
         Whether it wants all data in one place.
     colour, dash : str
@@ -69,6 +69,11 @@ class Method:
     def error(self) -> float:
         """Mean test error over the tasks, in per cent."""
         return float(np.mean(list(self.errors.values())))
+
+    @property
+    def start_bytes(self) -> int:
+        """What had been sent before the first round."""
+        return int(self.history["bytes"].iloc[0]) if len(self.history) else 0
 
     def last(self, column: str) -> float | None:
         """Return the last finite number of a column of the history, or None where there is none."""
@@ -145,11 +150,10 @@ class Comparison:
     def traffic(self) -> str:
         """Say what was sent, and how much."""
         together, (rows, columns) = self.method(self.together), self.shape
-        each = together.bytes / max(1, len(self.change))
         return (
-            f"Only the shared layer U ({rows} × {columns} numbers) went from neighbour to neighbour: "
-            f"{megabytes(together.bytes)} MB in {together.exchanges:,} rounds of messages, "
-            f"{megabytes(each)} MB a site. No row of data and no site's own weights left it."
+            f"In the rounds, only the shared layer U ({rows} × {columns} numbers) went from neighbour to neighbour: "
+            f"{megabytes(together.bytes - together.start_bytes)} MB in {together.rounds:,} rounds, "
+            f"after {megabytes(together.start_bytes)} MB to agree on where to start. No row of data left its site."
         )
 
     def table(self) -> Table:

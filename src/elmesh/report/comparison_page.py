@@ -10,6 +10,7 @@ import re
 from functools import partial
 
 import matplotlib.figure
+import numpy as np
 from matplotlib.axes import Axes
 
 from elmesh.report.comparison import Comparison, Method, megabytes
@@ -27,6 +28,8 @@ from elmesh.report.figures import (
 from elmesh.report.page import Fact, Figure, Page, Section, Table
 
 __all__ = ["overview", "page_of"]
+
+ROUNDING = 1e-13
 
 READING = (
     (
@@ -50,8 +53,8 @@ READING = (
     ),
     (
         "Consensus gap",
-        "How far the sites' copies of U are from one another; 0 is full agreement. The scale is logarithmic: "
-        "every step down the axis divides the gap by the same factor.",
+        "How far the sites' copies of U are from their mean, relative to its size; 0 is full agreement, and is "
+        "left out. The scale is logarithmic: every step down the axis divides the gap by the same factor.",
         "fig-consensus",
     ),
 )
@@ -69,19 +72,14 @@ def overview(comparison: Comparison) -> matplotlib.figure.Figure:
     matplotlib.figure.Figure
         1600 pixels wide at its own resolution.
     """
-    rows = len(comparison.change)
-    fig = matplotlib.figure.Figure(
-        figsize=(12.8, max(5.9, 2.0 + 0.24 * rows)),
-        dpi=125,
-        layout="constrained",
-        facecolor=COLOURS["surface"],
-    )
+    size = (14.4, max(6.6, 2.0 + 0.26 * len(comparison.change)))
+    fig = matplotlib.figure.Figure(size, 1600 / size[0], layout="constrained", facecolor=COLOURS["surface"])
     fig.get_layout_engine().set(w_pad=0.16, h_pad=0.12)  # type: ignore[union-attr, call-arg]
     headline = comparison.headline()
-    fig.suptitle(headline, x=0.014, ha="left", fontsize=TEXT + 4, fontweight="bold", color=COLOURS["ink"])
+    fig.suptitle(headline, x=0.014, ha="left", fontsize=TEXT + 6, fontweight="bold", color=COLOURS["ink"])
     left, middle, right = fig.subfigures(1, 3, width_ratios=[1.0, 1.0, 1.12], squeeze=False)[0]
     errors = left.subplots()
-    graph, means = middle.subplots(2, 1, height_ratios=[2.5, 1])
+    graph, means = middle.subplots(2, 1, height_ratios=[2.2, 1])
     objective, consensus = right.subplots(2, 1)
     _draw_errors(errors, comparison)
     draw_agents(graph, comparison.graph, comparison.change)
@@ -119,20 +117,16 @@ def page_of(comparison: Comparison) -> Page:
     settings = Table(
         "What the run was told", ["Setting", "Value"], list(comparison.settings.items()), frozenset({"Value"})
     )
-    versions = Table(
-        "What it ran on", ["Part", "Version"], list(comparison.versions.items()), frozenset({"Version"})
-    )
+    versions = Table("What it ran on", ["Part", "Version"], list(comparison.versions.items()), frozenset({"Version"}))
     return Page(
         title="elmesh: learning together against learning alone",
         headline=comparison.headline(),
         lead=[comparison.story, f"{comparison.others()} {comparison.traffic()}"],
         facts=[
-            Fact(
-                f"{better} of {len(alone.errors)}", f"sites did better together ({together.name}) than alone"
-            ),
+            Fact(f"{better} of {len(alone.errors)}", f"sites did better together ({together.name}) than alone"),
             Fact(f"{alone.error:.1f} % → {together.error:.1f} %", "mean test error, alone → together"),
             Fact(f"{pooled.error:.1f} %", f"mean test error with all data in one place ({pooled.name})"),
-            Fact(f"{megabytes(together.bytes)} MB", "sent by all sites together, all of it U"),
+            Fact(f"{megabytes(together.bytes)} MB", "sent by all sites together; no row of data"),
         ],
         sections=[
             Section("What happened", figures=_figures(comparison)),
@@ -161,9 +155,7 @@ def _figures(comparison: Comparison) -> list[Figure]:
             for task, change in comparison.change.items()
         ],
     )
-    one_row = (
-        f"A site has {comparison.test_rows} test rows, so one row is {100 / comparison.test_rows:.1f} points."
-    )
+    one_row = f"A site has {comparison.test_rows} test rows, so one row is {100 / comparison.test_rows:.1f} points."
     objective, consensus = _ends(comparison, "objective"), _ends(comparison, "consensus_gap")
     return [
         Figure(
@@ -226,7 +218,12 @@ def _draw_consensus(ax: Axes, comparison: Comparison) -> None:
 def _lines(comparison: Comparison, column: str) -> list[Line]:
     """Return the curves to draw: methods with rounds; for the consensus gap, those that send messages."""
     methods = [m for m in comparison.methods if len(m.history) > 1 and (column == "objective" or m.bytes > 0)]
-    return [Line(m.name, m.history["round"], m.history[column], m.colour, m.dash) for m in methods]
+    # Agreement to the last digit is nought but for rounding, which would stretch the scale and say nothing.
+    least = ROUNDING if column == "consensus_gap" else -np.inf
+    return [
+        Line(m.name, m.history["round"], m.history[column].where(m.history[column] > least), m.colour, m.dash)
+        for m in methods
+    ]
 
 
 def _ends(comparison: Comparison, column: str) -> str:
@@ -249,7 +246,5 @@ def _number(value: float, sign: str = "") -> str:
     mantissa, power = re.fullmatch(r"([^e]*)(?:e(.*))?", text).groups()  # type: ignore[union-attr]
     if power is None:
         return mantissa
-    raised = str(int(power.replace("\N{MINUS SIGN}", "-"))).translate(
-        str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-    )
+    raised = str(int(power.replace("\N{MINUS SIGN}", "-"))).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     return f"{mantissa} × 10{raised}"

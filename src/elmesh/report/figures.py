@@ -1,21 +1,16 @@
-"""Matplotlib figures from plain data, as pictures and as SVG that a page can hold.
+"""Matplotlib figures from plain data.
 
 Each ``draw_…`` function draws one idea into given axes, so that it can stand alone (:func:`figure`) or beside
-others. Nothing here touches pyplot or its global state. Colours are those of :data:`COLOURS`, told apart by
-people with any common colour blindness; in :func:`to_svg` each becomes a CSS variable of the same name, so
-that one drawing serves a light and a dark page. Lines carry their name at their end instead of in a legend.
+others. Nothing here touches pyplot or its global state. Colours are those of :data:`COLOURS`, which people
+with any common colour blindness tell apart. Lines carry their name at their end instead of in a legend.
 """
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
-import matplotlib as mpl
 import networkx as nx
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator, M
 from numpy.typing import ArrayLike
 from sklearn.isotonic import isotonic_regression
 
-__all__ = ["COLOURS", "Line", "draw_agents", "draw_bars", "draw_errors", "draw_lines", "figure", "to_svg"]
+__all__ = ["COLOURS", "Line", "draw_agents", "draw_bars", "draw_errors", "draw_lines", "figure"]
 
 COLOURS = {
     "ink": "#1b1f24",
@@ -94,7 +89,7 @@ def draw_agents(ax: Axes, graph: Any, change: Mapping[str, float] | None = None)
         ax.plot(*zip(place[a], place[b], strict=True), color=COLOURS["muted"], linewidth=1.4, zorder=1)
     fill = [_verdict_colour(change.get(node, 0.0)) for node in nodes]
     area = float(np.clip(3200 / len(nodes), 30, 320))
-    ax.scatter(*points.T, s=area, c=fill, edgecolors=COLOURS["surface"], linewidths=2, zorder=2)
+    ax.scatter(points[:, 0], points[:, 1], s=area, c=fill, edgecolors=COLOURS["surface"], linewidths=2, zorder=2)
 
     radius = np.sqrt(area) / 2 + 5
     for node, point in zip(nodes, points - points.mean(axis=0), strict=True):
@@ -174,9 +169,7 @@ def draw_bars(ax: Axes, bars: Sequence[tuple[str, float, str, str]]) -> None:
     ax.set_xlim(0.0, 1.8 * max(1e-9, *(length for _, length, *_ in bars)))
 
 
-def draw_lines(
-    ax: Axes, lines: Sequence[Line], *, y_label: str, reference: tuple[str, float] | None = None
-) -> None:
+def draw_lines(ax: Axes, lines: Sequence[Line], *, y_label: str, reference: tuple[str, float] | None = None) -> None:
     """Draw curves against rounds on a logarithmic scale that shows round 0, and a level to compare with.
 
     Parameters
@@ -218,43 +211,6 @@ def draw_lines(
     ax.set_ylabel(y_label, fontsize=TEXT, color=COLOURS["ink"])
     _scale_heights(ax, heights, logarithmic)
     _name_ends(ax, names)
-
-
-def to_svg(fig: Figure, *, prefix: str, title: str, description: str) -> str:
-    """Write a figure as an ``<svg>`` element for a page.
-
-    Parameters
-    ----------
-    fig : Figure
-    prefix : str
-        Put before every id, so that figures of one page do not share any.
-    title, description : str
-        What a reader who cannot see it is told.
-
-    Returns
-    -------
-    str
-        One element without a size of its own (the page decides), with colours as CSS variables. The same
-        figure gives the same text.
-    """
-    buffer = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": prefix}):
-        fig.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :].strip()
-    # A page's own style sheet says what this one says, and it would hold for the whole page.
-    text = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\b(id="|xlink:href="#|url\(#)', rf"\g<1>{prefix}-", text)
-    for name, colour in COLOURS.items():
-        text = text.replace(colour, f"var(--{name}, {colour})")
-    head, body = text.split(">", 1)
-    head = re.sub(r'\s(?:width|height|version)="[^"]*"', "", head)
-    names = f'role="img" aria-labelledby="{prefix}-title {prefix}-description"'
-    told = (
-        f'<title id="{prefix}-title">{escape(title)}</title>'
-        f'<desc id="{prefix}-description">{escape(description)}</desc>'
-    )
-    return f"{head} {names}>{told}{body}"
 
 
 def signed(change: float) -> str:

@@ -15,7 +15,7 @@ import matplotlib.figure
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from elmesh.report.figures import to_svg
+from elmesh.report.svg import to_svg
 
 __all__ = ["Fact", "Figure", "Page", "Section", "Table", "render"]
 
@@ -97,9 +97,7 @@ def render(page: Page) -> str:
     >>> "<h1>Nothing was lost</h1>" in html, "3 &lt; 4." in html
     (True, True)
     """
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"svg": _svg, "unbroken": _unbroken}
     template = files("elmesh.report").joinpath("template.html").read_text(encoding="utf-8")
     return environment.from_string(template).render(page=page)

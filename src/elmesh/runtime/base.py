@@ -26,6 +26,8 @@ FloatArray = NDArray[np.float64]
 
 # A run whose objective exceeds that of zero weights (or of its start) this many times over will not come back.
 _DIVERGED = 1e6
+# Share of the start's figures below which relative ones are no longer relative.
+_FLOOR = 1e-2
 
 
 class Stop(Enum):
@@ -94,8 +96,8 @@ class Link(Protocol):
     def total(self, values: FloatArray) -> FloatArray:
         """Sum the leading agent axis over all agents."""
 
-    def consensus_gap(self, state: State) -> float:
-        """Return the root mean square distance of agents' U from their mean, relative to the mean."""
+    def consensus(self, state: State) -> tuple[float, float]:
+        """Return the root mean square distance of agents' U from their mean, and the norm of the mean."""
 
 
 _observer: ContextVar[Callable[[Progress], bool | None] | None] = ContextVar("observer", default=None)
@@ -144,6 +146,7 @@ def drive(program: Program, link: Link, *, max_iter: int, tol: float, start_ener
     Result
     """
     observer = _observer.get()
+    judge = _Judge(link, max_iter)
     rows: list[Progress] = []
     sound: State | None = None
     stop = Stop.MAX_ITER
@@ -157,10 +160,16 @@ def drive(program: Program, link: Link, *, max_iter: int, tol: float, start_ener
             except StopIteration as end:
                 state: State = end.value
                 break
+            except np.linalg.LinAlgError:
+                # Only numbers that have overflowed make these systems singular. Without a sound state it is no divergence.
+                if sound is None:
+                    raise
+                stop, state = Stop.DIVERGED, sound
+                break
             if isinstance(request, Neighbours):
                 answer = link.exchange(request)
                 continue
-            progress = _progress(request, link, max_iter)
+            progress = judge.progress(request)
             if not rows:
                 ceiling = max(ceiling, _DIVERGED * progress.objective)
             if not progress.objective <= ceiling or math.isnan(progress.consensus_gap):
@@ -180,19 +189,34 @@ def drive(program: Program, link: Link, *, max_iter: int, tol: float, start_ener
     return Result(state, _history(rows), stop, rows[-1].round if rows else 0, link.n_exchanges)
 
 
-def _progress(report: Report, link: Link, max_iter: int) -> Progress:
-    sums = link.total(np.concatenate([report.objective[..., None], report.residual, report.scale], axis=-1))
-    objective, residual, scale = float(sums[0]), sums[1:3], sums[3:5]
-    # A zero residual is zero whatever its scale, so that a problem whose solution is zero converges too.
-    relative = np.sqrt(np.where(residual > 0, residual, 0.0) / np.where(residual > 0, scale, 1.0))
-    return Progress(
-        report.round,
-        max_iter,
-        objective,
-        link.consensus_gap(report.state),
-        float(relative.max()),
-        link.bytes_sent,
-    )
+class _Judge:
+    """Turns reports into progress, with what the first one said as a floor for relative figures.
+
+    Without the floor a problem whose solution is zero would never converge: residuals and what they are compared with
+    vanish together.
+    """
+
+    def __init__(self, link: Link, max_iter: int) -> None:
+        self._link, self._max_iter = link, max_iter
+        self._scale_floor: FloatArray | None = None
+        self._size_floor = 0.0
+
+    def progress(self, report: Report) -> Progress:
+        sums = self._link.total(np.concatenate([report.objective[..., None], report.residual, report.scale], axis=-1))
+        objective, residual, scale = float(sums[0]), sums[1:3], sums[3:5]
+        distance, size = self._link.consensus(report.state)
+        if self._scale_floor is None:
+            self._scale_floor, self._size_floor = _FLOOR**2 * scale, _FLOOR * size
+        scale, size = np.maximum(scale, self._scale_floor), max(size, self._size_floor)
+        relative = np.sqrt(np.divide(residual, scale, out=np.where(residual > 0, np.inf, 0.0), where=scale > 0))
+        return Progress(
+            report.round,
+            self._max_iter,
+            objective,
+            distance / size if size > 0 else 0.0 if distance == 0 else math.inf,
+            float(np.max(relative)),
+            self._link.bytes_sent,
+        )
 
 
 def _history(rows: list[Progress]) -> pd.DataFrame:

@@ -46,16 +46,14 @@ class StackedLink:
         """Sum over agents."""
         return values.sum(axis=0)
 
-    def consensus_gap(self, state: State) -> float:
-        """Return how far agents are from their mean; zero where they share one U."""
+    def consensus(self, state: State) -> tuple[float, float]:
+        """Return how far agents are from their mean, and its norm; the distance is zero where they share one U."""
         U = state.U
         if U is None or U.ndim == 2:
-            return 0.0
+            return 0.0, 1.0
         mean = U.mean(axis=0)
-        size = float(np.vdot(mean, mean)) * len(U)
         apart = U - mean
-        distance = float(np.vdot(apart, apart))
-        return float(np.sqrt(distance / size)) if size > 0 else float(distance > 0)
+        return float(np.sqrt(np.vdot(apart, apart) / len(U))), float(np.sqrt(np.vdot(mean, mean)))
 
 
 def place_of(topology: Topology, seed: int, agent: int | None = None) -> Place:

@@ -84,13 +84,15 @@ class ProximalADMM(SharedBasisSolver):
         VU = task.V.mT @ U
         gradient = fit_gradient(task, VU, A)
         dual = np.zeros_like(U)
+        sY = task.s[..., :, None] * task.Y
         S, _, lean = yield from self._listen(U, d, rho, None)
         P, zeta = weight_P(A), weight_zeta(VU, A, d * U - S, U)
 
         def report(k: int, moved: FloatArray, slid: FloatArray) -> Report:
             state = State(U, A, dual, rho, (P + rho * d)[..., 0, 0], zeta[..., 0, 0])
             objective = agent_objective(task, U, VU, A, mu1, mu2, m)
-            scale = np.stack([square(gradient), square(mu2 * A)], axis=-1)
+            # In U, compared with the fit's gradient, which multiplier and penalty balance; in A, with the targets' pull.
+            scale = np.stack([square(gradient), square(VU.mT @ sY)], axis=-1)
             return Report(k, state, objective, np.stack([moved, slid], axis=-1), scale)
 
         unknown = np.full(np.shape(place.degree), np.inf)

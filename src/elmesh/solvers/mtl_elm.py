@@ -79,13 +79,12 @@ class MTLELM(SharedBasisSolver):
         VU = task.V.mT @ U
 
         def report(k: int) -> Report:
-            inner = fit_gradient(task, VU, A)
-            gradient = np.sum(task.V @ inner, axis=0) + mu1 * U
+            gradient = np.sum(task.V @ fit_gradient(task, VU, A), axis=0) + mu1 * U
             objective = agent_objective(task, U, VU, A, mu1, mu2, m)
-            # Shared by all: spread evenly so that sums over agents are what they should be. A is exact after its step.
-            residual, scale = square(gradient), square(mu1 * U)
-            pair = np.array([[float(residual), 0.0]]) / m, np.array([[float(scale), 0.0]]) / m
-            return Report(k, State(U, A), objective, np.tile(pair[0], (m, 1)), np.tile(pair[1], (m, 1)))
+            # U belongs to all: its gradient is spread evenly, so that sums over tasks are what they should be.
+            residual = np.array([float(square(gradient)) / m, 0.0])
+            scale = np.array([float(square(mu1 * U)) / m, 1.0])
+            return Report(k, State(U, A), objective, np.tile(residual, (m, 1)), np.tile(scale, (m, 1)))
 
         for k in range(1, self.max_iter + 1):
             if (yield report(k - 1)):

@@ -3,7 +3,7 @@
 See :mod:`elmesh.tables.schema` for the rule.
 """
 
-from elmesh.tables.files import FILE_TASK, MISSING, TableWarning, read_data, read_table, write_table
+from elmesh.tables.files import FILE_TASK, MISSING, TableWarning, check_table_name, read_data, read_table, write_table
 from elmesh.tables.fitting import fit_schema, infer_kind
 from elmesh.tables.schema import CategoricalColumn, Kind, NumericColumn, TableSchema, TargetColumn
 
@@ -16,6 +16,7 @@ __all__ = [
     "TableSchema",
     "TableWarning",
     "TargetColumn",
+    "check_table_name",
     "fit_schema",
     "infer_kind",
     "read_data",

@@ -24,7 +24,7 @@ __all__ = ["Floats", "Nature", "distinct", "is_decimal_comma", "labels", "nature
 Floats = npt.NDArray[np.float64]
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.ASCII | re.IGNORECASE)
-_LEADING_ZERO = re.compile(r"[+-]?0\d+", re.ASCII)
+_LEADING_ZERO = "[+-]?0[0-9]+"
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+(,\d+)+(\.\d+)?|[+-]?\d+(\.\d{3})*,\d+", re.ASCII)
 _DATE = re.compile(
     r"\d{4}-\d{1,2}-\d{1,2}([T ]\d{1,2}:\d{2}.*)?|\d{1,4}/\d{1,2}/\d{1,4}( \d{1,2}:\d{2}.*)?"
@@ -43,11 +43,9 @@ class Nature(Enum):
     OTHER = "values that are neither numbers nor text"
 
 
-def _is_typed_number(column: pd.Series[Any]) -> bool:
+def _is_real(dtype: Any) -> bool:
     kinds = pd.api.types
-    return bool(kinds.is_bool_dtype(column.dtype) or kinds.is_numeric_dtype(column.dtype)) and not (
-        isinstance(column.dtype, pd.CategoricalDtype) or kinds.is_complex_dtype(column.dtype)
-    )
+    return bool(kinds.is_numeric_dtype(dtype) and not kinds.is_complex_dtype(dtype))
 
 
 def distinct(column: pd.Series[Any]) -> tuple[npt.NDArray[np.intp], list[Any]]:
@@ -86,20 +84,29 @@ def nature(column: pd.Series[Any]) -> Nature:
     >>> nature(pd.Series(["1", "2.5", None])), nature(pd.Series(["007", "12"]))
     (<Nature.NUMBER: 'numbers'>, <Nature.TEXT: 'text'>)
     """
-    kinds = pd.api.types
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return Nature.DATE if kinds.is_datetime64_any_dtype(column.cat.categories.dtype) else Nature.TEXT
-    if kinds.is_bool_dtype(column.dtype):
-        return Nature.BOOLEAN
-    if _is_typed_number(column):
-        return Nature.NUMBER
-    if kinds.is_datetime64_any_dtype(column.dtype) or kinds.is_timedelta64_dtype(column.dtype):
-        return Nature.DATE
+    typed = _nature_of_type(column.dtype)
+    if typed is not None:
+        return typed
+    if _clean_numbers(column) is not None:
+        coded = pc.match_substring_regex(pa.array(column, from_pandas=True), f"^({_LEADING_ZERO})$")
+        return Nature.TEXT if pc.any(coded).as_py() else Nature.NUMBER
     try:
         values = distinct(column)[1]
     except TypeError:  # lists and dictionaries cannot be hashed
         return Nature.OTHER
     return _nature_of_objects(values)
+
+
+def _nature_of_type(dtype: Any) -> Nature | None:
+    """Tell by the type alone, where it can be told."""
+    kinds = pd.api.types
+    if isinstance(dtype, pd.CategoricalDtype):
+        return Nature.DATE if _nature_of_type(dtype.categories.dtype) is Nature.DATE else Nature.TEXT
+    if kinds.is_bool_dtype(dtype):
+        return Nature.BOOLEAN
+    if kinds.is_datetime64_any_dtype(dtype) or kinds.is_timedelta64_dtype(dtype):
+        return Nature.DATE
+    return Nature.NUMBER if _is_real(dtype) else None
 
 
 def _nature_of_objects(values: list[Any]) -> Nature:
@@ -124,7 +131,7 @@ def _nature_of_text(values: list[str]) -> Nature:
     if all(value.lower() in ("true", "false") for value in values):
         return Nature.BOOLEAN
     if not _parse(values)[1].any():
-        return Nature.TEXT if any(map(_LEADING_ZERO.fullmatch, values)) else Nature.NUMBER
+        return Nature.TEXT if any(re.fullmatch(_LEADING_ZERO, value) for value in values) else Nature.NUMBER
     if all(_DATE.fullmatch(value) for value in values):
         return Nature.DATE
     return Nature.TEXT
@@ -157,23 +164,34 @@ def numbers(column: pd.Series[Any]) -> tuple[Floats, npt.NDArray[np.bool_]]:
     >>> values.tolist(), wrong.tolist()
     ([1.5, nan, nan], [False, False, True])
     """
-    if _is_typed_number(column):
+    if _is_real(column.dtype):
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
         return values, np.zeros(len(values), dtype=np.bool_)
+    clean = _clean_numbers(column)
+    if clean is not None:
+        return clean, np.zeros(len(clean), dtype=np.bool_)
     codes, found = distinct(column)
     parsed, wrong = _parse(found)
     # Code -1, a missing value, picks the last entry.
     return np.append(parsed, np.nan)[codes], np.append(wrong, False)[codes]
 
 
+def _clean_numbers(column: pd.Series[Any]) -> Floats | None:
+    """Read the common case, a column of text that is all numbers, at the speed of Arrow; None for any other."""
+    try:
+        text = pa.array(column, from_pandas=True)
+        if not (pa.types.is_string(text.type) or pa.types.is_large_string(text.type)):
+            return None
+        values = pc.cast(text, pa.float64())
+    except (pa.ArrowException, TypeError):
+        return None
+    floats = np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64)
+    # Arrow reads the word "nan" as a number; here it is a word.
+    return floats if int(np.isnan(floats).sum()) == text.null_count else None
+
+
 def _parse(values: list[Any]) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Numbers of distinct values, and which of them are not numbers."""
-    try:  # the common case, a column of clean numbers, at the speed of Arrow
-        if all(isinstance(value, str) for value in values):
-            quick = np.asarray(pc.cast(pa.array(values, pa.string()), pa.float64()), dtype=np.float64)
-            return quick, np.isnan(quick)
-    except pa.ArrowInvalid:
-        pass
+    """Read distinct values as numbers, and say which of them are none."""
     parsed = np.array([_parse_one(value) for value in values], dtype=np.float64)
     return parsed, np.isnan(parsed)
 

@@ -48,9 +48,7 @@ class Fields:
     def error(self, name: str, problem: str) -> ElmeshError:
         """Make the error to raise about a field."""
         place = f"{self.path}.{name}" if name else self.path
-        return ElmeshError(
-            f"The table description in the model is damaged: {place} {problem}. Fit the model again."
-        )
+        return ElmeshError(f"The table description in the model is damaged: {place} {problem}. Fit the model again.")
 
     def only(self, *names: str) -> None:
         """Insist on these fields and no others."""
@@ -78,9 +76,7 @@ class Fields:
         except OverflowError:
             number = math.inf
         if not math.isfinite(number) or number < least:
-            raise self.error(
-                name, "is not a finite number" if math.isinf(least) else f"is not {least:g} or more"
-            )
+            raise self.error(name, "is not a finite number" if math.isinf(least) else f"is not {least:g} or more")
         return number
 
     def flag(self, name: str) -> bool:

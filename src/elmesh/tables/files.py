@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from elmesh.errors import ElmeshError
 
-__all__ = ["FILE_TASK", "MISSING", "TableWarning", "read_data", "read_table", "write_table"]
+__all__ = ["FILE_TASK", "MISSING", "TableWarning", "check_table_name", "read_data", "read_table", "write_table"]
 
 MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 """Cells of a CSV file that count as missing."""
@@ -75,8 +75,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
     path = Path(path)
     if path.suffix.lower() not in _SUFFIXES:
         raise ElmeshError(
-            f"{path.name} is neither CSV nor Parquet by its name; expected one that ends in "
-            f"{', '.join(_SUFFIXES)}."
+            f"{path.name} is neither CSV nor Parquet by its name; expected one that ends in {', '.join(_SUFFIXES)}."
         )
     if path.is_dir():
         raise ElmeshError(f"{path} is a folder; expected a file.")
@@ -126,9 +125,7 @@ def _read_folder(folder: Path, file_task: bool) -> pd.DataFrame:
     if len({file.suffix.lower() == ".parquet" for file in files}) > 1:
         raise ElmeshError(f"The folder {folder} holds both CSV and Parquet files; keep one kind.")
     if len({file.stem for file in files}) < len(files):
-        raise ElmeshError(
-            f"Two files in the folder {folder} differ only in their ending; keep one for each task."
-        )
+        raise ElmeshError(f"Two files in the folder {folder} differ only in their ending; keep one for each task.")
     ignored = [entry.name for entry in entries if entry not in files]
     if ignored:
         warnings.warn(
@@ -148,8 +145,7 @@ def _read_folder(folder: Path, file_task: bool) -> pd.DataFrame:
         if odd:
             has, lacks = (name, first) if odd[0] in frame.columns else (first, name)
             raise ElmeshError(
-                f'Files of a folder must have the same columns, but {has} has a column "{odd[0]}" and '
-                f"{lacks} does not."
+                f'Files of a folder must have the same columns, but {has} has a column "{odd[0]}" and {lacks} does not.'
             )
     return pd.concat(frames, names=["file"])[columns]
 
@@ -218,8 +214,7 @@ def _records(path: Path, stream: IO[str], delimiter: str) -> Iterator[tuple[int,
             start = reader.line_num + 1
     except csv.Error as error:
         raise ElmeshError(
-            f"{path.name}, line {start}: cannot be read as CSV ({error}); look for a quotation mark that is "
-            "not closed."
+            f"{path.name}, line {start}: cannot be read as CSV ({error}); look for a quotation mark that is not closed."
         ) from error
 
 
@@ -236,8 +231,7 @@ def _parse_csv(path: Path, records: Iterator[tuple[int, list[str]]]) -> pd.DataF
             if len(record) != len(header):
                 values = "1 value" if len(record) == 1 else f"{len(record)} values"
                 raise ElmeshError(
-                    f"{path.name}, line {line}: {values} where the header has {len(header)}; correct that "
-                    "line."
+                    f"{path.name}, line {line}: {values} where the header has {len(header)}; correct that line."
                 )
         lines += [line for line, _ in chunk]
         columns = zip(*(record for _, record in chunk), strict=True)
@@ -266,6 +260,20 @@ def _check_header(path: Path, names: list[str]) -> None:
         raise ElmeshError(f'{path.name}: the header has the column "{twice[0]}" more than once; rename one.')
 
 
+def check_table_name(path: Path) -> None:
+    """Refuse a file that no table is written to.
+
+    Parameters
+    ----------
+    path
+        The file.
+    """
+    if path.suffix.lower() not in _SUFFIXES:
+        raise ElmeshError(f"Cannot write {path.name}; expected a name that ends in {', '.join(_SUFFIXES)}.")
+    if path.is_dir():
+        raise ElmeshError(f"Cannot write {path}; it is a folder.")
+
+
 def write_table(frame: pd.DataFrame, path: str | Path, *, force: bool = False) -> None:
     """Write a table without its index, as CSV or Parquet by the suffix, whole or not at all.
 
@@ -279,11 +287,10 @@ def write_table(frame: pd.DataFrame, path: str | Path, *, force: bool = False) -
         Whether an existing file may be replaced.
     """
     path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix not in _SUFFIXES:
-        raise ElmeshError(f"Cannot write {path.name}; expected a name that ends in {', '.join(_SUFFIXES)}.")
+    check_table_name(path)
     if path.exists() and not force:
         raise ElmeshError(f"{path} exists; choose another name, or give --force to replace it.")
+    suffix = path.suffix.lower()
     path.parent.mkdir(parents=True, exist_ok=True)
     with _replacing(path) as partial:
         if suffix == ".parquet":
@@ -299,5 +306,7 @@ def _replacing(path: Path) -> Iterator[Path]:
     try:
         yield partial
         partial.replace(path)
+    except OSError as error:  # the user knows the file by its proper name
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         partial.unlink(missing_ok=True)

@@ -143,13 +143,9 @@ def fit_schema(
         else:
             categorical.append(column)
     if constant:
-        warnings.warn(
-            f"Left out, for all rows have the same value: {', '.join(constant)}.", TableWarning, stacklevel=2
-        )
+        warnings.warn(f"Left out, for all rows have the same value: {', '.join(constant)}.", TableWarning, stacklevel=2)
     if not numeric and not categorical:
-        raise ElmeshError(
-            "No column is left to learn from; the table needs one besides the task and the target."
-        )
+        raise ElmeshError("No column is left to learn from; the table needs one besides the task and the target.")
     return TableSchema(task, kind, target_columns, whole, tuple(numeric), tuple(categorical))
 
 
@@ -170,9 +166,7 @@ def _check_roles(frame: pd.DataFrame, task: str, targets: Sequence[str], drop: S
 def _reject_unusable(held: Nature, subject: str, name: str | None = None) -> None:
     drop = f', or leave the column out with --drop "{name}"' if name else ""
     if held is Nature.DATE:
-        raise ElmeshError(
-            f"{subject} holds dates or times; convert them to numbers, such as days since a start{drop}."
-        )
+        raise ElmeshError(f"{subject} holds dates or times; convert them to numbers, such as days since a start{drop}.")
     if held is Nature.OTHER:
         raise ElmeshError(f"{subject} holds {held.value}; convert them{drop}.")
 
@@ -225,9 +219,7 @@ def _regression_target(frame: pd.DataFrame, name: str) -> TargetColumn:
             )
     values = complete(frame, name, finite_numbers(frame, name), "target")
     if values.min() == values.max():
-        raise ElmeshError(
-            f'The target column "{name}" has the value {values[0]:g} in all rows: nothing to learn.'
-        )
+        raise ElmeshError(f'The target column "{name}" has the value {values[0]:g} in all rows: nothing to learn.')
     mean, std, _ = _moments(values, name)
     return TargetColumn(name, mean, std)
 

@@ -79,10 +79,13 @@ def finite_numbers(frame: pd.DataFrame, name: str) -> Floats:
         The column.
     """
     column = find_column(frame, name)
-    if nature(column) in (Nature.DATE, Nature.OTHER):
-        raise ElmeshError(f'Column "{name}" must hold numbers, but it holds {nature(column).value}.')
-    values, wrong = numbers(column)
+    try:
+        values, wrong = numbers(column)
+    except TypeError as error:  # lists and the like
+        raise ElmeshError(f'Column "{name}" must hold numbers, but it holds {Nature.OTHER.value}.') from error
     if wrong.any():
+        if nature(column) is Nature.DATE:
+            raise ElmeshError(f'Column "{name}" must hold numbers, but it holds dates or times.')
         first = int(np.argmax(wrong))
         raise ElmeshError(
             f'Column "{name}" must hold numbers, but {where(frame, first)} has "{column.iloc[first]}"; '

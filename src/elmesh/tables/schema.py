@@ -223,8 +223,7 @@ class TableSchema:
                 return complete(frame, name, _whole_numbers(frame, name), "target").astype(np.int64)
             return complete(frame, name, labels(find_column(frame, name)), "target").astype(np.str_)
         standard = [
-            (complete(frame, target.name, finite_numbers(frame, target.name), "target") - target.mean)
-            / target.std
+            (complete(frame, target.name, finite_numbers(frame, target.name), "target") - target.mean) / target.std
             for target in self.target_columns
         ]
         return standard[0] if len(standard) == 1 else np.column_stack(standard)
@@ -268,9 +267,7 @@ class TableSchema:
         fields = Fields.of(data, "table")
         version = fields.number("version", least=1.0)
         if version > _VERSION:
-            raise ElmeshError(
-                "The table description in the model is of a newer version; update elmesh to read it."
-            )
+            raise ElmeshError("The table description in the model is of a newer version; update elmesh to read it.")
         fields.only("version", "task", "kind", "target_columns", "whole_labels", "numeric", "categorical")
         kind = fields.text("kind")
         if kind not in ("classification", "regression"):

@@ -1,0 +1,152 @@
+"""What one task's predictions need, and nothing of any other task.
+
+A head scores a row of hidden features h by ``(h - mean h) U A + mean t``: ``U`` is what the tasks agreed on,
+``A`` and the means are the task's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmesh.errors import ElmeshError
+
+__all__ = ["Head", "classes_from_json", "classes_to_json"]
+
+Floats = NDArray[np.float64]
+
+_INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+
+# How class labels are held to what they stand for in JSON. Text is "str" in a NumPy array of fixed width and
+# "object" as pandas holds it.
+_CLASS_TYPES: dict[str, type] = {
+    "bool": bool,
+    **dict.fromkeys(_INTEGERS, int),
+    **dict.fromkeys(["float16", "float32", "float64"], float),
+    **dict.fromkeys(["str", "object"], str),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """What one task's predictions need.
+
+    Parameters
+    ----------
+    U : ndarray of shape (L, r) or None
+        What the tasks agreed on; None stands for the identity, where a task learned alone.
+    A : ndarray of shape (r, d)
+        The task's own weights; (L, d) where U is None.
+    h_mean : ndarray of shape (L,)
+        Mean of the task's hidden features; zeros for a model without intercept.
+    t_mean : ndarray of shape (d,)
+        Mean of the task's targets; zeros for a model without intercept.
+    classes : ndarray of shape (d,) or None
+        The task's classes, sorted, in the order of the outputs; None for regression.
+    temperature : float or None
+        What scores are divided by on the way to probabilities.
+
+    Examples
+    --------
+    >>> head = Head(None, np.array([[2.0], [1.0]]), h_mean=np.zeros(2), t_mean=np.array([10.0]))
+    >>> head.scores(np.array([[1.0, 1.0]]))
+    array([[13.]])
+    """
+
+    U: Floats | None
+    A: Floats
+    h_mean: Floats
+    t_mean: Floats
+    classes: NDArray[Any] | None = None
+    temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        settle = object.__setattr__
+        for name in ("U", "A", "h_mean", "t_mean"):
+            if getattr(self, name) is not None:
+                # One memory layout before saving and after loading, as BLAS rounds differently by layout.
+                value = np.ascontiguousarray(getattr(self, name), dtype=np.float64)
+                if not np.isfinite(value).all():
+                    raise ElmeshError(f"{name} holds NaN or infinite values.")
+                settle(self, name, value)
+        L, d = self.h_mean.size, self.t_mean.size
+        r = L if self.U is None else self.U.shape[-1]
+        shapes = [
+            (L, r) if self.U is None else self.U.shape,
+            self.A.shape,
+            self.h_mean.shape,
+            self.t_mean.shape,
+        ]
+        if shapes != [(L, r), (r, d), (L,), (d,)] or 0 in (L, d):
+            raise ElmeshError(f"The shapes of U, A, h_mean and t_mean do not belong together: {shapes}.")
+        if self.classes is not None:
+            settle(self, "classes", _checked(np.asarray(self.classes), d))
+        if self.temperature is not None:
+            if isinstance(self.temperature, (bool, str)) or not 0 < self.temperature < math.inf:
+                raise ElmeshError(f"temperature is {self.temperature!r}; it must be a finite number above 0.")
+            settle(self, "temperature", float(self.temperature))
+
+    def scores(self, H: Floats) -> Floats:
+        """Score rows of hidden features, one column an output.
+
+        Parameters
+        ----------
+        H : ndarray of shape (n_rows, L)
+            Hidden features.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, d)
+            For classification, one column a class of the task.
+        """
+        centred = H - self.h_mean
+        projected = centred if self.U is None else centred @ self.U
+        return np.asarray(projected @ self.A + self.t_mean)
+
+    def copy(self) -> Head:
+        """Copy the head into memory of its own; its arrays may be views of ones that hold other tasks too."""
+        return deepcopy(self)
+
+
+def _checked(classes: NDArray[Any], d: int) -> NDArray[Any]:
+    """Check that classes can be saved and told apart, and give them the form they will have after loading."""
+    if classes.dtype.kind == "U":
+        classes = np.array(classes.tolist(), dtype=np.str_)  # as wide as this task's classes, not as all tasks'
+    elif classes.dtype.kind == "O":
+        if not all(isinstance(value, str) for value in classes):
+            raise ElmeshError("Classes must be numbers or text of one type.")
+    elif classes.dtype.name not in _CLASS_TYPES:
+        raise ElmeshError(f"Classes of type {classes.dtype} cannot be kept; use text or numbers.")
+    else:
+        classes = classes.astype(classes.dtype.name)
+    if classes.dtype.kind == "f" and not np.isfinite(classes).all():
+        raise ElmeshError("Classes hold NaN or infinite values.")
+    if classes.shape != (d,) or not np.array_equal(classes, np.unique(classes)):
+        raise ElmeshError(f"Classes must be {d} sorted values without repeats, one an output.")
+    return classes
+
+
+def classes_to_json(classes: NDArray[Any]) -> dict[str, Any]:
+    """Describe a head's classes in what JSON can hold.
+
+    Examples
+    --------
+    >>> classes_to_json(np.array([2, 5], dtype=np.int8))
+    {'dtype': 'int8', 'values': [2, 5]}
+    """
+    return {"dtype": "str" if classes.dtype.kind == "U" else classes.dtype.name, "values": classes.tolist()}
+
+
+def classes_from_json(described: Mapping[str, Any]) -> NDArray[Any]:
+    """Make the classes that `classes_to_json` described."""
+    name, values = described["dtype"], described["values"]
+    expected = _CLASS_TYPES.get(name)
+    if expected is None or any(type(value) is not expected for value in values):
+        raise ElmeshError(f"Classes are not of the type {name!r} that they should have.")
+    return np.array(values, dtype=name)
