@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import random_problem
 
 from elmesh.kernels import exact_U, first_order_U, fit, fit_gradient, largest_eigenvalue, ridge, solve_A
 from elmesh.solvers.mtl_elm import SharedU
 from elmesh.statistics import Reduced, Task
+from problems import random_problem
 
 sizes = st.tuples(
     st.integers(0, 10_000),  # seed
@@ -40,9 +40,8 @@ def test_the_exact_U_step_is_the_papers_kronecker_solution(size, c):
     C = rng.normal(size=(*A.shape[:1], size[2], size[3]))
     U, VU = exact_U(problem.task, A, C, np.full((len(A), 1, 1), c))
     for t, (H, T) in enumerate(zip(problem.H, problem.T, strict=True)):
-        T = padded(T, A.shape[-1])
         matrix = np.kron(A[t] @ A[t].T, H.T @ H) + c * np.eye(U[t].size)
-        right = (H.T @ T @ A[t].T + C[t]).ravel(order="F")
+        right = (H.T @ padded(T, A.shape[-1]) @ A[t].T + C[t]).ravel(order="F")
         reference = np.linalg.solve(matrix, right).reshape(U[t].shape, order="F")
         np.testing.assert_allclose(U[t], reference, rtol=1e-10, atol=1e-10 * np.abs(reference).max())
         np.testing.assert_allclose(VU[t], problem.task.V[t].T @ U[t], atol=1e-10 * (1 + np.abs(reference).max()))
@@ -75,10 +74,10 @@ def test_the_A_step_leaves_no_gradient_and_is_equation_22(size, mu2, zeta):
     problem, U, A, _ = draw(size)
     solved = solve_A(problem.task, problem.task.V.mT @ U, A, mu2, zeta)
     for t, (H, T) in enumerate(zip(problem.H, problem.T, strict=True)):
-        T, Z = padded(T, A.shape[-1]), H @ U[t]
-        gradient = Z.T @ (Z @ solved[t] - T) + mu2 * solved[t] + zeta * (solved[t] - A[t])
-        assert np.abs(gradient).max() <= 1e-8 * (1 + np.abs(Z.T @ T).max() + np.abs(Z.T @ Z).max())
-        reference = np.linalg.solve(Z.T @ Z + (mu2 + zeta) * np.eye(U.shape[-1]), Z.T @ T + zeta * A[t])
+        Z, wide = H @ U[t], padded(T, A.shape[-1])
+        gradient = Z.T @ (Z @ solved[t] - wide) + mu2 * solved[t] + zeta * (solved[t] - A[t])
+        assert np.abs(gradient).max() <= 1e-8 * (1 + np.abs(Z.T @ wide).max() + np.abs(Z.T @ Z).max())
+        reference = np.linalg.solve(Z.T @ Z + (mu2 + zeta) * np.eye(U.shape[-1]), Z.T @ wide + zeta * A[t])
         np.testing.assert_allclose(solved[t], reference, rtol=1e-6, atol=1e-9)
 
 
@@ -102,7 +101,8 @@ def test_fit_and_its_gradient_are_those_of_the_rows(size):
         np.testing.assert_allclose(fit(problem.task, VU, A)[t], 0.5 * np.sum(residual**2), rtol=1e-9)
         gradient = problem.task.V[t] @ fit_gradient(problem.task, VU, A)[t]
         # The fit is quadratic in U, so the central difference is exact up to rounding.
-        plus, minus = (0.5 * np.sum((H @ (U[t] + h * direction[t]) @ A[t] - padded(T, A.shape[-1])) ** 2) for h in (1, -1))
+        wide = padded(T, A.shape[-1])
+        plus, minus = (0.5 * np.sum((H @ (U[t] + h * direction[t]) @ A[t] - wide) ** 2) for h in (1, -1))
         np.testing.assert_allclose(np.vdot(gradient, direction[t]), (plus - minus) / 2, rtol=1e-8, atol=1e-8 * plus)
 
 
@@ -152,7 +152,8 @@ def test_reading_in_chunks_changes_nothing(seed, n, L, d, centre):
     H, T = rng.normal(size=(n, L)) + 3.0, rng.normal(size=(n, d)) - 1.0
     cut = int(rng.integers(1, n))
     whole = Reduced.from_rows(H, T, centre=centre)
-    merged = Reduced.from_rows(H[:cut], T[:cut], centre=centre).merge(Reduced.from_rows(H[cut:], T[cut:], centre=centre))
+    first, second = (Reduced.from_rows(H[rows], T[rows], centre=centre) for rows in (slice(cut), slice(cut, None)))
+    merged = first.merge(second)
     assert merged.n_rows == n
     assert len(merged.factor) <= L + d or len(merged.factor) <= n + 1
     np.testing.assert_allclose(merged.mean, whole.mean, atol=1e-12)

@@ -29,7 +29,8 @@ def leave_one_out_scores(
 ) -> FloatArray:
     r"""Return what each row would have scored had a ridge regression not seen it.
 
-    With leverage :math:`h_i = z_i'(Z'Z + \mu I)^{-1}z_i` (plus 1/N for an intercept), the residual becomes :math:`e_i/(1-h_i)`.
+    With leverage :math:`h_i = z_i'(Z'Z + \mu I)^{-1}z_i` (plus 1/N for an intercept), the residual becomes
+    :math:`e_i/(1-h_i)`.
     """
     gram = features @ features.T if features.shape[0] < features.shape[1] else features.T @ features
     values, vectors = scipy.linalg.eigh(gram)
@@ -67,9 +68,7 @@ def fit_temperature(H: FloatArray, head: Head, targets: FloatArray, penalty: flo
     scores = leave_one_out_scores(features, features @ head.A + head.t_mean, targets, penalty, intercept)
 
     def loss(log_temperature: float) -> float:
-        return -float(
-            np.mean(np.sum(targets * log_softmax(scores / np.exp(log_temperature), axis=1), axis=1))
-        )
+        return -float(np.mean(np.sum(targets * log_softmax(scores / np.exp(log_temperature), axis=1), axis=1)))
 
     best = minimize_scalar(loss, bounds=(np.log(_SHARPEST), np.log(_DULLEST)), method="bounded")
     return float(np.exp(best.x))

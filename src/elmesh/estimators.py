@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,11 +45,11 @@ class _MultiTaskELM(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
     """What the classifier and the regressor share."""
 
     # With metadata routing switched on, `tasks` goes wherever it is needed without further requests.
-    __metadata_request__fit = {"tasks": True}
-    __metadata_request__predict = {"tasks": True}
-    __metadata_request__score = {"tasks": True}
+    __metadata_request__fit: ClassVar = {"tasks": True}
+    __metadata_request__predict: ClassVar = {"tasks": True}
+    __metadata_request__score: ClassVar = {"tasks": True}
 
-    _kind: str
+    _kind: Literal["classification", "regression"]
 
     def __init__(
         self,
@@ -74,19 +74,13 @@ class _MultiTaskELM(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         self.seed_ = self._seed()
         layer = HiddenLayer(X.shape[1], self.n_hidden, self.activation, self.weight_scale, self.seed_)
         labels = list(groups)
-        reduced = [
-            Reduced.from_rows(layer(X[groups[t]]), targets[t], centre=self.fit_intercept) for t in labels
-        ]
+        reduced = [Reduced.from_rows(layer(X[groups[t]]), targets[t], centre=self.fit_intercept) for t in labels]
         stacked = Task.stack([Task.from_reduced(task) for task in reduced])
 
-        topology = (
-            make_topology(solver.graph, labels, self.seed_) if isinstance(solver, ProximalADMM) else None
-        )
+        topology = make_topology(solver.graph, labels, self.seed_) if isinstance(solver, ProximalADMM) else None
         result = run_stacked(solver, stacked, topology, self.seed_)
         if result.stop in (Stop.MAX_ITER, Stop.DIVERGED):
-            warnings.warn(
-                f"After {result.n_iter} rounds: {result.stop.value}", ConvergenceWarning, stacklevel=3
-            )
+            warnings.warn(f"After {result.n_iter} rounds: {result.stop.value}", ConvergenceWarning, stacklevel=3)
 
         self._layer = layer
         self.tasks_ = np.array(labels)
@@ -136,12 +130,10 @@ class _MultiTaskELM(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
             Fitted; its ``predict`` needs no ``tasks``.
         """
         check_is_fitted(self, "model_")
-        alone = clone(self)
+        alone: Self = clone(self)
         if isinstance(alone.solver, ProximalADMM):
             # A graph or weights given agent by agent speak of the other sites.
-            alone.solver = type(alone.solver)(
-                rank=alone.solver.rank, mu1=alone.solver.mu1, mu2=alone.solver.mu2
-            )
+            alone.solver = type(alone.solver)(rank=alone.solver.rank, mu1=alone.solver.mu1, mu2=alone.solver.mu2)
         alone._adopt(self.model_.for_task(task), self.n_features_in_, {})
         return alone
 
@@ -180,7 +172,7 @@ class _MultiTaskELM(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
     def _remember(self, heads: dict[Label, Head], y_ndim: int) -> None:
         names = tuple(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
         self.model_ = MultiTaskModel(self._kind, self._layer, heads, names, y_ndim)
-        self.extra_: dict[str, Any] = {}
+        self.extra_ = {}
         del self._layer
 
 
@@ -198,9 +190,11 @@ class MultiTaskELMClassifier(ClassifierMixin, _MultiTaskELM):  # type: ignore[mi
     solver : str or solver, default="dmtl-elm"
         "local-elm", "mtl-elm", "dmtl-elm", "fo-dmtl-elm", or an object such as ``DMTLELM(rank=6, graph="star")``.
     fit_intercept : bool, default=True
-        Each task takes its own means off its hidden features and targets and keeps them to itself. False is the paper's.
+        Each task takes its own means off its hidden features and targets and keeps them to itself. False is the
+        paper's.
     random_state : int, RandomState or None, default=None
-        Seed of the hidden layer, of the start and of the "random" graph. An integer is the seed that other machines need.
+        Seed of the hidden layer, of the start and of the "random" graph. An integer is the seed that other machines
+        need.
 
     Attributes
     ----------
@@ -215,7 +209,8 @@ class MultiTaskELMClassifier(ClassifierMixin, _MultiTaskELM):  # type: ignore[mi
     A_ : dict
         Each task's private coefficients.
     history_ : DataFrame
-        A row a round: ``round``, ``objective``, ``consensus_gap``, ``dual_residual``, ``bytes`` (cumulative, all agents).
+        A row a round: ``round``, ``objective``, ``consensus_gap``, ``dual_residual``, ``bytes`` (cumulative, all
+        agents).
     n_iter_, n_exchanges_ : int
         Rounds of the method; rounds of messages, those of the start included.
     stop_ : Stop
@@ -241,8 +236,8 @@ class MultiTaskELMClassifier(ClassifierMixin, _MultiTaskELM):  # type: ignore[mi
     """
 
     _kind = "classification"
-    __metadata_request__predict_proba = {"tasks": True}
-    __metadata_request__decision_function = {"tasks": True}
+    __metadata_request__predict_proba: ClassVar = {"tasks": True}
+    __metadata_request__decision_function: ClassVar = {"tasks": True}
 
     def fit(self, X: ArrayLike, y: ArrayLike, tasks: object = None) -> Self:
         """Learn all tasks together.
@@ -287,7 +282,7 @@ class MultiTaskELMClassifier(ClassifierMixin, _MultiTaskELM):  # type: ignore[mi
         table = np.full((sum(map(len, groups.values())), len(self.classes_)), fill)
         for t, rows in groups.items():
             head = self.model_.heads[t]
-            columns = np.searchsorted(self.classes_, head.classes)
+            columns = np.searchsorted(self.classes_, self.task_classes_[t])
             table[rows[:, None], columns] = turn(scores[t], head)
         return table
 
@@ -314,9 +309,7 @@ class MultiTaskELMClassifier(ClassifierMixin, _MultiTaskELM):  # type: ignore[mi
         """
         return self._per_class(X, tasks, 0.0, lambda scores, head: probabilities(scores, head.temperature))
 
-    def score(
-        self, X: ArrayLike, y: ArrayLike, tasks: object = None, sample_weight: ArrayLike | None = None
-    ) -> float:
+    def score(self, X: ArrayLike, y: ArrayLike, tasks: object = None, sample_weight: ArrayLike | None = None) -> float:
         """Return the share of rows classified correctly."""
         return float(accuracy_score(y, self.predict(X, tasks), sample_weight=sample_weight))
 
@@ -329,8 +322,8 @@ class MultiTaskELMClassifier(ClassifierMixin, _MultiTaskELM):  # type: ignore[mi
 class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, _MultiTaskELM):  # type: ignore[misc]
     """Predict numbers for rows of many related tasks, learned together.
 
-    The parameters and attributes are those of :class:`MultiTaskELMClassifier`, without the classes. The penalties act on
-    targets as they are given: bring them to a scale of one or so, or scale ``mu1`` and ``mu2`` with them.
+    The parameters and attributes are those of :class:`MultiTaskELMClassifier`, without the classes. The penalties act
+    on targets as they are given: bring them to a scale of one or so, or scale ``mu1`` and ``mu2`` with them.
 
     Examples
     --------
@@ -380,9 +373,7 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, _MultiTaskELM):  #
             table[rows] = scores[t]
         return table[:, 0] if self.model_.y_ndim == 1 else table
 
-    def score(
-        self, X: ArrayLike, y: ArrayLike, tasks: object = None, sample_weight: ArrayLike | None = None
-    ) -> float:
+    def score(self, X: ArrayLike, y: ArrayLike, tasks: object = None, sample_weight: ArrayLike | None = None) -> float:
         """Return the coefficient of determination over all rows."""
         return float(r2_score(y, self.predict(X, tasks), sample_weight=sample_weight))
 
@@ -410,8 +401,6 @@ def load(path: str | os.PathLike[str]) -> MultiTaskELMClassifier | MultiTaskELMR
     try:
         estimator = kind(**restore(description))
     except (TypeError, LookupError, AttributeError) as error:
-        raise ElmeshError(
-            f"The model in {path} describes an estimator that this version does not know."
-        ) from error
+        raise ElmeshError(f"The model in {path} describes an estimator that this version does not know.") from error
     estimator._adopt(model, model.layer.n_inputs, extra)
     return estimator

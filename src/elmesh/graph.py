@@ -81,19 +81,18 @@ class Topology:
             return (1.0, 1.0)
         if self.n_agents <= _DENSE_SPECTRUM:
             return float(self._eigenvalues[0]), float(self._eigenvalues[-1])
-        laplacian = sp.csgraph.laplacian(self.adjacency).tocsc()
+        laplacian = self._laplacian().tocsc()
         start = np.cos(np.arange(self.n_agents, dtype=float))  # eigsh is deterministic given a start
         largest = scipy.sparse.linalg.eigsh(laplacian, 1, which="LM", v0=start, return_eigenvectors=False)
-        smallest = scipy.sparse.linalg.eigsh(
-            laplacian, 2, sigma=-1e-6, which="LM", v0=start, return_eigenvectors=False
-        )
+        smallest = scipy.sparse.linalg.eigsh(laplacian, 2, sigma=-1e-6, which="LM", v0=start, return_eigenvectors=False)
         return float(smallest.max()), float(largest[0])
 
     @cached_property
     def _eigenvalues(self) -> FloatArray:
-        laplacian = sp.csgraph.laplacian(self.adjacency).toarray()
-        values: FloatArray = scipy.linalg.eigvalsh(laplacian)[1:]
-        return values
+        return np.asarray(scipy.linalg.eigvalsh(self._laplacian().toarray())[1:], dtype=np.float64)
+
+    def _laplacian(self) -> sp.csr_array:
+        return sp.csr_array(sp.diags_array(self.degree.astype(np.float64)) - self.adjacency)
 
     def averaging_roots(self, precision: float) -> tuple[float, ...]:
         r"""Return numbers :math:`\theta_k` that turn neighbour sums into the average over the whole graph.
@@ -114,7 +113,8 @@ class Topology:
         if self.n_agents <= _DENSE_SPECTRUM:
             values = self._eigenvalues
             distinct = values[np.concatenate([[True], np.diff(values) > 1e-9 * high])]
-            # Eigenvalues that nearly coincide make the exact product sensitive to rounding: try it before relying on it.
+            # Eigenvalues that nearly coincide make the exact product sensitive to rounding: try it before relying on
+            # it.
             if len(distinct) <= n_rounds and self._error_of(exact := _leja_order(distinct)) <= precision:
                 return tuple(exact.tolist())
         return tuple(_leja_order(roots).tolist())
@@ -233,18 +233,14 @@ def make_topology(graph: str | nx.Graph, labels: Sequence[Hashable], seed: int =
 
 def _pairs_of(graph: nx.Graph, labels: Sequence[Hashable]) -> Edges:
     if graph.is_directed():
-        raise ElmeshError(
-            "The graph is directed; agents talk both ways, so give an undirected networkx.Graph."
-        )
+        raise ElmeshError("The graph is directed; agents talk both ways, so give an undirected networkx.Graph.")
     if graph.number_of_nodes() != len(labels):
         raise ElmeshError(
             f"The graph has {graph.number_of_nodes()} nodes but there are {len(labels)} tasks; each task is one node."
         )
     loops = sorted({str(node) for node in nx.nodes_with_selfloops(graph)})
     if loops:
-        raise ElmeshError(
-            f"The graph has self-loops at {', '.join(loops)}; remove them (an agent knows itself)."
-        )
+        raise ElmeshError(f"The graph has self-loops at {', '.join(loops)}; remove them (an agent knows itself).")
     index: dict[Hashable, int] = {label: i for i, label in enumerate(labels)}
     if set(graph.nodes) != set(index):
         if set(graph.nodes) != set(range(len(labels))):
@@ -263,7 +259,7 @@ def _check_connected(topology: Topology, labels: Sequence[Hashable]) -> None:
         return
     names = []
     for k in range(min(n_parts, 5)):
-        members = [str(labels[i]) for i in np.flatnonzero(part == k)]
+        members = [str(labels[i]) for i in np.flatnonzero(part == k).tolist()]
         names.append("{" + ", ".join(members[:8]) + (", ..." if len(members) > 8 else "") + "}")
     more = f" and {n_parts - 5} more" if n_parts > 5 else ""
     raise ElmeshError(

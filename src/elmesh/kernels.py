@@ -14,9 +14,9 @@ from elmesh.statistics import Task
 __all__ = [
     "correlation",
     "exact_U",
+    "first_order_U",
     "fit",
     "fit_gradient",
-    "first_order_U",
     "largest_eigenvalue",
     "ridge",
     "solve_A",
@@ -27,10 +27,10 @@ FloatArray = NDArray[np.float64]
 
 
 def exact_U(task: Task, A: FloatArray, C: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
-    r"""Solve :math:`H'H\,U\,AA' + c\,U = H'T A' + C` for U: equation (19), as one step of (20) without Kronecker products.
+    r"""Solve :math:`H'H\,U\,AA' + c\,U = H'T A' + C` for U: equation (19), without the Kronecker product of (20).
 
-    Returns U and V'U. Diagonalising :math:`AA' = E\,\mathrm{diag}(e)\,E'` turns the equation, within the span of V, into
-    divisions by :math:`s_i^2 e_j + c`; outside it, :math:`U = C / c`.
+    Returns U and V'U. Diagonalising :math:`AA' = E\,\mathrm{diag}(e)\,E'` turns the equation, within the span of V,
+    into divisions by :math:`s_i^2 e_j + c`; outside it, :math:`U = C / c`.
     """
     e, E = np.linalg.eigh(A @ A.mT)
     s = task.s[..., :, None]
@@ -39,9 +39,7 @@ def exact_U(task: Task, A: FloatArray, C: FloatArray, c: FloatArray) -> tuple[Fl
     return C / c + task.V @ (VU - VC / c), VU
 
 
-def first_order_U(
-    task: Task, gradient: FloatArray, C: FloatArray, c: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+def first_order_U(task: Task, gradient: FloatArray, C: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
     r"""Return :math:`U = (C - \nabla f)/c`, equation (23), and V'U; ``gradient`` is :func:`fit_gradient`'s."""
     U = (C - task.V @ gradient) / c
     return U, task.V.mT @ U
@@ -52,8 +50,8 @@ def solve_A(task: Task, VU: FloatArray, A: FloatArray, mu2: float, zeta: FloatAr
     HU = task.s[..., :, None] * VU
     gram = HU.mT @ HU
     identity = np.eye(gram.shape[-1])
-    solution: FloatArray = np.linalg.solve(gram + (mu2 + zeta) * identity, HU.mT @ task.Y + zeta * A)
-    return solution
+    solution = np.linalg.solve(gram + (mu2 + zeta) * identity, HU.mT @ task.Y + zeta * A)
+    return np.asarray(solution, dtype=np.float64)
 
 
 def ridge(task: Task, mu: float) -> FloatArray:

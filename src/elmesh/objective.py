@@ -41,13 +41,12 @@ def objective_of_U(task: Task, U: FloatArray, mu1: float, mu2: float) -> float:
     return objective(task, U, solve_A(task, VU, np.zeros(1), mu2, 0.0), mu1, mu2)
 
 
-def lagrangian(
-    objectives: FloatArray, U: FloatArray, dual: FloatArray, disagreement: FloatArray, rho: float
-) -> float:
+def lagrangian(objectives: FloatArray, U: FloatArray, dual: FloatArray, disagreement: FloatArray, rho: float) -> float:
     r"""Return the augmented Lagrangian (13), with the sign of the multiplier that its update needs.
 
     ``dual`` holds :math:`C_t'\lambda` and ``disagreement`` :math:`d_t U_t - \sum_j U_j` of each agent, so that
-    :math:`\lambda' C U = \sum_t \langle C_t'\lambda, U_t\rangle` and :math:`|CU|^2 = \sum_t \langle U_t, d_t U_t - S_t\rangle`.
+    :math:`\lambda' C U = \sum_t \langle C_t'\lambda, U_t\rangle` and :math:`|CU|^2 = \sum_t \langle U_t, d_t U_t -
+    S_t\rangle`.
     """
     return float(np.sum(objectives) + np.vdot(dual, U) + rho / 2 * np.vdot(U, disagreement))
 

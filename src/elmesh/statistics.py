@@ -3,9 +3,10 @@ r"""What a task's data is reduced to before any learning.
 Two steps, neither of which loses anything the methods use:
 
 1. :class:`Reduced` keeps the means of the hidden features H and of the targets T, and a triangular factor of the
-   centred :math:`[H\;T]`. It never has more than L + d rows however many there were, and two of them merge into one, so a
-   task can be read in chunks.
-2. :class:`Task` is the thin singular value decomposition :math:`H = P\,\mathrm{diag}(s)\,V'` with the targets in the same
+   centred :math:`[H\;T]`. It never has more than L + d rows however many there were, and two of them merge into one,
+   so a task can be read in chunks.
+2. :class:`Task` is the thin singular value decomposition :math:`H = P\,\mathrm{diag}(s)\,V'` with the targets in the
+same
    basis, :math:`Y = P'T`. In it every update is a pair of thin products. Tasks of unequal size are stacked with zero
    padding, which changes no solution.
 """
@@ -54,9 +55,7 @@ class Reduced:
     def from_rows(cls, H: FloatArray, T: FloatArray, *, centre: bool) -> Reduced:
         """Reduce the hidden features H (N x L) and targets T (N x d) of one task."""
         if len(H) == 0 or len(H) != len(T):
-            raise ElmeshError(
-                f"A task needs as many targets as rows, and at least one; got {len(H)} and {len(T)}."
-            )
+            raise ElmeshError(f"A task needs as many targets as rows, and at least one; got {len(H)} and {len(T)}.")
         rows = np.hstack([H, T])
         mean = rows.mean(axis=0) if centre else np.zeros(rows.shape[1])
         return cls(len(H), mean, _triangular(rows - mean if centre else rows), H.shape[1], centre)
@@ -77,8 +76,8 @@ class Reduced:
 def _triangular(rows: FloatArray) -> FloatArray:
     if rows.shape[0] <= rows.shape[1]:
         return rows
-    factor: FloatArray = scipy.linalg.qr(rows, mode="r", check_finite=False)[0][: rows.shape[1]]
-    return factor
+    factor = scipy.linalg.qr(rows, mode="r", check_finite=False)[0]
+    return np.asarray(factor[: rows.shape[1]], dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,4 +135,4 @@ class Task:
     def usable_rank(self) -> int:
         """Largest rank of U that can be of use: more columns than all tasks' targets span carry nothing."""
         directions = int(np.sum(np.linalg.matrix_rank(self.Y)))
-        return max(1, min(self.V.shape[-2], directions))
+        return max(1, min(int(self.V.shape[-2]), directions))

@@ -141,7 +141,7 @@ def draw_errors(ax: Axes, alone: Mapping[str, float], together: Mapping[str, flo
     _plain(ax, grid="x")
     ax.set_yticks(range(len(rows)), [name for name, _, _ in rows])
     ax.set_ylim(len(rows) - 0.4, -1.3)
-    ax.set_xlim(0.0, 1.04 * max(1.0, *(max(a, b) for _, a, b in rows)))
+    ax.set_xlim(0.0, 1.1 * max(1.0, *(max(a, b) for _, a, b in rows)))
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     ax.tick_params(axis="y", length=0, pad=9)
     ax.set_xlabel("test error, %", fontsize=TEXT, color=COLOURS["ink"])

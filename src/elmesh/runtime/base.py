@@ -35,9 +35,7 @@ class Stop(Enum):
 
     CONVERGED = "The residuals fell below tol."
     MAX_ITER = "The rounds ran out before the residuals fell below tol; raise max_iter, or tol if this is good enough."
-    DIVERGED = (
-        'The run diverged and the last sound state is kept; use "auto" for rho, tau and zeta, or raise tau.'
-    )
+    DIVERGED = 'The run diverged and the last sound state is kept; use "auto" for rho, tau and zeta, or raise tau.'
     INTERRUPTED = "The fit was interrupted; the state after the last whole round is kept."
     DIRECT = "The method has no rounds; its solution is exact."
 
@@ -161,7 +159,8 @@ def drive(program: Program, link: Link, *, max_iter: int, tol: float, start_ener
                 state: State = end.value
                 break
             except np.linalg.LinAlgError:
-                # Only numbers that have overflowed make these systems singular. Without a sound state it is no divergence.
+                # Only numbers that have overflowed make these systems singular. Without a sound state it is no
+                # divergence.
                 if sound is None:
                     raise
                 stop, state = Stop.DIVERGED, sound

@@ -39,12 +39,11 @@ class StackedLink:
         if request.each:
             hearer, speaker = self._topology.ends
             return Heard(value[speaker], hearer)
-        sums: FloatArray = (self._adjacency @ value.reshape(m, -1)).reshape(value.shape)
-        return sums
+        return np.asarray(self._adjacency @ value.reshape(m, -1), dtype=np.float64).reshape(value.shape)
 
     def total(self, values: FloatArray) -> FloatArray:
         """Sum over agents."""
-        return values.sum(axis=0)
+        return np.asarray(values.sum(axis=0))
 
     def consensus(self, state: State) -> tuple[float, float]:
         """Return how far agents are from their mean, and its norm; the distance is zero where they share one U."""

@@ -8,18 +8,19 @@ Agent t holds its own :math:`U_t`, a private :math:`A_t`, and the multiplier :ma
     p_t^+ &= p_t + \gamma\rho\,(d_t U_t^+ - \textstyle\sum_{j \sim t} U_j^+) \\
     A_t^+ &= \arg\min F_t(U_t^+, A) + \tfrac{\zeta_t}2|A - A_t|^2
 
-with :math:`F_t` linearised at :math:`U_t` in the first-order method. Printed in the paper, the multiplier pushes neighbours
-apart; here the Lagrangian carries :math:`+\lambda'CU` and the multiplier ascends.
+with :math:`F_t` linearised at :math:`U_t` in the first-order method. Printed in the paper, the multiplier pushes
+neighbours apart; here the Lagrangian carries :math:`+\lambda'CU` and the multiplier ascends.
 
 Automatic parameters
 --------------------
-- ``tau``: :math:`P_t = \rho d_t I` (prox-linear :math:`\tau_t = 2\rho d_t`). With A held, the problem is convex and the rounds
+- ``tau``: :math:`P_t = \rho d_t I` (prox-linear :math:`\tau_t = 2\rho d_t`). With A held, the problem is convex and
+the rounds
   are then decentralised consensus ADMM, which converges for every rho on every connected graph. The first-order
   method adds the fit's curvature :math:`|H_t|^2|A_t|^2`, which bounds what the linearisation leaves out.
 - ``zeta``: what can go wrong is A running after its own U faster than neighbours can hold it: through A the fit has
   curvature down to :math:`-|E_t|^2/(\mu_2 + \zeta_t)` in U, with :math:`E_t = H_t'(H_tU_tA_t - T_t)`. So
-  :math:`\zeta_t \propto |E_t|^2/\rho`, which fades as the fit improves. Should an agent still see its disagreement not fall
-  over a window of rounds, it doubles its own factor; a slower A always ends in the convex case. Purely local.
+  :math:`\zeta_t \propto |E_t|^2/\rho`, which fades as the fit improves. Should an agent still see its disagreement not
+  fall over a window of rounds, it doubles its own factor; a slower A always ends in the convex case. Purely local.
 - ``gamma``: 1, which reaches consensus. The paper's rule lets the multiplier freeze before neighbours agree.
 - ``rho``: see :func:`elmesh.solvers.agreement.auto_rho`.
 """
@@ -77,9 +78,7 @@ class ProximalADMM(SharedBasisSolver):
         start = yield from begin(task, place, rank, mu1, mu2, self.init, self.rho)
         U, A, rho = start.U, start.A, start.rho
         weight_P = self._proximal_weight(task, place, rho)
-        weight_zeta = (
-            Caution(task, place, rho) if _is_auto(self.zeta) else always(per_agent(self.zeta, place))
-        )
+        weight_zeta = Caution(task, place, rho) if _is_auto(self.zeta) else always(per_agent(self.zeta, place))
 
         VU = task.V.mT @ U
         gradient = fit_gradient(task, VU, A)
@@ -91,7 +90,8 @@ class ProximalADMM(SharedBasisSolver):
         def report(k: int, moved: FloatArray, slid: FloatArray) -> Report:
             state = State(U, A, dual, rho, (P + rho * d)[..., 0, 0], zeta[..., 0, 0])
             objective = agent_objective(task, U, VU, A, mu1, mu2, m)
-            # In U, compared with the fit's gradient, which multiplier and penalty balance; in A, with the targets' pull.
+            # In U, compared with the fit's gradient, which multiplier and penalty balance; in A, with the targets'
+            # pull.
             scale = np.stack([square(gradient), square(VU.mT @ sY)], axis=-1)
             return Report(k, state, objective, np.stack([moved, slid], axis=-1), scale)
 
@@ -114,7 +114,8 @@ class ProximalADMM(SharedBasisSolver):
             zeta = weight_zeta(VU, A, gap, U_new)
             A_new = solve_A(task, VU, A, mu2, zeta)
 
-            # The Lagrangian's gradient in U, from the optimality of the step just taken; in A it is zeta times the move.
+            # The Lagrangian's gradient in U, from the optimality of the step just taken; in A it is zeta times the
+            # move.
             dU = U_new - U
             moved = (P - share if first_order else P) * dU + rho * (S_new - S) + (rho * gap - ascent)
             slid = square(zeta * (A_new - A))
@@ -129,7 +130,8 @@ class ProximalADMM(SharedBasisSolver):
     ) -> Generator[Neighbours, Any, tuple[FloatArray, FloatArray, FloatArray | None]]:
         r"""Tell U; return the sum of the neighbours', the multiplier's step, and the differences along each edge.
 
-        The paper's rule is :math:`\gamma_i = \min(1, \delta|\hat C_i(U^k - U^{k+1})|^2 / |\hat C_i U^{k+1}|^2)` on edge i.
+        The paper's rule is :math:`\gamma_i = \min(1, \delta|\hat C_i(U^k - U^{k+1})|^2 / |\hat C_i U^{k+1}|^2)` on
+        edge i.
         """
         if self.gamma != "paper":
             S = yield Neighbours(U)

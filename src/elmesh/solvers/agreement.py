@@ -109,7 +109,8 @@ def auto_rho(curvature: float, heterogeneity: float, grip: float, floor: float) 
 
     ``curvature`` is the mean of :math:`|H_t U A_t|^2 / |U|^2`, the fit's second derivative along U; ``heterogeneity``
     the root mean square of :math:`|\nabla f_t|/|U|`, the pull that multipliers will have to balance. Too small a rho
-    never agrees and too large a one crawls; both scale with these, and inversely with how firmly the graph holds agents.
+    never agrees and too large a one crawls; both scale with these, and inversely with how firmly the graph holds
+    agents.
     """
     return max(_RHO_SHARE * float(np.hypot(curvature, _RHO_HETEROGENEITY * heterogeneity)) / grip, floor)
 
@@ -117,9 +118,9 @@ def auto_rho(curvature: float, heterogeneity: float, grip: float, floor: float) 
 def _spectral(task: Task, place: Place, rank: int, mu: float) -> Generator[Neighbours, Any, FloatArray]:
     r"""Return the leading left singular vectors of all tasks' own weights, scaled by the roots of singular values.
 
-    With :math:`M = \sum_t \beta_t\beta_t'` the iteration is :math:`Q \leftarrow \mathrm{orth}((M + \epsilon I) Q)`, and in the
-    end :math:`U = Q (Q'MQ)^{1/4}`: a function of matrices without arbitrary signs or orders, so agents whose averages
-    differ by rounding get the same U up to rounding.
+    With :math:`M = \sum_t \beta_t\beta_t'` the iteration is :math:`Q \leftarrow \mathrm{orth}((M + \epsilon I) Q)`,
+    and in the end :math:`U = Q (Q'MQ)^{1/4}`: a function of matrices without arbitrary signs or orders, so agents
+    whose averages differ by rounding get the same U up to rounding.
     """
     beta = ridge(task, mu)
     lead, L = beta.shape[:-2], beta.shape[-2]

@@ -56,7 +56,7 @@ class SharedBasisSolver(Solver):
         """Return the rank: what was asked, at most what the data can use; "auto" is two a target column."""
         usable = task.usable_rank
         if self.rank == "auto":
-            return min(2 * task.Y.shape[-1], usable)
+            return min(2 * int(task.Y.shape[-1]), usable)
         rank = int(self.rank)
         if rank > usable:
             warnings.warn(
@@ -71,14 +71,14 @@ class SharedBasisSolver(Solver):
 def check_number(name: str, value: Any, *, zero: bool = False) -> None:
     """Raise unless ``value`` is a finite number above zero (or zero, where allowed)."""
     wanted = "zero or more" if zero else "more than zero"
-    good = isinstance(value, Real) and not isinstance(value, bool) and float(value) < float("inf")
+    good = type(value) is not bool and isinstance(value, Real) and float(value) < float("inf")
     if not good or float(value) < 0 or (float(value) == 0 and not zero):
         raise ElmeshError(f"{name} must be a finite number, {wanted}; got {value!r}.")
 
 
 def check_count(name: str, value: Any) -> None:
     """Raise unless ``value`` is a whole number of at least one."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 1:
+    if type(value) is bool or not isinstance(value, Integral) or int(value) < 1:
         raise ElmeshError(f"{name} must be a whole number of at least 1; got {value!r}.")
 
 

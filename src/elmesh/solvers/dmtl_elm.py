@@ -45,7 +45,8 @@ class DMTLELM(ProximalADMM):
     max_iter : int, default=1000
         Most rounds.
     tol : float, default=1e-2
-        Stop when agents are within ``tol`` of their mean and the Lagrangian's gradient is within ``tol``, both relative.
+        Stop when agents are within ``tol`` of their mean and the Lagrangian's gradient is within ``tol``, both
+        relative.
 
     Examples
     --------

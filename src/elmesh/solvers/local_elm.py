@@ -34,5 +34,5 @@ class LocalELM(Solver):
 
     def program(self, task: Task, place: Place, rank: int) -> Program:
         """Solve at once; there is nothing to ask of anybody."""
+        yield from ()
         return State(None, ridge(task, self.mu))
-        yield

@@ -1,8 +1,9 @@
 r"""MTL-ELM (Algorithm 1): all tasks in one place, alternating exact updates of U and of the A_t.
 
-The U step solves :math:`\sum_t G_t U A_tA_t' + \mu_1 U = \sum_t H_t'T_tA_t'`, equation (8). Unlike a single agent's, this sum has no
-common eigenvectors, so it is solved by conjugate gradients, with the one Kronecker product nearest to it as
-preconditioner: :math:`\bar G U \sum_t A_tA_t' + \mu_1 U`, :math:`\bar G` the mean of the :math:`G_t`, which two diagonalisations invert.
+The U step solves :math:`\sum_t G_t U A_tA_t' + \mu_1 U = \sum_t H_t'T_tA_t'`, equation (8). Unlike a single agent's,
+this sum has no common eigenvectors, so it is solved by conjugate gradients, with the one Kronecker product nearest to
+it as preconditioner: :math:`\bar G U \sum_t A_tA_t' + \mu_1 U`, :math:`\bar G` the mean of the :math:`G_t`, which two
+diagonalisations invert.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def _leading_vectors(beta: FloatArray, fill: FloatArray) -> FloatArray:
     # Directions that the weights do not have are filled from the seed, small, so that U has full rank.
     U = fill * np.sqrt(1e-3 * values[0])
     U[:, :k] = left[:, :k] * np.sqrt(values[:k])
-    return U
+    return np.asarray(U)
 
 
 class SharedU:
@@ -116,12 +117,12 @@ class SharedU:
         self._task, self._mu1 = task, mu1
         scaled = task.V * task.s[..., None, :]
         mean = np.einsum("tlq,tkq->lk", scaled, scaled, optimize=True) / len(task.s)
-        g, self._basis = scipy.linalg.eigh(mean)
-        self._g = np.maximum(g, 0.0)
+        g, basis = scipy.linalg.eigh(mean)
+        self._g, self._basis = np.maximum(g, 0.0), np.asarray(basis, dtype=np.float64)
 
     def solve(self, A: FloatArray, U: FloatArray, rtol: float = 1e-12, most: int = 2000) -> FloatArray:
         """Return U for the given A, starting from another U."""
-        task, mu1 = self._task, self._mu1
+        task, mu1, basis = self._task, self._mu1, self._basis
         s = task.s[..., :, None]
         AA = A @ A.mT
         e, E = np.linalg.eigh(AA.sum(axis=0))
@@ -132,7 +133,7 @@ class SharedU:
             return image
 
         def precondition(X: FloatArray) -> FloatArray:
-            return self._basis @ (inverse * (self._basis.T @ X @ E)) @ E.T
+            return np.asarray(basis @ (inverse * (basis.T @ X @ E)) @ E.T)
 
         right = np.sum(task.V @ (s * task.Y @ A.mT), axis=0)
         enough = rtol * float(np.linalg.norm(right))

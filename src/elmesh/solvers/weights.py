@@ -1,6 +1,7 @@
 r"""Proximal weights: read from the user, or chosen and guarded automatically.
 
-A weight may be one number, one number an agent, or text such as "20 + d" (20 plus the agent's degree, as the paper writes
+A weight may be one number, one number an agent, or text such as "20 + d" (20 plus the agent's degree, as the paper
+writes
 :math:`\tau_t = 20 + d_t`).
 """
 
@@ -62,8 +63,8 @@ def always(weight: FloatArray) -> Callable[..., FloatArray]:
 class Caution:
     r"""The automatic zeta: :math:`\zeta_t = k_t |E_t|^2`, with :math:`E_t = H_t'(H_t U_t A_t - T_t)`.
 
-    The factor starts at :math:`k_t = 1/(0.1\,\rho\,\min(d_t, g))`, g the grip of the graph, and an agent doubles it when over a
-    window of rounds its disagreement with its neighbours has not fallen.
+    The factor starts at :math:`k_t = 1/(0.1\,\rho\,\min(d_t, g))`, g the grip of the graph, and an agent doubles it
+    when over a window of rounds its disagreement with its neighbours has not fallen.
     """
 
     def __init__(self, task: Task, place: Place, rho: float) -> None:
