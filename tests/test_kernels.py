@@ -38,20 +38,22 @@ def padded(T, width):
 def test_the_exact_U_step_is_the_papers_kronecker_solution(size, c):
     problem, _, A, rng = draw(size)
     C = rng.normal(size=(*A.shape[:1], size[2], size[3]))
-    U, VU = exact_U(problem.task, A, C, np.full((len(A), 1, 1), c))
+    U, VU, gradient = exact_U(problem.task, A, C, np.full((len(A), 1, 1), c))
     for t, (H, T) in enumerate(zip(problem.H, problem.T, strict=True)):
         matrix = np.kron(A[t] @ A[t].T, H.T @ H) + c * np.eye(U[t].size)
         right = (H.T @ padded(T, A.shape[-1]) @ A[t].T + C[t]).ravel(order="F")
         reference = np.linalg.solve(matrix, right).reshape(U[t].shape, order="F")
         np.testing.assert_allclose(U[t], reference, rtol=1e-10, atol=1e-10 * np.abs(reference).max())
         np.testing.assert_allclose(VU[t], problem.task.V[t].T @ U[t], atol=1e-10 * (1 + np.abs(reference).max()))
+    expected = fit_gradient(problem.task, VU, A)
+    np.testing.assert_allclose(gradient, expected, atol=1e-8 * (1 + np.abs(expected).max() + np.abs(C).max()))
 
 
 @given(sizes, st.floats(0.01, 100.0))
 def test_the_exact_U_step_leaves_no_gradient(size, c):
     problem, _, A, rng = draw(size)
     C = rng.normal(size=(len(A), size[2], size[3]))
-    U, _ = exact_U(problem.task, A, C, np.full((len(A), 1, 1), c))
+    U, *_ = exact_U(problem.task, A, C, np.full((len(A), 1, 1), c))
     for t, (H, T) in enumerate(zip(problem.H, problem.T, strict=True)):
         gradient = H.T @ (H @ U[t] @ A[t] - padded(T, A.shape[-1])) @ A[t].T + c * U[t] - C[t]
         assert np.abs(gradient).max() <= 1e-8 * (1 + np.abs(C[t]).max())
@@ -134,9 +136,9 @@ def test_the_central_U_step_is_equation_9(size, mu1):
 def test_one_agent_and_a_stack_of_agents_are_the_same_computation(size):
     problem, U, A, rng = draw(size)
     C, c = rng.normal(size=U.shape), np.full((len(A), 1, 1), 0.7)
-    stacked, _ = exact_U(problem.task, A, C, c)
+    stacked, *_ = exact_U(problem.task, A, C, c)
     for t in range(len(A)):
-        alone, VU = exact_U(problem.task.agent(t), A[t], C[t], c[t])
+        alone, VU, _ = exact_U(problem.task.agent(t), A[t], C[t], c[t])
         np.testing.assert_allclose(alone, stacked[t], rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(
             solve_A(problem.task.agent(t), VU, A[t], 0.5, 0.1),

@@ -2,91 +2,403 @@
 
 from __future__ import annotations
 
+import html
+import itertools
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
 import networkx as nx
 import numpy as np
 import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.path import Path
+from matplotlib.text import Text
+from matplotlib.transforms import Affine2D
 
-from elmesh.report import Comparison, Method
+from elmesh.report import Comparison, Fact, Figure, Method, Page, Section, Table, overview, page_of, render
+from elmesh.report.figures import COLOURS, Line, draw_agents, draw_bars, draw_errors, draw_lines, figure
+from elmesh.report.svg import to_svg
+
+FIGURES = ("fig-graph", "fig-error", "fig-objective", "fig-consensus")
+ROW = 100 / 45
 
 
-def comparison(seed=0, n_tasks=10, kind=nx.cycle_graph, sign=-1.0, rounds=300):
-    """A comparison as a run would give it, made by hand: errors in steps of one test row, smooth histories."""
-    rng = np.random.default_rng(seed)
-    tasks = [f"site-{t:02d}" for t in range(1, n_tasks + 1)]
-    alone = {task: 100 / 45 * rng.integers(1, 6) for task in tasks}
+def history(rounds, speed, end, start=70.0):
+    k = np.arange(rounds + 1)
+    gap = 0.3 * np.exp(-speed * k) * (1 + 0.3 * np.cos(k / 3))
+    gap[0] = 4e-16
+    return pd.DataFrame(
+        {
+            "round": k,
+            "objective": end + (start - end) * np.exp(-speed * k),
+            "consensus_gap": gap,
+            "bytes": 1_000_000 + k * 288_000,
+        }
+    )
 
-    def errors(shift):
-        return {t: max(0.0, e + sign * 100 / 45 * rng.integers(-1, 2 + shift)) for t, e in alone.items()}
 
-    def history(rounds, speed, end=40.0):
-        k = np.arange(rounds + 1)
-        gap = 3.0 * np.exp(-speed * k) * (1 + 0.3 * np.cos(k / 3))
-        return pd.DataFrame(
-            {
-                "round": k,
-                "objective": end + 60 * np.exp(-speed * k) - 30 * np.exp(-speed * k / 2),
-                "consensus_gap": gap,
-                "bytes": k * 288_000,
-            }
-        )
-
-    nothing = pd.DataFrame({"round": [], "objective": [], "consensus_gap": [], "bytes": []})
-    central = history(60, 0.2).assign(consensus_gap=0.0, bytes=0)
+def comparison(changes=(-2, -1, -1, 0, 0, 1, -3, 0, -1, 1), kind=nx.cycle_graph, name="site-{:02d}"):
+    """A comparison as a run would give it, made by hand: `changes` are test rows lost by learning together."""
+    tasks = [name.format(t) for t in range(1, len(changes) + 1)]
+    alone = {task: ROW * (3 + t % 3) for t, task in enumerate(tasks)}
+    together = {task: alone[task] + ROW * change for task, change in zip(tasks, changes, strict=True)}
+    nothing = history(0, 1.0, 1.0).iloc[:0]
+    pooled = history(60, 0.2, 40.0).assign(consensus_gap=0.0, bytes=0)
+    two, three = history(300, 0.03, 40.1), history(600, 0.01, 41.0)
     return Comparison(
-        story="Ten sites hold 90 digits each, of three kinds.",
+        story="Sites hold digits.",
         methods=[
-            Method("Local ELM", "Alone. Always.", alone, 0.01, 0, 0, 0, "DIRECT", "Nothing to do.", nothing),
+            Method("Local ELM", "Alone. Always.", alone, 0.01, 0, 0, 0, "DIRECT", "Exact.", nothing),
             Method(
-                "MTL-ELM",
-                "Pooled. Once.",
-                errors(1),
-                0.4,
-                60,
-                0,
-                0,
-                "CONVERGED",
-                "Fine.",
-                central,
-                True,
-                "green",
-                ":",
+                "MTL-ELM", "Pooled. Once.", together, 0.4, 60, 0, 0, "CONVERGED", "Fine.", pooled, True, "green", ":"
             ),
             Method(
-                "DMTL-ELM",
-                "Talks. A lot.",
-                errors(1),
-                0.9,
-                rounds,
-                rounds + 5,
-                288_000 * rounds,
-                "CONVERGED",
-                "Fine.",
-                history(rounds, 0.05),
-                False,
-                "blue",
+                "DMTL-ELM", "Talks. A lot.", together, 0.9, 300, 350, 87_400_000, "CONVERGED", "Fine.", two,
+                colour="blue",
             ),
             Method(
-                "FO-DMTL-ELM",
-                "Talks. More.",
-                errors(0),
-                1.9,
-                2 * rounds,
-                2 * rounds + 5,
-                576_000 * rounds,
-                "MAX_ITER",
-                "Give it more rounds.",
-                history(2 * rounds, 0.02, 41.0),
-                False,
-                "orange",
-                "--",
+                "FO-DMTL-ELM", "Talks. More.", alone, 1.9, 600, 650, 173_800_000, "MAX_ITER", "Give it more rounds.",
+                three, colour="orange", dash="--",
             ),
         ],
         alone="Local ELM",
         together="DMTL-ELM",
         pooled="MTL-ELM",
-        graph=nx.relabel_nodes(kind(n_tasks), dict(enumerate(tasks))),
+        graph=nx.relabel_nodes(kind(len(tasks)), dict(enumerate(tasks))),
         shape=(300, 6),
         test_rows=45,
-        settings={"Seed": "0", "Rank": "6"},
+        settings={"Seed": "7"},
         versions={"elmesh": "0.1.0"},
+    )  # fmt: skip
+
+
+class Reader(HTMLParser):
+    """All tags with their attributes, and all text that is shown."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.words, self.hidden = [], [], 0
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self.hidden += tag in ("style", "script")
+
+    def handle_endtag(self, tag):
+        self.hidden -= tag in ("style", "script")
+
+    def handle_data(self, data):
+        if not self.hidden:
+            self.words.append(data)
+
+    def text(self):
+        return re.sub(r"\s+", " ", " ".join(self.words).replace("\N{NO-BREAK SPACE}", " "))
+
+
+@pytest.fixture(scope="module")
+def page():
+    return render(page_of(comparison()))
+
+
+# What is said
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ((-1, -1, 0, 1), "2 of 4 sites did better together than alone; the mean test error fell from 8.3 % to 7.8 %."),
+        ((1, 2, 0, 1), "0 of 4 sites did better together than alone; the mean test error rose from 8.3 % to 10.6 %."),
+        ((-1, 1, 0, 0), "1 of 4 sites did better together than alone; the mean test error stayed at 8.3 %."),
+    ],
+)
+def test_the_headline_follows_the_numbers_whichever_way_they_went(changes, words):
+    told = comparison(changes)
+    assert told.headline() == words
+    assert words in Reader(render(page_of(told))).text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ((-1, -1), "No site did as well as alone and no site did worse."),
+        ((-1, 0, 1), "1 site did as well as alone and 1 site did worse."),
+        ((0, 0, 1, 1), "2 sites did as well as alone and 2 sites did worse."),
+    ],
+)
+def test_sites_that_did_not_gain_are_told_of(changes, words):
+    assert comparison(changes).others() == words
+
+
+def test_the_page_says_what_was_sent_and_counts_the_start_apart(page):
+    said = Reader(page).text()
+    assert "U (300 × 6 numbers) went from neighbour to neighbour: 86.4 MB in 300 rounds, after 1 MB" in said
+    assert "87.4 MB" in said
+
+
+def test_a_method_that_did_not_converge_is_pointed_out_with_advice(page):
+    said = Reader(page).text()
+    assert "FO-DMTL-ELM: Give it more rounds." in said
+    assert "DMTL-ELM: Fine." not in said
+
+
+def test_the_page_has_every_number_of_the_table_and_explains_every_method(page):
+    told, said = comparison(), Reader(page).text()
+    for row in told.table().rows:
+        assert " ".join(row) in said
+    for method in told.methods:
+        assert method.meaning in said
+    assert "Seed 7" in said
+    assert "elmesh 0.1.0" in said
+
+
+def test_captions_say_where_the_lines_end_and_how_far_from_the_pooled_method():
+    told = comparison()
+    captions = {f.id: f.caption for f in page_of(told).sections[0].figures}
+    level, end = (told.method(name).history["objective"].iloc[-1] for name in ("MTL-ELM", "FO-DMTL-ELM"))
+    assert f"FO-DMTL-ELM ends at {end:.2f} (+{100 * (end / level - 1):.2f} % from MTL-ELM)" in captions["fig-objective"]
+    assert re.search(r"DMTL-ELM ends at \d\.\d\d × 10⁻⁵; FO", captions["fig-consensus"])
+
+
+def test_json_holds_the_same_numbers_as_the_table():
+    told = comparison()
+    data = json.loads(json.dumps(told.as_json(), allow_nan=False))
+    assert data["sites"] == {"better": 5, "same": 3, "worse": 2}
+    for method, row in zip(data["methods"], told.table().rows, strict=True):
+        assert method["name"] == row[0]
+        mean = np.mean(list(method["test_error_percent_by_task"].values()))
+        assert f"{mean:.2f}" == f"{method['test_error_percent']:.2f}" == row[1]
+    assert data["methods"][0]["objective"] is None
+    assert len(data["graph"]) == 10
+
+
+# What the page is made of
+
+
+def test_every_figure_is_there_once_and_no_id_is_used_twice(page):
+    tags = Reader(page).tags
+    figures = [attributes["id"] for tag, attributes in tags if tag == "figure"]
+    ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
+    assert figures == list(FIGURES)
+    assert len(ids) == len(set(ids))
+    for _, attributes in tags:
+        for name in ("href", "xlink:href"):
+            if attributes.get(name, "").startswith("#"):
+                assert attributes[name][1:] in ids
+
+
+def test_every_drawing_has_a_title_and_a_description_that_it_is_labelled_by(page):
+    tags = Reader(page).tags
+    ids = {attributes.get("id"): tag for tag, attributes in tags}
+    drawings = [attributes for tag, attributes in tags if tag == "svg"]
+    assert len(drawings) == len(FIGURES)
+    for attributes in drawings:
+        assert attributes["role"] == "img"
+        assert [ids[name] for name in attributes["aria-labelledby"].split()] == ["title", "desc"]
+
+
+def test_the_page_refers_to_nothing_outside_itself(page):
+    for _tag, attributes in Reader(page).tags:
+        for name in ("src", "href", "xlink:href", "srcset", "action", "data"):
+            assert attributes.get(name, "#").startswith(("#", "data:"))
+    assert not re.search(r"@import|url\((?!#)", page)
+    assert "default-src 'none'" in page
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are():
+    bad = "<script>alert(1)</script>&{}"
+    text = render(page_of(comparison(changes=(-1, 0, 1), name=bad)))
+    reader = Reader(text)
+    assert not [tag for tag, _ in reader.tags if tag == "script"]
+    assert bad.format(2) in reader.text()
+    assert html.escape(bad.format(2), quote=False) in text
+
+
+def test_any_experiment_can_have_a_page():
+    drawing = figure(lambda ax: draw_bars(ax, [("a", 1.0, "one", "blue"), ("b", 2.0, "two", "orange")]))
+    table = Table("Speed", ["Size", "Time"], [["10", "0.5"]])
+    section = Section(
+        "Growth", ["It is flat."], [Figure("fig-x", "Bars", "Two.", "Two bars.", drawing)], [table], [("a", "b")]
     )
+    reader = Reader(render(Page("T", "H", ["L"], [Fact("3", "things")], [section], "F")))
+    assert "Growth It is flat. Bars Two. Speed Size Time 10 0.5 a b F" in re.sub(r"Bars Two bars. ", "", reader.text())
+
+
+# Drawings
+
+
+def test_the_same_figure_gives_the_same_svg_and_colours_that_a_page_can_change(page):
+    def draw():
+        return to_svg(overview(comparison()), prefix="x", title="a", description="b")
+
+    svg = draw()
+    assert svg == draw()
+    left = re.sub(r"var\(--[a-z]+, #[0-9a-f]{6}\)", "", svg)
+    assert not re.findall(r"#[0-9a-f]{6}\b", left)
+    for name in COLOURS:
+        assert f"var(--{name}, {COLOURS[name]})" in svg
+        assert len(re.findall(rf"--{name}: #", page)) == 2  # for light, and for dark
+
+
+def test_sites_stand_in_the_order_of_their_gain_with_the_mean_at_the_foot():
+    alone, together = {"a": 4.0, "b": 6.0, "c": 2.0}, {"a": 4.0, "b": 1.0, "c": 3.0}
+    fig = figure(lambda ax: draw_errors(ax, alone, together))
+    (ax,) = fig.axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["b", "a", "c", "mean"]
+    assert [line.get_xdata().tolist() for line in ax.lines[:4]] == [[6, 1], [4, 4], [2, 3], [4, pytest.approx(8 / 3)]]
+    said = {text.get_text() for text in ax.texts}
+    assert {"−5.0", "0", "+1.0", "−1.3", "alone", "together"} <= said
+
+
+def test_agreement_but_for_rounding_does_not_stretch_the_scale_of_the_gap():
+    fig = page_of(comparison()).sections[0].figures[3].drawing
+    low, high = fig.axes[0].get_ylim()
+    assert low > 1e-6
+    assert high > 0.3
+
+
+def visible_texts(fig):
+    FigureCanvasAgg(fig).draw()
+    texts = [t for t in fig.findobj(Text) if t.get_visible() and t.get_text().strip()]
+    ticks = {id(t) for ax in fig.findobj(lambda a: hasattr(a, "get_xticklabels")) for t in outside_ticks(ax)}
+    return [t for t in texts if id(t) not in ticks]
+
+
+def outline(text):
+    """The rectangle that a text fills, turned as the text is; a pixel of padding at each side may touch."""
+    angle = text.get_rotation()
+    if text.get_rotation_mode() != "anchor":
+        return Path(text.get_window_extent().padded(-1).corners()[[0, 1, 3, 2]], closed=False)
+    text.set_rotation(0)
+    corners = text.get_window_extent().padded(-1).corners()[[0, 1, 3, 2]]
+    anchor = text.get_transform().transform(text.get_position())
+    text.set_rotation(angle)
+    return Path(Affine2D().rotate_deg_around(*anchor, angle).transform(corners), closed=False)
+
+
+def outside_ticks(ax):
+    """Labels of ticks beyond the limits: Matplotlib has them but does not draw them."""
+    for axis, labels in ((ax.xaxis, ax.get_xticklabels()), (ax.yaxis, ax.get_yticklabels())):
+        low, high = sorted(axis.get_view_interval())
+        for place, label in zip(axis.get_majorticklocs(), labels, strict=True):
+            if not low <= place <= high or not ax.axison:
+                yield label
+        yield from axis.get_minorticklabels()
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_tasks"), [("ring", 2), ("ring", 3), ("ring", 10), ("star", 10), ("ring", 24), ("star", 40)]
+)
+def test_no_two_texts_of_a_drawing_overlap_and_none_is_cut_off(kind, n_tasks):
+    make = nx.cycle_graph if kind == "ring" else lambda n: nx.star_graph(n - 1)
+    told = comparison([(-2, -1, 0, 1)[t % 4] for t in range(n_tasks)], make)
+    for fig in [overview(told), *(f.drawing for f in page_of(told).sections[0].figures)]:
+        texts = visible_texts(fig)
+        boxes = [outline(text) for text in texts]
+        assert len(boxes) > 3
+        for text, box in zip(texts, boxes, strict=True):
+            assert fig.bbox.padded(1).contains(*box.get_extents().min), text
+            assert fig.bbox.padded(1).contains(*box.get_extents().max), text
+        for (a, left), (b, right) in itertools.combinations(zip(texts, boxes, strict=True), 2):
+            assert not left.intersects_path(right, filled=True), (a, b)
+
+
+def test_names_of_lines_that_end_together_are_moved_apart_in_their_order():
+    lines = [Line(f"line {i}", [0, 1, 2], [3, 2, 1 + 1e-9 * i], "blue") for i in range(4)]
+    fig = figure(lambda ax: draw_lines(ax, lines, y_label="y", reference=("level", 1.0)))
+    FigureCanvasAgg(fig).draw()
+    boxes = {text.get_text(): text.get_window_extent() for text in fig.axes[0].texts}
+    assert len(boxes) == 5
+    bottoms = [boxes[f"line {i}"] for i in range(4)]
+    assert all(low.y1 <= high.y0 for low, high in itertools.pairwise(bottoms))
+
+
+def test_a_line_without_any_point_to_draw_is_left_out():
+    lines = [Line("none", [0, 1], [np.nan, np.nan], "blue"), Line("some", [0, 1, 9], [9, 1, 0.1], "orange")]
+    fig = figure(lambda ax: draw_lines(ax, lines, y_label="y"))
+    assert [text.get_text() for text in fig.axes[0].texts] == ["some"]
+
+
+def test_agents_are_joined_as_the_graph_says():
+    graph = nx.star_graph(5)
+    fig = figure(lambda ax: draw_agents(ax, graph, dict.fromkeys(graph, -1.0)))
+    nodes = fig.axes[0].collections[0].get_offsets()
+    ends = {frozenset(map(tuple, np.round(line.get_xydata(), 9))) for line in fig.axes[0].lines}
+    assert ends == {frozenset({tuple(np.round(nodes[0], 9)), tuple(np.round(nodes[i], 9))}) for i in range(1, 6)}
+
+
+# In a browser
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on the path")
+PROBE = """<script>addEventListener("load", () => {
+  const boxes = {};
+  for (const part of document.querySelectorAll("figure, figure svg, h1, table")) {
+    const box = part.getBoundingClientRect();
+    boxes[part.closest("figure")?.id + " " + part.tagName.toLowerCase()] = [box.width, box.height, box.right];
+  }
+  document.body.dataset.boxes = JSON.stringify([innerWidth, document.documentElement.scrollWidth, boxes]);
+});</script>"""
+
+
+def browse(path, tmp_path, width=1200):
+    """Open a page; return the document as the browser has it, and what it wrote to the console."""
+    flags = (
+        "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
+        "disable-component-update disable-sync enable-logging=stderr v=0 dump-dom"
+    )
+    done = subprocess.run(
+        [
+            BROWSER,
+            *(f"--{flag}" for flag in flags.split()),
+            f"--user-data-dir={tmp_path / 'profile'}",
+            f"--window-size={width},900",
+            path.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@needs_browser
+def test_a_browser_opens_the_page_without_a_word_on_the_console(page, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(page, encoding="utf-8")
+    document, console = browse(path, tmp_path)
+    assert console == []
+    for name in FIGURES:
+        assert f'<figure id="{name}"' in document
+
+
+@needs_browser
+def test_a_script_in_the_page_would_be_refused_and_be_seen_on_the_console(page, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(page.replace("</body>", "<script>document.title = 'ran'</script></body>"), encoding="utf-8")
+    document, console = browse(path, tmp_path)
+    assert console
+    assert "<title>ran</title>" not in document
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [500, 1200])
+def test_every_figure_has_its_size_in_a_browser_and_nothing_sticks_out(page, tmp_path, width):
+    path = tmp_path / "report.html"
+    policy = re.search(r'<meta http-equiv="Content-Security-Policy".*?>', page).group()
+    path.write_text(page.replace(policy, "").replace("</body>", f"{PROBE}</body>"), encoding="utf-8")
+    document, console = browse(path, tmp_path, width)
+    assert console == []
+    found = re.search(r'data-boxes="([^"]*)"', document).group(1)
+    inner, scroll, boxes = json.loads(html.unescape(found))
+    assert scroll <= inner
+    for name in FIGURES:
+        for part in ("figure", "svg"):
+            wide, high, right = boxes[f"{name} {part}"]
+            assert wide > 300
+            assert high > 200
+            assert right <= inner

@@ -16,6 +16,7 @@ from elmesh.kernels import fit_gradient, largest_eigenvalue, solve_A
 from elmesh.objective import agent_objective, lagrangian, objective, objective_of_U
 from elmesh.runtime import Stop, run_stacked, watch
 from elmesh.runtime.base import drive
+from elmesh.runtime.blocks import block_bounds
 from elmesh.runtime.stacked import StackedLink, place_of
 from elmesh.solvers import DMTLELM, FODMTLELM, MTLELM, LocalELM, make_solver
 from elmesh.solvers.requests import Heard, Neighbours, Report
@@ -439,3 +440,19 @@ def test_an_unknown_solver_is_refused_with_the_known_ones():
         make_solver("elm")
     with pytest.raises(ElmeshError, match="not int"):
         make_solver(3)
+
+
+@pytest.mark.parametrize("gamma", ["auto", "paper"])
+def test_agents_in_blocks_give_what_one_array_gives(monkeypatch, gamma):
+    problem = random_problem(6, m=9)
+    weights = np.linspace(5.0, 9.0, 9)  # agent by agent, so that a block must take its own part
+    solver = DMTLELM(rank=3, rho=1.0, tau=weights, gamma=gamma, max_iter=40, tol=0.0)
+    whole = run(solver, problem, "random")
+    monkeypatch.setattr("elmesh.runtime.blocks._FEWEST", 2)
+    monkeypatch.setattr("elmesh.runtime.blocks._CACHE", 0)
+    assert [b - a for a, b in block_bounds(problem.task)] == [2, 2, 1, 2, 2]
+    blocks = run(solver, problem, "random")
+    np.testing.assert_allclose(blocks.state.U, whole.state.U, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(blocks.state.A, whole.state.A, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(blocks.state.dual, whole.state.dual, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(blocks.history, whole.history, rtol=1e-6, atol=1e-12)

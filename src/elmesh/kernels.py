@@ -26,17 +26,18 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 
 
-def exact_U(task: Task, A: FloatArray, C: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
+def exact_U(task: Task, A: FloatArray, C: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     r"""Solve :math:`H'H\,U\,AA' + c\,U = H'T A' + C` for U: equation (19), without the Kronecker product of (20).
 
-    Returns U and V'U. Diagonalising :math:`AA' = E\,\mathrm{diag}(e)\,E'` turns the equation, within the span of V,
-    into divisions by :math:`s_i^2 e_j + c`; outside it, :math:`U = C / c`.
+    Returns U, V'U, and the fit's gradient there (as :func:`fit_gradient` does). Diagonalising
+    :math:`AA' = E\,\mathrm{diag}(e)\,E'` turns the equation, within the span of V, into divisions by
+    :math:`s_i^2 e_j + c`; outside it, :math:`U = C / c`.
     """
     e, E = np.linalg.eigh(A @ A.mT)
-    s = task.s[..., :, None]
     VC = task.V.mT @ C
-    VU = (((VC + (s * task.Y) @ A.mT) @ E) / (s**2 * e[..., None, :] + c)) @ E.mT
-    return C / c + task.V @ (VU - VC / c), VU
+    VU = (((VC + task.sY @ A.mT) @ E) / (task.s2 * e[..., None, :] + c)) @ E.mT
+    gradient = VC - c * VU
+    return (C - task.V @ gradient) / c, VU, gradient
 
 
 def first_order_U(task: Task, gradient: FloatArray, C: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -56,8 +57,7 @@ def solve_A(task: Task, VU: FloatArray, A: FloatArray, mu2: float, zeta: FloatAr
 
 def ridge(task: Task, mu: float) -> FloatArray:
     r"""Return :math:`(H'H + \mu I)^{-1} H'T`: a task's own weights, equation (4)."""
-    s = task.s[..., :, None]
-    return task.V @ (s * task.Y / (s**2 + mu))
+    return task.V @ (task.sY / (task.s2 + mu))
 
 
 def fit(task: Task, VU: FloatArray, A: FloatArray) -> FloatArray:
@@ -73,14 +73,13 @@ def fit_gradient(task: Task, VU: FloatArray, A: FloatArray) -> FloatArray:
 
 def correlation(task: Task, VU: FloatArray, A: FloatArray) -> FloatArray:
     r"""Return V' times :math:`H'(HUA - T)`: what the features still know about the residual."""
-    s = task.s[..., :, None]
-    return s * ((s * VU) @ A - task.Y)
+    return (task.s2 * VU) @ A - task.sY
 
 
 def square(X: FloatArray) -> FloatArray:
     """Return the squared Frobenius norm of each matrix."""
-    total: FloatArray = np.einsum("...ij,...ij->...", X, X)
-    return total
+    flat = X.reshape(*X.shape[:-2], -1)
+    return np.asarray(np.vecdot(flat, flat))
 
 
 def largest_eigenvalue(task: Task, A: FloatArray) -> FloatArray:

@@ -32,7 +32,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, nx.Graph):
         return {
             "nodes": [_plain(node) for node in value.nodes],
-            "edges": [[_plain(n) for n in e] for e in value.edges],
+            "edges": [[_plain(n) for n in e] for e in value.edges()],
         }
     if isinstance(value, (np.ndarray, list, tuple)):
         return [_plain(item) for item in value]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy.linalg
@@ -124,6 +125,21 @@ class Task:
     def agent(self, t: int) -> Task:
         """Return agent t of a stack, padding included."""
         return Task(self.V[t], self.s[t], self.Y[t], self.rest[t])
+
+    def agents(self, start: int, stop: int) -> Task:
+        """Return some consecutive agents of a stack."""
+        part = slice(start, stop)
+        return Task(self.V[part], self.s[part], self.Y[part], self.rest[part])
+
+    @cached_property
+    def s2(self) -> FloatArray:
+        """Eigenvalues of H'H, as a column."""
+        return self.s[..., :, None] ** 2
+
+    @cached_property
+    def sY(self) -> FloatArray:
+        """V' times H'T."""
+        return self.s[..., :, None] * self.Y
 
     @property
     def target_energy(self) -> FloatArray:

@@ -6,7 +6,6 @@ then explains how to read it. Captions end with the numbers that the lines end a
 
 from __future__ import annotations
 
-import re
 from functools import partial
 
 import matplotlib.figure
@@ -30,6 +29,7 @@ from elmesh.report.page import Fact, Figure, Page, Section, Table
 __all__ = ["overview", "page_of"]
 
 ROUNDING = 1e-13
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 READING = (
     (
@@ -241,10 +241,16 @@ def _ends(comparison: Comparison, column: str) -> str:
 
 
 def _number(value: float, sign: str = "") -> str:
-    """Write a number with a few digits, powers of ten raised, a true minus."""
-    text = f"{value:{sign}.{3 if sign else 4}g}".replace("-", "\N{MINUS SIGN}", 1 if value < 0 else 0)
-    mantissa, power = re.fullmatch(r"([^e]*)(?:e(.*))?", text).groups()  # type: ignore[union-attr]
-    if power is None:
-        return mantissa
-    raised = str(int(power.replace("\N{MINUS SIGN}", "-"))).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"{mantissa} × 10{raised}"
+    """Write a number with a few digits, very small and very large ones as powers of ten.
+
+    >>> _number(19.2), _number(-0.00029178, "+"), _number(0.146, "+"), _number(0.0)
+    ('19.20', '−2.92 × 10⁻⁴', '+0.146', '0')
+    """
+    if value == 0:
+        return "0"
+    mantissa, power = f"{value:{sign}.2e}".split("e")
+    if -3 < int(power) < 5:
+        text = f"{value:{sign}#.{3 if sign else 4}g}".rstrip(".")
+    else:
+        text = f"{mantissa} × 10{str(int(power)).translate(RAISED)}"
+    return text.replace("-", "\N{MINUS SIGN}")

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import networkx as nx
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator, MaxNLocator, NullFormatter
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.isotonic import isotonic_regression
 
 __all__ = ["COLOURS", "Line", "draw_agents", "draw_bars", "draw_errors", "draw_lines", "figure"]
@@ -72,6 +72,9 @@ def figure(draw: Callable[[Axes], object], size: tuple[float, float] = (5.0, 3.9
 def draw_agents(ax: Axes, graph: Any, change: Mapping[str, float] | None = None) -> None:
     """Draw who sends to whom, each agent coloured by whether its error fell, rose or stayed.
 
+    Agents stand on a circle, the first at the top, so that no name hides another; the hub of a star stands in
+    the middle. Many names are turned to point outwards, very many are left out.
+
     Parameters
     ----------
     ax : Axes
@@ -81,31 +84,28 @@ def draw_agents(ax: Axes, graph: Any, change: Mapping[str, float] | None = None)
         Error together less error alone, a task; below zero is better.
     """
     change = change or {}
-    nodes = list(graph.nodes)
-    # Stress layout turns a ring into a circle and a star into a hub with spokes, but is slow for many nodes.
-    place = nx.kamada_kawai_layout(graph) if 2 < len(nodes) <= 60 else nx.circular_layout(graph)
+    turned = len(graph) > 12
+    nodes, place = list(graph.nodes), _places(graph)
     points = np.array([place[node] for node in nodes])
     for a, b in graph.edges:
-        ax.plot(*zip(place[a], place[b], strict=True), color=COLOURS["muted"], linewidth=1.4, zorder=1)
+        (x0, y0), (x1, y1) = place[a], place[b]
+        ax.plot([x0, x1], [y0, y1], color=COLOURS["muted"], linewidth=1.4, zorder=1)
     fill = [_verdict_colour(change.get(node, 0.0)) for node in nodes]
     area = float(np.clip(3200 / len(nodes), 30, 320))
     ax.scatter(points[:, 0], points[:, 1], s=area, c=fill, edgecolors=COLOURS["surface"], linewidths=2, zorder=2)
-
-    radius = np.sqrt(area) / 2 + 5
-    for node, point in zip(nodes, points - points.mean(axis=0), strict=True):
-        far = float(np.hypot(*point))
-        out = point / far if far > 0.05 else np.array([0.0, -1.0])
-        side = "center" if abs(out[0]) < 0.35 else ("left" if out[0] > 0 else "right")
-        _label(ax, str(node), place[node], out * radius, side, "center")
+    for node, (x, y) in zip(nodes if len(nodes) <= 60 else [], points, strict=False):
+        out = np.array([x, y]) if x or y else np.array([0.0, -1.0])
+        _name_node(ax, str(node), (x, y), out, np.sqrt(area) / 2 + 5, turned=turned)
     ax.set_aspect("equal")
     ax.set_axis_off()
-    # Room for the names, which stand outside the outermost nodes.
-    ax.margins(0.3, 0.16)
+    # Room for the names outside the circle.
+    room = 0.75 if turned else 0.25
+    ax.set(xlim=(-1.15 - room, 1.15 + room), ylim=(-1 - room, 1 + room))
     if change:
         signs = [_sign(c) for c in change.values()]
-        for x, sign, word in ((0.0, -1, "better"), (0.5, 0, "the same"), (1.0, 1, "worse")):
+        for x, sign, word in ((0.1, -1, "better"), (0.5, 0, "the same"), (0.9, 1, "worse")):
             ax.annotate(
-                f"{signs.count(sign)} {word}", (x, 0.0), xycoords="axes fraction", xytext=(0, -8),
+                f"{signs.count(sign)} {word}", (x, 0.0), xycoords="axes fraction", xytext=(0, -12),
                 textcoords="offset points", ha="center", va="top", fontsize=TEXT, color=_verdict_colour(sign),
             )  # fmt: skip
 
@@ -234,6 +234,25 @@ def _verdict_colour(change: float) -> str:
     return COLOURS[("muted", "magenta", "blue")[_sign(change)]]
 
 
+def _places(graph: Any) -> dict[Any, tuple[float, float]]:
+    """Put agents on a circle, clockwise from the top; the hub of a star in the middle."""
+    hubs = [node for node, degree in graph.degree if degree == graph.number_of_edges() > 2]
+    rim = [node for node in graph.nodes if node not in hubs]
+    angles = np.pi / 2 - 2 * np.pi * np.arange(len(rim)) / max(1, len(rim))
+    rounded = np.round(np.column_stack([np.cos(angles), np.sin(angles)]), 12).tolist()
+    return {node: (x, y) for node, (x, y) in zip(rim, rounded, strict=True)} | dict.fromkeys(hubs, (0.0, 0.0))
+
+
+def _name_node(
+    ax: Axes, name: str, at: tuple[float, float], out: NDArray[np.float64], away: float, *, turned: bool
+) -> None:
+    side = "center" if abs(out[0]) < 0.2 and not turned else ("left" if out[0] >= 0 else "right")
+    label = _label(ax, name, at, out * away, side, "center")
+    if turned:
+        angle = float(np.degrees(np.arctan2(out[1], out[0])))
+        label.set(rotation=angle if out[0] >= 0 else angle + 180, rotation_mode="anchor", fontsize=TEXT - 2)
+
+
 def _plain(ax: Axes, grid: str) -> None:
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(COLOURS["muted"])
@@ -246,10 +265,10 @@ def _plain(ax: Axes, grid: str) -> None:
     ax.tick_params(which="both", colors=COLOURS["muted"], labelcolor=COLOURS["ink"], labelsize=TEXT - 1)
 
 
-def _label(ax: Axes, text: str, at: ArrayLike, offset: ArrayLike, ha: str, va: str) -> None:
+def _label(ax: Axes, text: str, at: ArrayLike, offset: ArrayLike, ha: str, va: str) -> Text:
     x, y = np.asarray(at, float)
     dx, dy = np.asarray(offset, float)
-    ax.annotate(
+    return ax.annotate(
         text, (x, y), xytext=(dx, dy), textcoords="offset points", ha=ha, va=va, fontsize=TEXT - 1,
         color=COLOURS["ink"], path_effects=[withStroke(linewidth=3, foreground=COLOURS["surface"])], zorder=5,
     )  # fmt: skip

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.graph import Topology
 from elmesh.runtime.base import Result, drive
+from elmesh.runtime.blocks import block_bounds, lockstep
+from elmesh.solvers.admm import ProximalADMM
 from elmesh.solvers.base import SharedBasisSolver, Solver
 from elmesh.solvers.requests import Heard, Neighbours, Place, State
 from elmesh.statistics import Task
@@ -50,18 +54,20 @@ class StackedLink:
         U = state.U
         if U is None or U.ndim == 2:
             return 0.0, 1.0
-        mean = U.mean(axis=0)
-        apart = U - mean
+        flat = U.reshape(len(U), -1)
+        mean = np.add.reduce(flat, axis=0) / len(U)
+        apart = flat - mean
         return float(np.sqrt(np.vdot(apart, apart) / len(U))), float(np.sqrt(np.vdot(mean, mean)))
 
 
-def place_of(topology: Topology, seed: int, agent: int | None = None) -> Place:
-    """Return what all agents, or one of them, know of the network."""
-    degree = topology.degree.astype(np.float64)
+def place_of(topology: Topology, seed: int, number: int | NDArray[np.intp] | None = None) -> Place:
+    """Return what all agents, or some or one of them, know of the network."""
+    chosen = np.arange(topology.n_agents) if number is None else np.asarray(number, dtype=np.intp)
     low, high = topology.spread
     return Place(
         topology.n_agents,
-        degree if agent is None else degree[agent],
+        chosen,
+        topology.degree.astype(np.float64)[chosen],
         float(np.sqrt(low * high)),
         topology.averaging_roots(_ROUGH),
         topology.averaging_roots(_FINE),
@@ -74,8 +80,16 @@ def run_stacked(solver: Solver, task: Task, topology: Topology | None, seed: int
     rank = solver.resolve_rank(task)
     topology = topology or Topology(1, np.empty((0, 2), dtype=np.intp))
     iterative = isinstance(solver, SharedBasisSolver)
+    place = place_of(topology, seed)
+    if isinstance(solver, ProximalADMM):
+        bounds = block_bounds(task)
+        places = [replace(place, number=place.number[a:b], degree=place.degree[a:b]) for a, b in bounds]
+        programs = [solver.program(task.agents(*ab), here, rank) for ab, here in zip(bounds, places, strict=True)]
+        program = lockstep(programs, bounds)
+    else:
+        program = solver.program(task, place, rank)
     return drive(
-        solver.program(task, place_of(topology, seed), rank),
+        program,
         StackedLink(topology),
         max_iter=solver.max_iter if iterative else 0,
         tol=solver.tol if iterative else 0.0,

@@ -83,16 +83,15 @@ class ProximalADMM(SharedBasisSolver):
         VU = task.V.mT @ U
         gradient = fit_gradient(task, VU, A)
         dual = np.zeros_like(U)
-        sY = task.s[..., :, None] * task.Y
         S, _, lean = yield from self._listen(U, d, rho, None)
         P, zeta = weight_P(A), weight_zeta(VU, A, d * U - S, U)
 
         def report(k: int, moved: FloatArray, slid: FloatArray) -> Report:
             state = State(U, A, dual, rho, (P + rho * d)[..., 0, 0], zeta[..., 0, 0])
             objective = agent_objective(task, U, VU, A, mu1, mu2, m)
-            # In U, compared with the fit's gradient, which multiplier and penalty balance; in A, with the targets'
-            # pull.
-            scale = np.stack([square(gradient), square(VU.mT @ sY)], axis=-1)
+            # In U, compared with the fit's and the penalty's gradients, which the multiplier balances; in A, with the
+            # pull of the targets.
+            scale = np.stack([square(gradient) + share**2 * square(U), square(VU.mT @ task.sY)], axis=-1)
             return Report(k, state, objective, np.stack([moved, slid], axis=-1), scale)
 
         unknown = np.full(np.shape(place.degree), np.inf)
@@ -106,18 +105,17 @@ class ProximalADMM(SharedBasisSolver):
                 U_new, VU = first_order_U(task, gradient, pull - share * U, rho * d + P)
                 used = gradient
             else:
-                U_new, VU = exact_U(task, A, pull, share + rho * d + P)
-                used = fit_gradient(task, VU, A)
+                U_new, VU, used = exact_U(task, A, pull, share + rho * d + P)
 
             S_new, ascent, lean = yield from self._listen(U_new, d, rho, lean)
             gap = d * U_new - S_new
             zeta = weight_zeta(VU, A, gap, U_new)
             A_new = solve_A(task, VU, A, mu2, zeta)
 
-            # The Lagrangian's gradient in U, from the optimality of the step just taken; in A it is zeta times the
-            # move.
-            dU = U_new - U
-            moved = (P - share if first_order else P) * dU + rho * (S_new - S) + (rho * gap - ascent)
+            # The Lagrangian's gradient in U, from the optimality of the step just taken; in A, zeta times the move.
+            moved = (P - share if first_order else P) * (U_new - U) + rho * (S_new - S)
+            if self.gamma != "auto":
+                moved += rho * gap - ascent
             slid = square(zeta * (A_new - A))
             U, A, S, dual = U_new, A_new, S_new, dual + ascent
             gradient = fit_gradient(task, VU, A)

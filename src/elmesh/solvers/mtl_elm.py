@@ -123,19 +123,18 @@ class SharedU:
     def solve(self, A: FloatArray, U: FloatArray, rtol: float = 1e-12, most: int = 2000) -> FloatArray:
         """Return U for the given A, starting from another U."""
         task, mu1, basis = self._task, self._mu1, self._basis
-        s = task.s[..., :, None]
         AA = A @ A.mT
         e, E = np.linalg.eigh(AA.sum(axis=0))
         inverse = 1.0 / (self._g[:, None] * np.maximum(e, 0.0) + mu1)
 
         def apply(X: FloatArray) -> FloatArray:
-            image: FloatArray = np.sum(task.V @ (s**2 * (task.V.mT @ X) @ AA), axis=0) + mu1 * X
+            image: FloatArray = np.sum(task.V @ (task.s2 * (task.V.mT @ X) @ AA), axis=0) + mu1 * X
             return image
 
         def precondition(X: FloatArray) -> FloatArray:
             return np.asarray(basis @ (inverse * (basis.T @ X @ E)) @ E.T)
 
-        right = np.sum(task.V @ (s * task.Y @ A.mT), axis=0)
+        right = np.sum(task.V @ (task.sY @ A.mT), axis=0)
         enough = rtol * float(np.linalg.norm(right))
         residual = right - apply(U)
         step = precondition(residual)

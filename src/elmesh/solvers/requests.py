@@ -27,6 +27,8 @@ class Place:
     ----------
     n_agents : int
         Number of agents m.
+    number : ndarray of shape (...)
+        Which agent of the graph this is, counted from 0.
     degree : ndarray of shape (...)
         Number of the agent's neighbours.
     grip : float
@@ -38,6 +40,7 @@ class Place:
     """
 
     n_agents: int
+    number: NDArray[np.intp]
     degree: FloatArray
     grip: float
     rough: tuple[float, ...]

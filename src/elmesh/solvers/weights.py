@@ -48,11 +48,11 @@ def per_agent(value: Any, place: Place) -> FloatArray:
         offset = _OFFSET.fullmatch(value)
         return wide(float(offset[1]) + place.degree if offset else np.nan)
     numbers = np.asarray(value, dtype=np.float64)
-    if numbers.ndim and numbers.shape != np.shape(place.degree):
+    if numbers.ndim and numbers.shape != (place.n_agents,):
         raise ElmeshError(
             f"A weight with one value an agent has {numbers.size} values, but there are {place.n_agents} agents."
         )
-    return wide(np.broadcast_to(numbers, np.shape(place.degree)))
+    return wide(numbers[place.number] if numbers.ndim else np.broadcast_to(numbers, np.shape(place.degree)))
 
 
 def always(weight: FloatArray) -> Callable[..., FloatArray]:

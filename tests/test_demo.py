@@ -1,0 +1,173 @@
+"""``elmesh demo``: from nothing to a page, and nothing lost on the way."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from typer.testing import CliRunner
+
+from elmesh import DMTLELM, LocalELM, MultiTaskELMClassifier
+from elmesh.cli import app
+from elmesh.datasets import load_digits_tasks
+
+METHODS = ["Local ELM", "MTL-ELM", "DMTL-ELM", "FO-DMTL-ELM"]
+FILES = ["overview.png", "report.html", "results.json"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["demo", "--hidden", "40", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """One run of the demo with JSON: its folder and what it printed."""
+    out = tmp_path_factory.mktemp("demo") / "out"
+    done = run("--out", out, "--json")
+    assert done.exit_code == 0, done.output
+    return out, json.loads(done.stdout)
+
+
+def test_it_writes_a_page_a_picture_and_the_numbers(made):
+    out, printed = made
+    assert sorted(path.name for path in out.iterdir()) == FILES
+    assert sorted(printed["files"]) == [str(out / name) for name in FILES]
+    page = (out / "report.html").read_text(encoding="utf-8")
+    for name in ("fig-graph", "fig-error", "fig-objective", "fig-consensus"):
+        assert f'id="{name}"' in page
+    height, width, _ = imread(out / "overview.png").shape
+    assert width == 1600
+    assert 600 < height < 1000
+
+
+def test_the_printed_object_is_the_written_one_but_for_histories(made):
+    out, printed = made
+    written = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    histories = written.pop("histories")
+    assert {key: printed[key] for key in written} == written
+    assert list(histories) == METHODS
+    for method in printed["methods"]:
+        history = histories[method["name"]]
+        assert history["round"] == list(range(method["rounds"] + 1)) or method["stop"] == "DIRECT"
+        assert method["bytes"] == (history["bytes"] or [0])[-1]
+        assert method["objective"] == (history["objective"] or [None])[-1]
+
+
+def test_the_headline_is_what_the_errors_by_site_say(made):
+    _, printed = made
+    errors = {m["name"]: m["test_error_percent_by_task"] for m in printed["methods"]}
+    assert list(errors) == METHODS
+    alone, together = errors["Local ELM"], errors["DMTL-ELM"]
+    assert list(alone) == [f"site-{t:02d}" for t in range(1, 11)]
+    better = sum(together[site] < alone[site] - 1e-9 for site in alone)
+    assert printed["headline"].startswith(f"{better} of 10 sites did better together than alone")
+    assert f"from {np.mean(list(alone.values())):.1f} %" in printed["headline"]
+
+
+def test_only_methods_that_talk_over_the_graph_send_anything(made):
+    _, printed = made
+    sent = {m["name"]: m["bytes"] for m in printed["methods"]}
+    assert sent["Local ELM"] == sent["MTL-ELM"] == 0
+    # Ten sites tell two neighbours each a U of 40 x 6 numbers of 8 bytes, a round; the start comes on top.
+    rounds = {m["name"]: m["rounds"] for m in printed["methods"]}
+    for name in ("DMTL-ELM", "FO-DMTL-ELM"):
+        assert sent[name] >= rounds[name] * 10 * 2 * 40 * 6 * 8
+
+
+def test_the_decentralised_methods_come_close_to_the_objective_of_all_data_in_one_place(made):
+    _, printed = made
+    objective = {m["name"]: m["objective"] for m in printed["methods"]}
+    for name in ("DMTL-ELM", "FO-DMTL-ELM"):
+        assert objective[name] == pytest.approx(objective["MTL-ELM"], rel=0.02)
+
+
+def test_the_same_seed_gives_the_same_numbers_but_for_time(made, tmp_path):
+    def timeless(printed):
+        return [{k: v for k, v in m.items() if k != "seconds"} for m in printed["methods"]]
+
+    done = run("--out", tmp_path / "again", "--json")
+    assert timeless(json.loads(done.stdout)) == timeless(made[1])
+
+
+def test_a_table_a_sentence_and_where_to_look_are_printed(tmp_path):
+    out = tmp_path / "new" / "demo"
+    done = run("--out", out, "--graph", "star", "--seed", "3")
+    assert done.exit_code == 0, done.output
+    first_words = [line.split("  ")[0] for line in done.stdout.splitlines()]
+    assert [word for word in first_words if word in METHODS] == METHODS
+    assert "sites did better together than alone; the mean test error" in done.stdout
+    assert str(out / "report.html") in done.stdout.replace("\n", "")
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    ends = [end for edge in results["graph"] for end in edge]
+    assert len(results["graph"]) == 9
+    assert max(map(ends.count, ends)) == 9
+    assert results["settings"]["Seed"] == "3"
+
+
+@pytest.fixture
+def no_fit(monkeypatch):
+    """Bad input must be told before any work is done."""
+
+    def compare(*_):
+        raise AssertionError("the work was begun")
+
+    monkeypatch.setattr(sys.modules["elmesh.cli.demo"], "_compare", compare)
+
+
+@pytest.mark.usefixtures("no_fit")
+def test_a_folder_of_an_earlier_demo_is_refused_and_left_as_it_is(made):
+    out, _ = made
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    done = run("--out", out)
+    assert done.exit_code == 2
+    assert "exists" in done.stderr
+    assert "--force" in done.stderr
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_with_force_its_own_files_are_replaced_and_others_kept(tmp_path):
+    (tmp_path / "report.html").write_text("old")
+    (tmp_path / "mine.txt").write_text("keep")
+    done = run("--out", tmp_path, "--force", "--quiet", "--json")
+    assert done.exit_code == 0, done.output
+    assert "<h1>" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert (tmp_path / "mine.txt").read_text() == "keep"
+
+
+@pytest.mark.usefixtures("no_fit")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--graph", "circle"], "ring"),
+        (["--seed", "-1"], "seed"),
+        (["--hidden", "0"], "hidden"),
+    ],
+)
+def test_a_wrong_option_is_told_before_the_work_and_nothing_is_written(tmp_path, arguments, words):
+    done = run("--out", tmp_path / "demo", *arguments)
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert not (tmp_path / "demo").exists()
+
+
+@pytest.mark.usefixtures("no_fit")
+def test_a_file_is_not_replaced_by_a_folder_even_with_force(tmp_path):
+    (tmp_path / "demo").write_text("precious")
+    done = run("--out", tmp_path / "demo", "--force")
+    assert done.exit_code == 2
+    assert "is a file" in done.stderr
+    assert (tmp_path / "demo").read_text() == "precious"
+
+
+def test_sites_make_fewer_mistakes_together_than_alone_over_several_draws():
+    mistakes = {"alone": 0, "together": 0}
+    for seed in range(4):
+        split = load_digits_tasks(n_train=60, n_test=111, pca=None, seed=seed)
+        for name, solver in (("alone", LocalELM()), ("together", DMTLELM(rank=6))):
+            model = MultiTaskELMClassifier(solver=solver, random_state=seed)
+            model.fit(split.X_train, split.y_train, tasks=split.tasks_train)
+            mistakes[name] += int((model.predict(split.X_test, tasks=split.tasks_test) != split.y_test).sum())
+    assert mistakes["together"] < 0.9 * mistakes["alone"]
