@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmesh.kernels import exact_U, first_order_U, fit, fit_gradient, largest_eigenvalue, ridge, solve_A
+from elmesh.kernels import curvature, exact_U, first_order_U, fit, fit_gradient, project, residual, ridge, solve_A
 from elmesh.solvers.mtl_elm import SharedU
 from elmesh.statistics import Reduced, Task
 from problems import random_problem
@@ -38,14 +38,16 @@ def padded(T, width):
 def test_the_exact_U_step_is_the_papers_kronecker_solution(size, c):
     problem, _, A, rng = draw(size)
     C = rng.normal(size=(*A.shape[:1], size[2], size[3]))
-    U, VU, gradient = exact_U(problem.task, A, C, np.full((len(A), 1, 1), c))
+    U, HU, gradient = exact_U(problem.task, A, C, np.full((len(A), 1, 1), c))
     for t, (H, T) in enumerate(zip(problem.H, problem.T, strict=True)):
         matrix = np.kron(A[t] @ A[t].T, H.T @ H) + c * np.eye(U[t].size)
         right = (H.T @ padded(T, A.shape[-1]) @ A[t].T + C[t]).ravel(order="F")
         reference = np.linalg.solve(matrix, right).reshape(U[t].shape, order="F")
         np.testing.assert_allclose(U[t], reference, rtol=1e-10, atol=1e-10 * np.abs(reference).max())
-        np.testing.assert_allclose(VU[t], problem.task.V[t].T @ U[t], atol=1e-10 * (1 + np.abs(reference).max()))
-    expected = fit_gradient(problem.task, VU, A)
+        np.testing.assert_allclose(
+            HU[t], project(problem.task.agent(t), U[t]), atol=1e-10 * (1 + np.abs(reference).max())
+        )
+    expected = fit_gradient(problem.task, residual(problem.task, HU, A), A)
     np.testing.assert_allclose(gradient, expected, atol=1e-8 * (1 + np.abs(expected).max() + np.abs(C).max()))
 
 
@@ -63,18 +65,18 @@ def test_the_exact_U_step_leaves_no_gradient(size, c):
 def test_the_first_order_step_minimises_the_linearised_problem(size, c):
     problem, U, A, rng = draw(size)
     C = rng.normal(size=U.shape)
-    gradient = fit_gradient(problem.task, problem.task.V.mT @ U, A)
-    stepped, VU = first_order_U(problem.task, gradient, C, np.full((len(A), 1, 1), c))
+    gradient = fit_gradient(problem.task, residual(problem.task, project(problem.task, U), A), A)
+    stepped, HU = first_order_U(problem.task, gradient, C, np.full((len(A), 1, 1), c))
     for t, (H, T) in enumerate(zip(problem.H, problem.T, strict=True)):
         slope = H.T @ (H @ U[t] @ A[t] - padded(T, A.shape[-1])) @ A[t].T
         np.testing.assert_allclose(slope + c * stepped[t] - C[t], 0.0, atol=1e-8 * (1 + np.abs(slope).max()))
-    np.testing.assert_allclose(VU, problem.task.V.mT @ stepped)
+    np.testing.assert_allclose(HU, project(problem.task, stepped), atol=1e-10)
 
 
 @given(sizes, st.floats(0.01, 10.0), st.floats(0.0, 10.0))
 def test_the_A_step_leaves_no_gradient_and_is_equation_22(size, mu2, zeta):
     problem, U, A, _ = draw(size)
-    solved = solve_A(problem.task, problem.task.V.mT @ U, A, mu2, zeta)
+    solved = solve_A(problem.task, project(problem.task, U), A, mu2, zeta)
     for t, (H, T) in enumerate(zip(problem.H, problem.T, strict=True)):
         Z, wide = H @ U[t], padded(T, A.shape[-1])
         gradient = Z.T @ (Z @ solved[t] - wide) + mu2 * solved[t] + zeta * (solved[t] - A[t])
@@ -96,12 +98,12 @@ def test_local_weights_are_equation_4(size, mu):
 @given(sizes)
 def test_fit_and_its_gradient_are_those_of_the_rows(size):
     problem, U, A, rng = draw(size)
-    VU = problem.task.V.mT @ U
+    R = residual(problem.task, project(problem.task, U), A)
     direction = rng.normal(size=U.shape)
     for t, (H, T) in enumerate(zip(problem.H, problem.T, strict=True)):
-        residual = H @ U[t] @ A[t] - padded(T, A.shape[-1])
-        np.testing.assert_allclose(fit(problem.task, VU, A)[t], 0.5 * np.sum(residual**2), rtol=1e-9)
-        gradient = problem.task.V[t] @ fit_gradient(problem.task, VU, A)[t]
+        rows = H @ U[t] @ A[t] - padded(T, A.shape[-1])
+        np.testing.assert_allclose(fit(problem.task, R)[t], 0.5 * np.sum(rows**2), rtol=1e-9)
+        gradient = problem.task.V[t] @ fit_gradient(problem.task, R, A)[t]
         # The fit is quadratic in U, so the central difference is exact up to rounding.
         wide = padded(T, A.shape[-1])
         plus, minus = (0.5 * np.sum((H @ (U[t] + h * direction[t]) @ A[t] - wide) ** 2) for h in (1, -1))
@@ -111,7 +113,7 @@ def test_fit_and_its_gradient_are_those_of_the_rows(size):
 @given(sizes)
 def test_curvature_bounds_the_kronecker_matrix(size):
     problem, _, A, _ = draw(size)
-    bound = largest_eigenvalue(problem.task, A)
+    bound = curvature(problem.task, A)
     for t, H in enumerate(problem.H):
         exact = np.linalg.eigvalsh(np.kron(A[t] @ A[t].T, H.T @ H))[-1]
         np.testing.assert_allclose(bound[t], exact, rtol=1e-9, atol=1e-12)
@@ -138,11 +140,11 @@ def test_one_agent_and_a_stack_of_agents_are_the_same_computation(size):
     C, c = rng.normal(size=U.shape), np.full((len(A), 1, 1), 0.7)
     stacked, *_ = exact_U(problem.task, A, C, c)
     for t in range(len(A)):
-        alone, VU, _ = exact_U(problem.task.agent(t), A[t], C[t], c[t])
+        alone, HU, _ = exact_U(problem.task.agent(t), A[t], C[t], c[t])
         np.testing.assert_allclose(alone, stacked[t], rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(
-            solve_A(problem.task.agent(t), VU, A[t], 0.5, 0.1),
-            solve_A(problem.task, problem.task.V.mT @ stacked, A, 0.5, 0.1)[t],
+            solve_A(problem.task.agent(t), HU, A[t], 0.5, 0.1),
+            solve_A(problem.task, project(problem.task, stacked), A, 0.5, 0.1)[t],
             rtol=1e-7,
             atol=1e-9,
         )

@@ -30,7 +30,8 @@ def leave_one_out_scores(
     r"""Return what each row would have scored had a ridge regression not seen it.
 
     With leverage :math:`h_i = z_i'(Z'Z + \mu I)^{-1}z_i` (plus 1/N for an intercept), the residual becomes
-    :math:`e_i/(1-h_i)`.
+    :math:`e_i/(1-h_i)`. This is exact, the means of features and targets without the row included, for centred features
+    and the scores of the ridge regression itself; coefficients that have not quite converged make it as approximate.
     """
     gram = features @ features.T if features.shape[0] < features.shape[1] else features.T @ features
     values, vectors = scipy.linalg.eigh(gram)

@@ -27,6 +27,7 @@ from elmesh.errors import ElmeshError
 from elmesh.features import HiddenLayer
 from elmesh.graph import make_topology
 from elmesh.head import Head
+from elmesh.labels import row
 from elmesh.model import MultiTaskModel
 from elmesh.parameters import describe, restore
 from elmesh.runtime import Result, Stop, run_stacked
@@ -107,12 +108,33 @@ class _MultiTaskELM(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
     def _seed(self) -> int:
         """Return an integer ``random_state`` as it is: sites that agree on it share the hidden layer."""
         if isinstance(self.random_state, (int, np.integer)) and not isinstance(self.random_state, bool):
-            return int(self.random_state)
+            seed = int(self.random_state)
+            if not 0 <= seed < 2**64:
+                raise ElmeshError(f"random_state is {seed}; it must be a whole number from 0 to 2**64 - 1, or None.")
+            return seed
         return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _read(self, X: ArrayLike, y: ArrayLike) -> tuple[FloatArray, NDArray[Any]]:
+        """Check inputs, and of targets what :mod:`elmesh.tasks` leaves open: it can say in which row they are wrong."""
+        inputs = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
+        targets = {"dtype": None, "ensure_all_finite": False, "ensure_2d": False}
+        X_checked, y_checked = validate_data(self, X, y, validate_separately=(inputs, targets))
+        return self._finite(X_checked), y_checked
+
+    def _finite(self, X: FloatArray) -> FloatArray:
+        bad = ~np.isfinite(X)
+        if bad.any():
+            i, j = np.argwhere(bad)[0].tolist()
+            column = repr(self.feature_names_in_[j]) if hasattr(self, "feature_names_in_") else j
+            raise ElmeshError(
+                f"X is NaN or infinite {row(i)}, column {column}; fill it in, for instance with an imputer in a "
+                "pipeline, or leave the row out."
+            )
+        return X
 
     def _scores(self, X: ArrayLike, tasks: object) -> tuple[Groups, dict[Label, FloatArray]]:
         check_is_fitted(self, "model_")
-        checked: FloatArray = validate_data(self, X, reset=False, dtype=np.float64)
+        checked = self._finite(validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False))
         groups = match_tasks(tasks, len(checked), list(self.model_.heads))
         return groups, self.model_.scores(checked, groups)
 
@@ -255,11 +277,15 @@ class MultiTaskELMClassifier(ClassifierMixin, _MultiTaskELM):  # type: ignore[mi
         -------
         self
         """
-        X_checked, y_checked = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        check_classification_targets(y_checked)
+        X_checked, y_checked = self._read(X, y)
+        labels = column_or_1d(y_checked, warn=True)
         groups = group_rows(tasks, len(X_checked))
         check_task_sizes(groups)
-        targets, classes = one_hot(column_or_1d(y_checked), groups)
+        infinite = np.isinf(labels) if labels.dtype.kind == "f" else np.zeros(1, dtype=bool)
+        if infinite.any():
+            raise ElmeshError(f"y is infinite {row(int(np.argmax(infinite)))}; give a class or leave the row out.")
+        targets, classes = one_hot(labels, groups)
+        check_classification_targets(labels)
         heads = self._fit(X_checked, groups, targets)
         self.task_classes_ = classes
         self.classes_ = np.unique(np.concatenate(list(classes.values())))
@@ -355,9 +381,7 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, _MultiTaskELM):  #
         -------
         self
         """
-        X_checked, y_checked = validate_data(
-            self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=2
-        )
+        X_checked, y_checked = self._read(X, y)
         groups = group_rows(tasks, len(X_checked))
         check_task_sizes(groups)
         heads = self._fit(X_checked, groups, regression_targets(y_checked, groups))

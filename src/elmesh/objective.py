@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.kernels import fit, solve_A, square
+from elmesh.kernels import fit, project, residual, solve_A, square
 from elmesh.statistics import Task
 
 __all__ = ["Margins", "agent_objective", "lagrangian", "objective", "objective_of_U", "theorem_margins"]
@@ -23,22 +23,21 @@ FloatArray = NDArray[np.float64]
 
 
 def agent_objective(
-    task: Task, U: FloatArray, VU: FloatArray, A: FloatArray, mu1: float, mu2: float, n_agents: int
+    task: Task, R: FloatArray, U2: FloatArray, A: FloatArray, mu1: float, mu2: float, n_agents: int
 ) -> FloatArray:
-    """Return F_t(U_t, A_t), an agent's share of the objective (12)."""
-    return fit(task, VU, A) + mu1 / (2 * n_agents) * square(U) + mu2 / 2 * square(A)
+    """Return F_t(U_t, A_t), an agent's share of the objective (12), from its residual R and the square of its U."""
+    return fit(task, R) + mu1 / (2 * n_agents) * U2 + mu2 / 2 * square(A)
 
 
 def objective(task: Task, U: FloatArray, A: FloatArray, mu1: float, mu2: float) -> float:
     """Return the objective (6) for one U shared by all tasks of a stack."""
-    fits = fit(task, task.V.mT @ U, A)
+    fits = fit(task, residual(task, project(task, U), A))
     return float(np.sum(fits) + mu1 / 2 * square(U) + mu2 / 2 * np.sum(square(A)))
 
 
 def objective_of_U(task: Task, U: FloatArray, mu1: float, mu2: float) -> float:
     """Return the objective (6) at a shared U with every A_t at its best."""
-    VU = task.V.mT @ U
-    return objective(task, U, solve_A(task, VU, np.zeros(1), mu2, 0.0), mu1, mu2)
+    return objective(task, U, solve_A(task, project(task, U), np.zeros(1), mu2, 0.0), mu1, mu2)
 
 
 def lagrangian(objectives: FloatArray, U: FloatArray, dual: FloatArray, disagreement: FloatArray, rho: float) -> float:

@@ -132,14 +132,19 @@ class Task:
         return Task(self.V[part], self.s[part], self.Y[part], self.rest[part])
 
     @cached_property
+    def s_column(self) -> FloatArray:
+        """Singular values of H, as a column."""
+        return self.s[..., :, None]
+
+    @cached_property
     def s2(self) -> FloatArray:
         """Eigenvalues of H'H, as a column."""
-        return self.s[..., :, None] ** 2
+        return self.s_column**2
 
     @cached_property
     def sY(self) -> FloatArray:
         """V' times H'T."""
-        return self.s[..., :, None] * self.Y
+        return self.s_column * self.Y
 
     @property
     def target_energy(self) -> FloatArray:

@@ -36,7 +36,8 @@ TRAIN_ROWS = 60
 TEST_ROWS = 111
 RANK = 6
 ALONE, POOLED, TOGETHER, FIRST_ORDER = "Local ELM", "MTL-ELM", "DMTL-ELM", "FO-DMTL-ELM"
-# The default of every solver. Of 0.3, 1, 3 and 10 it is about the best for Local ELM too: the comparison is fair.
+# The default of every solver. Over eight draws Local ELM makes 2.1 % mistakes with it, 2.0 % with 3, 2.4 % with 0.3;
+# DMTL-ELM makes 1.6 %.
 PENALTY = 1.0
 # More than the default: with its smaller steps the first-order method needs some 2,500 rounds here.
 FIRST_ORDER_ROUNDS = 5000

@@ -28,7 +28,7 @@ from elmesh.report.page import Fact, Figure, Page, Section, Table
 
 __all__ = ["overview", "page_of"]
 
-ROUNDING = 1e-13
+ROUNDING = 1e-10
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 READING = (

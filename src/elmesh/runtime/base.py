@@ -197,25 +197,22 @@ class _Judge:
 
     def __init__(self, link: Link, max_iter: int) -> None:
         self._link, self._max_iter = link, max_iter
-        self._scale_floor: FloatArray | None = None
-        self._size_floor = 0.0
+        self._floors: tuple[float, float, float] | None = None
 
     def progress(self, report: Report) -> Progress:
-        sums = self._link.total(np.concatenate([report.objective[..., None], report.residual, report.scale], axis=-1))
-        objective, residual, scale = float(sums[0]), sums[1:3], sums[3:5]
+        own = np.stack([report.objective, *report.residual, *report.scale], axis=-1)
+        objective, U_rest, A_rest, U_scale, A_scale = self._link.total(own).tolist()
         distance, size = self._link.consensus(report.state)
-        if self._scale_floor is None:
-            self._scale_floor, self._size_floor = _FLOOR**2 * scale, _FLOOR * size
-        scale, size = np.maximum(scale, self._scale_floor), max(size, self._size_floor)
-        relative = np.sqrt(np.divide(residual, scale, out=np.where(residual > 0, np.inf, 0.0), where=scale > 0))
-        return Progress(
-            report.round,
-            self._max_iter,
-            objective,
-            distance / size if size > 0 else 0.0 if distance == 0 else math.inf,
-            float(np.max(relative)),
-            self._link.bytes_sent,
-        )
+        if self._floors is None:
+            self._floors = _FLOOR**2 * U_scale, _FLOOR**2 * A_scale, _FLOOR * size
+        U_floor, A_floor, size_floor = self._floors
+        dual = max(_ratio(U_rest, max(U_scale, U_floor)), _ratio(A_rest, max(A_scale, A_floor)))
+        gap = _ratio(distance, max(size, size_floor))
+        return Progress(report.round, self._max_iter, objective, gap, math.sqrt(dual), self._link.bytes_sent)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0 if part == 0 else math.inf
 
 
 def _history(rows: list[Progress]) -> pd.DataFrame:

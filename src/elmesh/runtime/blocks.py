@@ -71,9 +71,14 @@ def _join_reports(reports: Sequence[Report], told: FloatArray | None) -> Report:
         reports[0].round,
         _join([report.state for report in reports], told),
         np.concatenate([report.objective for report in reports]),
-        np.concatenate([report.residual for report in reports]),
-        np.concatenate([report.scale for report in reports]),
+        _join_pairs([report.residual for report in reports]),
+        _join_pairs([report.scale for report in reports]),
     )
+
+
+def _join_pairs(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> tuple[FloatArray, FloatArray]:
+    first, second = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+    return first, second
 
 
 def _join(states: Sequence[State], told: FloatArray | None) -> State:

@@ -55,7 +55,7 @@ class StackedLink:
         if U is None or U.ndim == 2:
             return 0.0, 1.0
         flat = U.reshape(len(U), -1)
-        mean = np.add.reduce(flat, axis=0) / len(U)
+        mean = np.full(len(U), 1.0 / len(U)) @ flat
         apart = flat - mean
         return float(np.sqrt(np.vdot(apart, apart) / len(U))), float(np.sqrt(np.vdot(mean, mean)))
 

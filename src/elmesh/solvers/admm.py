@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.kernels import exact_U, first_order_U, fit_gradient, largest_eigenvalue, solve_A, square
+from elmesh.kernels import curvature, exact_U, first_order_U, fit_gradient, project, residual, solve_A, square
 from elmesh.objective import Margins, agent_objective, theorem_margins
 from elmesh.solvers.agreement import begin, wide
 from elmesh.solvers.base import SharedBasisSolver, check_choice, check_number
@@ -80,69 +80,79 @@ class ProximalADMM(SharedBasisSolver):
         weight_P = self._proximal_weight(task, place, rho)
         weight_zeta = Caution(task, place, rho) if _is_auto(self.zeta) else always(per_agent(self.zeta, place))
 
-        VU = task.V.mT @ U
-        gradient = fit_gradient(task, VU, A)
+        HU = project(task, U)
+        R = residual(task, HU, A)
+        gradient = fit_gradient(task, R, A)
         dual = np.zeros_like(U)
-        S, _, lean = yield from self._listen(U, d, rho, None)
-        P, zeta = weight_P(A), weight_zeta(VU, A, d * U - S, U)
+        S, gap, _, lean = yield from self._listen(U, d, rho, None)
+        U2, P = square(U), weight_P(A)
+        zeta = weight_zeta(R, square(gap), U2)
+        pull = rho * S - dual + P * U
 
-        def report(k: int, moved: FloatArray, slid: FloatArray) -> Report:
+        def report(k: int, moved2: FloatArray, slid2: FloatArray) -> Report:
             state = State(U, A, dual, rho, (P + rho * d)[..., 0, 0], zeta[..., 0, 0])
-            objective = agent_objective(task, U, VU, A, mu1, mu2, m)
+            objective = agent_objective(task, R, U2, A, mu1, mu2, m)
             # In U, compared with the fit's and the penalty's gradients, which the multiplier balances; in A, with the
             # pull of the targets.
-            scale = np.stack([square(gradient) + share**2 * square(U), square(VU.mT @ task.sY)], axis=-1)
-            return Report(k, state, objective, np.stack([moved, slid], axis=-1), scale)
+            scale = square(gradient) + share**2 * U2, square(HU.mT @ task.Y)
+            return Report(k, state, objective, (moved2, slid2), scale)
 
         unknown = np.full(np.shape(place.degree), np.inf)
         here = report(0, unknown, unknown)
         for k in range(1, self.max_iter + 1):
             if (yield here):
                 return here.state
-            P = weight_P(A)
-            pull = rho * S - dual + P * U
             if first_order:
-                U_new, VU = first_order_U(task, gradient, pull - share * U, rho * d + P)
+                P, before = weight_P(A), P
+                pull += (P - before) * U
+                U_new, HU = first_order_U(task, gradient, pull - share * U, rho * d + P)
                 used = gradient
             else:
-                U_new, VU, used = exact_U(task, A, pull, share + rho * d + P)
+                U_new, HU, used = exact_U(task, A, pull, share + rho * d + P)
 
-            S_new, ascent, lean = yield from self._listen(U_new, d, rho, lean)
-            gap = d * U_new - S_new
-            zeta = weight_zeta(VU, A, gap, U_new)
-            A_new = solve_A(task, VU, A, mu2, zeta)
+            S, gap, ascent, lean = yield from self._listen(U_new, d, rho, lean)
+            U2 = square(U_new)
+            zeta = weight_zeta(residual(task, HU, A), square(gap), U2)
+            A_new = solve_A(task, HU, A, mu2, zeta)
+            dual = dual + ascent
+            pull_new = P * U_new
+            pull_new += rho * S
+            pull_new -= dual
 
             # The Lagrangian's gradient in U, from the optimality of the step just taken; in A, zeta times the move.
-            moved = (P - share if first_order else P) * (U_new - U) + rho * (S_new - S)
-            if self.gamma != "auto":
-                moved += rho * gap - ascent
-            slid = square(zeta * (A_new - A))
-            U, A, S, dual = U_new, A_new, S_new, dual + ascent
-            gradient = fit_gradient(task, VU, A)
-            here = report(k, (np.sqrt(square(moved)) + np.sqrt(square(gradient - used))) ** 2, slid)
+            moved = pull_new - pull + rho * gap
+            if first_order:
+                moved -= share * (U_new - U)
+            slid2 = square(zeta * (A_new - A))
+            U, A, pull = U_new, A_new, pull_new
+            R = residual(task, HU, A)
+            gradient = fit_gradient(task, R, A)
+            here = report(k, (np.sqrt(square(moved)) + np.sqrt(square(gradient - used))) ** 2, slid2)
         yield here
         return here.state
 
     def _listen(
         self, U: FloatArray, d: FloatArray, rho: float, before: FloatArray | None
-    ) -> Generator[Neighbours, Any, tuple[FloatArray, FloatArray, FloatArray | None]]:
-        r"""Tell U; return the sum of the neighbours', the multiplier's step, and the differences along each edge.
+    ) -> Generator[Neighbours, Any, tuple[FloatArray, FloatArray, FloatArray, FloatArray | None]]:
+        r"""Tell U; return the neighbours' sum S, d U - S, the multiplier's step, and the differences along each edge.
 
         The paper's rule is :math:`\gamma_i = \min(1, \delta|\hat C_i(U^k - U^{k+1})|^2 / |\hat C_i U^{k+1}|^2)` on
         edge i.
         """
         if self.gamma != "paper":
             S = yield Neighbours(U)
-            return S, (1.0 if self.gamma == "auto" else float(self.gamma)) * rho * (d * U - S), None
+            gap = d * U - S
+            return S, gap, (1.0 if self.gamma == "auto" else float(self.gamma)) * rho * gap, None
         heard: Heard = yield Neighbours(U, each=True)
         lean = heard.mine(U) - heard.values
         change, apart = (square(lean - before) if before is not None else np.zeros(len(lean))), square(lean)
         gamma = np.minimum(1.0, self.delta * change / np.where(apart > 0, apart, 1.0))
-        return heard.total(heard.values, U), rho * heard.total(wide(gamma) * lean, U), lean
+        S = heard.total(heard.values, U)
+        return S, d * U - S, rho * heard.total(wide(gamma) * lean, U), lean
 
     def margins(self, task: Task, state: State, degree: FloatArray) -> Margins:
         """Say by how much each agent meets the condition of its convergence theorem."""
-        lipschitz = largest_eigenvalue(task, state.A) + self.mu1 / len(degree) if self.first_order else 0.0
+        lipschitz = curvature(task, state.A) + self.mu1 / len(degree) if self.first_order else 0.0
         tau = np.asarray(state.tau, dtype=np.float64)
         return theorem_margins(tau, state.rho, degree, self.delta, self.mu1, lipschitz, self.gamma == "paper")
 
@@ -151,7 +161,7 @@ class ProximalADMM(SharedBasisSolver):
         d = wide(place.degree)
         if _is_auto(self.tau):
             if self.first_order:
-                return lambda A: rho * d + wide(largest_eigenvalue(task, A)) + self.mu1 / place.n_agents
+                return lambda A: rho * d + wide(curvature(task, A)) + self.mu1 / place.n_agents
             return always(rho * d)
         tau = per_agent(self.tau, place)
         return always(tau if self.proximal == "standard" else tau - rho * d)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.features import uniform
-from elmesh.kernels import correlation, ridge, solve_A, square
+from elmesh.kernels import fit_gradient, project, residual, ridge, solve_A, square
 from elmesh.solvers.requests import Neighbours, Place
 from elmesh.statistics import Task
 
@@ -73,19 +73,18 @@ def begin(
     lead, L, d = task.s.shape[:-1], task.V.shape[-2], task.Y.shape[-1]
     if init == "ones":
         U, A = np.ones((*lead, L, rank)), np.ones((*lead, rank, d))
-        VU = task.V.mT @ U
+        HU = project(task, U)
     else:
         if init == "spectral":
             U = yield from _spectral(task, place, rank, np.sqrt(mu1 * mu2))
         else:
             U = np.broadcast_to(random_block(L, rank, place.seed), (*lead, L, rank)).copy()
-        VU = task.V.mT @ U
-        A = solve_A(task, VU, np.zeros(1), mu2, 0.0)
+        HU = project(task, U)
+        A = solve_A(task, HU, np.zeros(1), mu2, 0.0)
 
     # Three sums over all tasks say how U and A are balanced, how curved the fit is, and how much tasks differ.
-    HUA = task.s[..., :, None] * VU @ A
-    gradient = correlation(task, VU, A) @ A.mT
-    sums = np.stack([square(A), square(HUA), square(gradient)], axis=-1)[..., None, :]
+    gradient = fit_gradient(task, residual(task, HU, A), A)
+    sums = np.stack([square(A), square(HU @ A), square(gradient)], axis=-1)[..., None, :]
     balance = 1.0
     if init != "ones" or rho == "auto":
         sums = yield from average(sums, place, place.fine)
@@ -96,7 +95,7 @@ def begin(
         # At a stationary point mu1 |U|^2 = mu2 sum |A_t|^2; starting there makes the curvature below meaningful.
         balance = (mu2 * place.n_agents * A2 / (mu1 * U2)) ** 0.25
         U = balance * U
-        A = solve_A(task, balance * VU, np.zeros(1), mu2, 0.0)
+        A = solve_A(task, balance * HU, np.zeros(1), mu2, 0.0)
     if not isinstance(rho, str):
         return Start(U, A, float(rho))
     curvature = fit2 / (balance**2 * U2)

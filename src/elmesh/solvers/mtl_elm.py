@@ -12,7 +12,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from elmesh.kernels import fit_gradient, ridge, solve_A, square
+from elmesh.kernels import fit_gradient, project, residual, ridge, solve_A, square
 from elmesh.objective import agent_objective
 from elmesh.solvers.agreement import random_block
 from elmesh.solvers.base import SharedBasisSolver
@@ -75,24 +75,30 @@ class MTLELM(SharedBasisSolver):
             U = random_block(L, rank, place.seed)
             if self.init == "spectral":
                 U = _leading_vectors(ridge(task, np.sqrt(mu1 * mu2)), U)
-            A = solve_A(task, task.V.mT @ U, np.zeros(1), mu2, 0.0)
+            A = solve_A(task, project(task, U), np.zeros(1), mu2, 0.0)
         shared = SharedU(task, mu1)
-        VU = task.V.mT @ U
+        HU = project(task, U)
 
         def report(k: int) -> Report:
-            gradient = np.sum(task.V @ fit_gradient(task, VU, A), axis=0) + mu1 * U
-            objective = agent_objective(task, U, VU, A, mu1, mu2, m)
+            R = residual(task, HU, A)
+            gradient = np.sum(task.V @ fit_gradient(task, R, A), axis=0) + mu1 * U
+            objective = agent_objective(task, R, square(U), A, mu1, mu2, m)
             # U belongs to all: its gradient is spread evenly, so that sums over tasks are what they should be.
-            residual = np.array([float(square(gradient)) / m, 0.0])
-            scale = np.array([float(square(mu1 * U)) / m, 1.0])
-            return Report(k, State(U, A), objective, np.tile(residual, (m, 1)), np.tile(scale, (m, 1)))
+            even, nothing = np.full(m, 1.0 / m), np.zeros(m)
+            return Report(
+                k,
+                State(U, A),
+                objective,
+                (float(square(gradient)) * even, nothing),
+                (float(square(mu1 * U)) * even, even),
+            )
 
         for k in range(1, self.max_iter + 1):
             if (yield report(k - 1)):
                 return State(U, A)
             U = shared.solve(A, U)
-            VU = task.V.mT @ U
-            A = solve_A(task, VU, A, mu2, 0.0)
+            HU = project(task, U)
+            A = solve_A(task, HU, A, mu2, 0.0)
         yield report(self.max_iter)
         return State(U, A)
 

@@ -113,15 +113,15 @@ class Report:
         The variables, kept by the driver in case the next round fails.
     objective : ndarray of shape (...)
         The agent's share of the objective.
-    residual, scale : ndarray of shape (..., 2)
+    residual, scale : pair of ndarrays of shape (...)
         Squared norms of the Lagrangian's gradient in U and in A, and what they are compared with.
     """
 
     round: int
     state: State
     objective: FloatArray
-    residual: FloatArray
-    scale: FloatArray
+    residual: tuple[FloatArray, FloatArray]
+    scale: tuple[FloatArray, FloatArray]
 
 
 Request = Neighbours | Report

@@ -28,7 +28,7 @@ FloatArray = NDArray[np.float64]
 _OFFSET = re.compile(r"\s*(\d+(?:\.\d*)?)\s*\+\s*d\s*")
 _WINDOW = 100  # rounds between two looks at whether the disagreement fell
 _HOLD = 0.1  # share of rho's grip that A's feedback may use
-_SETTLED = 1e-9  # relative disagreement below which there is nothing left to guard
+_SETTLED = 1e-18  # square of the relative disagreement below which there is nothing left to guard
 
 
 def check_weight(name: str, value: Any, *, zero: bool, degrees: bool) -> None:
@@ -76,13 +76,12 @@ class Caution:
         self._worst = np.zeros(np.shape(hold))
         self._rounds = 0
 
-    def __call__(self, VU: FloatArray, A: FloatArray, gap: FloatArray, U: FloatArray) -> FloatArray:
-        """Return zeta after a round that left the disagreement ``gap``."""
-        own = np.sqrt(square(U))
-        self._worst = np.maximum(self._worst, np.sqrt(square(gap)) / np.where(own > 0, own, 1.0))
+    def __call__(self, R: FloatArray, gap2: FloatArray, U2: FloatArray) -> FloatArray:
+        """Return zeta after a U step that left the residual R and a disagreement; both squares are an agent's own."""
+        self._worst = np.maximum(self._worst, gap2 / np.where(U2 > 0, U2, 1.0))
         self._rounds += 1
         if self._rounds % _WINDOW == 0:
             stuck = (self._worst >= self._before) & (self._worst > _SETTLED)
             self._factor = np.where(stuck, 2.0, 1.0) * self._factor
             self._before, self._worst = self._worst, np.zeros_like(self._worst)
-        return wide(self._factor * square(correlation(self._task, VU, A)))
+        return wide(self._factor * square(correlation(self._task, R)))

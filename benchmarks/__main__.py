@@ -1,0 +1,33 @@
+"""Run the benchmarks named on the command line, or all of them; results go to standard output and to results/."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+NAMES = ("rounds", "growth", "fit")
+RESULTS = Path(__file__).parent / "results"
+
+
+def main(names: list[str]) -> int:
+    unknown = set(names) - set(NAMES)
+    if unknown:
+        print(f"Unknown benchmark: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}.", file=sys.stderr)
+        return 2
+    RESULTS.mkdir(exist_ok=True)
+    missed = []
+    for name in names or NAMES:
+        print(f"{name} ...", file=sys.stderr)
+        result = importlib.import_module(f"benchmarks.{name}").run(RESULTS)
+        (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
+        print(json.dumps(result), flush=True)
+        missed += [f"{name}: {goal}" for goal, met in result["goals"].items() if not met]
+    for line in missed:
+        print(f"not met: {line}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
