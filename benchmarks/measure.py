@@ -73,7 +73,7 @@ def round_seconds(
     topology = make_topology(graph, range(len(task.s)))
 
     def run(max_iter: int) -> float:
-        made = solver(rank=rank, rho=1.0, init="random", max_iter=max_iter, tol=0.0)
+        made = solver(rank=rank, rho=1.0, init="ones", max_iter=max_iter, tol=0.0)
         return seconds(lambda: run_stacked(made, task, topology, 0))
 
     return lambda: (run(1 + rounds) - run(1)) / rounds

@@ -35,6 +35,7 @@ from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.admm import ProximalADMM
 from elmesh.statistics import Reduced, Task
 from elmesh.tasks import Groups, check_task_sizes, group_rows, match_tasks, one_hot, regression_targets
+from elmesh.threads import calm_blas
 
 __all__ = ["MultiTaskELMClassifier", "MultiTaskELMRegressor", "load"]
 
@@ -75,8 +76,10 @@ class _MultiTaskELM(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         self.seed_ = self._seed()
         layer = HiddenLayer(X.shape[1], self.n_hidden, self.activation, self.weight_scale, self.seed_)
         labels = list(groups)
-        reduced = [Reduced.from_rows(layer(X[groups[t]]), targets[t], centre=self.fit_intercept) for t in labels]
-        stacked = Task.stack([Task.from_reduced(task) for task in reduced])
+        longest = max(map(len, groups.values()))
+        with calm_blas(longest, layer.width, min(longest, layer.width)):
+            reduced = [Reduced.from_rows(layer(X[groups[t]]), targets[t], centre=self.fit_intercept) for t in labels]
+            stacked = Task.stack([Task.from_reduced(task) for task in reduced])
 
         topology = make_topology(solver.graph, labels, self.seed_) if isinstance(solver, ProximalADMM) else None
         result = run_stacked(solver, stacked, topology, self.seed_)

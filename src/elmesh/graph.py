@@ -102,6 +102,15 @@ class Topology:
         agents). The factors vanish at the Laplacian's eigenvalues: at each distinct one, which is exact, or at
         Chebyshev's nodes between the extreme ones, whichever takes fewer rounds.
         """
+        if precision not in self._schedules:
+            self._schedules[precision] = self._plan(precision)
+        return self._schedules[precision]
+
+    @cached_property
+    def _schedules(self) -> dict[float, tuple[float, ...]]:
+        return {}
+
+    def _plan(self, precision: float) -> tuple[float, ...]:
         if self.n_agents == 1:
             return ()
         low, high = self.spread
@@ -142,15 +151,13 @@ class Topology:
 
 def _leja_order(points: FloatArray) -> FloatArray:
     """Order roots so that partial products stay small: without it, rounding errors grow without bound."""
-    remaining = np.sort(points)[::-1]
-    ordered = np.empty_like(remaining)
-    # Logarithm of the product of distances to the points already taken.
-    distance = np.log(np.maximum(remaining, np.finfo(float).tiny))
-    for k in range(len(ordered)):
-        best = int(np.argmax(distance))
-        ordered[k] = remaining[best]
-        remaining, distance = np.delete(remaining, best), np.delete(distance, best)
-        distance += np.log(np.maximum(np.abs(remaining - ordered[k]), np.finfo(float).tiny))
+    ordered = np.empty_like(points)
+    # Logarithm of the product of distances to the points already taken; a point taken is at distance zero.
+    distance = np.log(points)
+    with np.errstate(divide="ignore"):
+        for k in range(len(points)):
+            ordered[k] = points[np.argmax(distance)]
+            distance += np.log(np.abs(points - ordered[k]))
     return ordered
 
 

@@ -65,12 +65,17 @@ def exact_U(task: Task, A: FloatArray, C: FloatArray, c: FloatArray) -> tuple[Fl
     VC = task.V.mT @ C
     VU = (((VC + task.sY @ A.mT) @ E) / (task.s2 * e[..., None, :] + c)) @ E.mT
     gradient = VC - c * VU
-    return (C - task.V @ gradient) / c, task.s_column * VU, gradient
+    U = task.V @ gradient
+    np.subtract(C, U, out=U)
+    U /= c
+    return U, task.s_column * VU, gradient
 
 
 def first_order_U(task: Task, gradient: FloatArray, C: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
     r"""Return :math:`U = (C - \nabla f)/c`, equation (23), and HU; ``gradient`` is :func:`fit_gradient`'s."""
-    U = (C - task.V @ gradient) / c
+    U = task.V @ gradient
+    np.subtract(C, U, out=U)
+    U /= c
     return U, project(task, U)
 
 

@@ -113,7 +113,7 @@ class Output:
             yield
 
     @contextmanager
-    def progress(self, what: str) -> Iterator[Callable[[Round], None]]:
+    def progress(self, what: str, unit: str = "round") -> Iterator[Callable[[Round], None]]:
         """Show a bar that moves with the rounds of a fit, on a terminal only."""
         console = _console(sys.stderr)
         shown = sys.stderr.isatty() and not self.quiet
@@ -122,7 +122,7 @@ class Output:
             job = bar.add_task(what, total=None, words="starting")
 
             def show(step: Round) -> None:
-                words = f"round {step.round} of at most {step.max_iter}"
+                words = f"{unit} {step.round} of at most {step.max_iter}"
                 bar.update(job, total=step.max_iter, completed=step.round, words=words)
 
             yield show

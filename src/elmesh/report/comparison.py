@@ -100,6 +100,8 @@ class Comparison:
         Of what is sent: rows and columns of U.
     test_rows : int
         Test rows a task.
+    draws : sequence of (float, float), default=()
+        Mean test error alone and together on other random draws of the same tasks.
     settings, versions : mapping
         Printed as they are.
     """
@@ -112,6 +114,7 @@ class Comparison:
     graph: Any
     shape: tuple[int, int]
     test_rows: int
+    draws: Sequence[tuple[float, float]] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -147,6 +150,20 @@ class Comparison:
         _, same, worse = self.verdict
         return f"{count(same, 'site')} did as well as alone and {count(worse, 'site').lower()} did worse."
 
+    def repeated(self) -> str:
+        """Say what came of other random draws; nothing where there were none."""
+        if not self.draws:
+            return ""
+        alone, together = np.array(self.draws).T
+        change = together.mean() - alone.mean()
+        lower = int(np.sum(together < alone - 1e-9))
+        spread = np.std(together - alone, ddof=1) / np.sqrt(len(alone)) if len(alone) > 1 else 0.0
+        return (
+            f"One draw of sites says little. Over {len(alone)} others the mean test error was {alone.mean():.2f} % "
+            f"alone and {together.mean():.2f} % together, a change of {change:+.2f} points "
+            f"(standard error {spread:.2f}); together was lower in {lower} of them."
+        )
+
     def traffic(self) -> str:
         """Say what was sent, and how much."""
         together, (rows, columns) = self.method(self.together), self.shape
@@ -179,6 +196,7 @@ class Comparison:
         return {
             "headline": self.headline(),
             "sites": {"better": better, "same": same, "worse": worse},
+            "draws": [{"alone": alone, "together": together} for alone, together in self.draws],
             "methods": [
                 {
                     "name": method.name,

@@ -121,7 +121,11 @@ def page_of(comparison: Comparison) -> Page:
     return Page(
         title="elmesh: learning together against learning alone",
         headline=comparison.headline(),
-        lead=[comparison.story, f"{comparison.others()} {comparison.traffic()}"],
+        lead=[
+            text
+            for text in (comparison.story, f"{comparison.others()} {comparison.traffic()}", comparison.repeated())
+            if text
+        ],
         facts=[
             Fact(f"{better} of {len(alone.errors)}", f"sites did better together ({together.name}) than alone"),
             Fact(f"{alone.error:.1f} % → {together.error:.1f} %", "mean test error, alone → together"),

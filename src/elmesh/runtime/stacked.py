@@ -14,13 +14,12 @@ from elmesh.solvers.admm import ProximalADMM
 from elmesh.solvers.base import SharedBasisSolver, Solver
 from elmesh.solvers.requests import Heard, Neighbours, Place, State
 from elmesh.statistics import Task
+from elmesh.threads import calm_blas
 
 __all__ = ["StackedLink", "place_of", "run_stacked"]
 
 FloatArray = NDArray[np.float64]
 
-# How closely averages over the graph are to agree: while the start is being found, and for what is then relied on.
-_ROUGH, _FINE = 1e-6, 1e-10
 # Up to this many agents a dense adjacency is faster than a sparse one.
 _DENSE = 64
 
@@ -69,8 +68,7 @@ def place_of(topology: Topology, seed: int, number: int | NDArray[np.intp] | Non
         chosen,
         topology.degree.astype(np.float64)[chosen],
         float(np.sqrt(low * high)),
-        topology.averaging_roots(_ROUGH),
-        topology.averaging_roots(_FINE),
+        topology.averaging_roots,
         seed,
     )
 
@@ -88,10 +86,11 @@ def run_stacked(solver: Solver, task: Task, topology: Topology | None, seed: int
         program = lockstep(programs, bounds)
     else:
         program = solver.program(task, place, rank)
-    return drive(
-        program,
-        StackedLink(topology),
-        max_iter=solver.max_iter if iterative else 0,
-        tol=solver.tol if iterative else 0.0,
-        start_energy=float(np.sum(task.target_energy)) / 2,
-    )
+    with calm_blas(*task.V.shape[-2:], max(rank, 1)):
+        return drive(
+            program,
+            StackedLink(topology),
+            max_iter=solver.max_iter if iterative else 0,
+            tol=solver.tol if iterative else 0.0,
+            start_energy=float(np.sum(task.target_energy)) / 2,
+        )

@@ -84,9 +84,9 @@ class ProximalADMM(SharedBasisSolver):
         R = residual(task, HU, A)
         gradient = fit_gradient(task, R, A)
         dual = np.zeros_like(U)
-        S, gap, _, lean = yield from self._listen(U, d, rho, None)
+        S, push, _, lean = yield from self._listen(U, d, rho, None)
         U2, P = square(U), weight_P(A)
-        zeta = weight_zeta(R, square(gap), U2)
+        zeta = weight_zeta(R, square(push) / rho**2, U2)
         pull = rho * S - dual + P * U
 
         def report(k: int, moved2: FloatArray, slid2: FloatArray) -> Report:
@@ -110,9 +110,9 @@ class ProximalADMM(SharedBasisSolver):
             else:
                 U_new, HU, used = exact_U(task, A, pull, share + rho * d + P)
 
-            S, gap, ascent, lean = yield from self._listen(U_new, d, rho, lean)
+            S, push, ascent, lean = yield from self._listen(U_new, d, rho, lean)
             U2 = square(U_new)
-            zeta = weight_zeta(residual(task, HU, A), square(gap), U2)
+            zeta = weight_zeta(residual(task, HU, A), square(push) / rho**2, U2)
             A_new = solve_A(task, HU, A, mu2, zeta)
             dual = dual + ascent
             pull_new = P * U_new
@@ -120,7 +120,8 @@ class ProximalADMM(SharedBasisSolver):
             pull_new -= dual
 
             # The Lagrangian's gradient in U, from the optimality of the step just taken; in A, zeta times the move.
-            moved = pull_new - pull + rho * gap
+            moved = pull_new - pull
+            moved += push
             if first_order:
                 moved -= share * (U_new - U)
             slid2 = square(zeta * (A_new - A))
@@ -134,21 +135,22 @@ class ProximalADMM(SharedBasisSolver):
     def _listen(
         self, U: FloatArray, d: FloatArray, rho: float, before: FloatArray | None
     ) -> Generator[Neighbours, Any, tuple[FloatArray, FloatArray, FloatArray, FloatArray | None]]:
-        r"""Tell U; return the neighbours' sum S, d U - S, the multiplier's step, and the differences along each edge.
+        r"""Tell U; return S, rho (d U - S), the multiplier's step, and the differences along each edge.
 
         The paper's rule is :math:`\gamma_i = \min(1, \delta|\hat C_i(U^k - U^{k+1})|^2 / |\hat C_i U^{k+1}|^2)` on
         edge i.
         """
         if self.gamma != "paper":
             S = yield Neighbours(U)
-            gap = d * U - S
-            return S, gap, (1.0 if self.gamma == "auto" else float(self.gamma)) * rho * gap, None
+            push = rho * d * U
+            push -= rho * S
+            return S, push, push if self.gamma == "auto" else float(self.gamma) * push, None
         heard: Heard = yield Neighbours(U, each=True)
         lean = heard.mine(U) - heard.values
         change, apart = (square(lean - before) if before is not None else np.zeros(len(lean))), square(lean)
         gamma = np.minimum(1.0, self.delta * change / np.where(apart > 0, apart, 1.0))
         S = heard.total(heard.values, U)
-        return S, d * U - S, rho * heard.total(wide(gamma) * lean, U), lean
+        return S, rho * (d * U - S), rho * heard.total(wide(gamma) * lean, U), lean
 
     def margins(self, task: Task, state: State, degree: FloatArray) -> Margins:
         """Say by how much each agent meets the condition of its convergence theorem."""

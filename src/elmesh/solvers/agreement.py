@@ -23,6 +23,8 @@ __all__ = ["Start", "average", "begin", "random_block", "wide"]
 
 FloatArray = NDArray[np.float64]
 
+# How closely averages are to agree: while the start is being found, and for what is then relied on.
+_ROUGH, _FINE = 1e-6, 1e-10
 # Orthogonal iterations of the spectral start. Its purpose is a good start, not the exact singular vectors.
 _ITERATIONS = 6
 # Keeps every direction of the block alive, so that U has full rank even where the tasks' weights do not.
@@ -37,10 +39,10 @@ def wide(x: FloatArray | float) -> FloatArray:
     return np.asarray(x, dtype=np.float64)[..., None, None]
 
 
-def average(x: FloatArray, place: Place, roots: tuple[float, ...]) -> Generator[Neighbours, Any, FloatArray]:
+def average(x: FloatArray, place: Place, precision: float) -> Generator[Neighbours, Any, FloatArray]:
     """Replace every agent's matrix by the average of all of them."""
     degree = wide(place.degree)
-    for root in roots:
+    for root in place.roots(precision):
         heard = yield Neighbours(x)
         x = x - (degree * x - heard) / root
     return x
@@ -87,7 +89,7 @@ def begin(
     sums = np.stack([square(A), square(HU @ A), square(gradient)], axis=-1)[..., None, :]
     balance = 1.0
     if init != "ones" or rho == "auto":
-        sums = yield from average(sums, place, place.fine)
+        sums = yield from average(sums, place, _FINE)
     mean = np.atleast_2d(sums.reshape(-1, 3))
     A2, fit2, gradient2 = (float(x) for x in mean[0])
     U2 = float(square(U).reshape(-1)[0])
@@ -125,16 +127,16 @@ def _spectral(task: Task, place: Place, rank: int, mu: float) -> Generator[Neigh
     lead, L = beta.shape[:-2], beta.shape[-2]
     Q = np.broadcast_to(random_block(L, rank, place.seed), (*lead, L, rank))
     for _ in range(_ITERATIONS):
-        MQ = yield from average(beta @ (beta.mT @ Q), place, place.rough)
+        MQ = yield from average(beta @ (beta.mT @ Q), place, _ROUGH)
         small = Q.mT @ MQ
         size = np.trace(small, axis1=-2, axis2=-1)[..., None, None]
         shifted = MQ + _FLOOR * np.where(size > 0, size, 1.0) * Q
         Q, R = np.linalg.qr(shifted)
         Q = Q * np.sign(np.diagonal(R, axis1=-2, axis2=-1))[..., None, :]
-    MQ = yield from average(beta @ (beta.mT @ Q), place, place.rough)
+    MQ = yield from average(beta @ (beta.mT @ Q), place, _ROUGH)
     small = Q.mT @ MQ
     values, vectors = np.linalg.eigh((small + small.mT) / 2)
     largest = np.where(values[..., -1:] > 0, values[..., -1:], 1.0)
     root = (vectors * np.maximum(values, _FLOOR * largest)[..., None, :] ** 0.25) @ vectors.mT
-    U = yield from average(Q @ root, place, place.fine)
+    U = yield from average(Q @ root, place, _FINE)
     return U

@@ -7,7 +7,7 @@ is the same.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +33,8 @@ class Place:
         Number of the agent's neighbours.
     grip : float
         Geometric mean of the Laplacian's extreme non-zero eigenvalues: how firmly the graph holds agents together.
-    rough, fine : tuple of float
-        Averaging schedules (see :meth:`elmesh.graph.Topology.averaging_roots`).
+    roots : callable
+        From a precision to a schedule of averaging (see :meth:`elmesh.graph.Topology.averaging_roots`).
     seed : int
         The seed all agents share.
     """
@@ -43,8 +43,7 @@ class Place:
     number: NDArray[np.intp]
     degree: FloatArray
     grip: float
-    rough: tuple[float, ...]
-    fine: tuple[float, ...]
+    roots: Callable[[float], tuple[float, ...]]
     seed: int
 
 
