@@ -386,3 +386,18 @@ def test_a_sound_folder_of_an_estimator_that_is_not_ours_is_refused(models, tmp_
     models["regression"].model_.save(tmp_path / "model", estimator=described)
     with pytest.raises(ElmeshError, match=told):
         elmesh.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("solver", ["local-elm", "mtl-elm", "dmtl-elm", "fo-dmtl-elm"])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1e200, 1.0), (1.0, 1e200)])
+def test_numbers_too_large_to_square_are_refused_in_the_users_words(solver, inputs, outputs):
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    model = MultiTaskELMRegressor(None, solver=solver, random_state=0)
+    with pytest.raises(ElmeshError, match="squares overflow; bring inputs and targets"):
+        model.fit(inputs * X, outputs * X[:, 0])
+
+
+def test_fit_intercept_must_be_true_or_false():
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    with pytest.raises(ElmeshError, match="fit_intercept must be True or False; got 'no'"):
+        MultiTaskELMRegressor(10, fit_intercept="no").fit(X, X[:, 0])

@@ -42,6 +42,9 @@ __all__ = ["MultiTaskELMClassifier", "MultiTaskELMRegressor", "load"]
 FloatArray = NDArray[np.float64]
 Label = str | int
 
+# Above this, squares and the products of squares are no longer finite.
+_LARGEST = 1e75
+
 
 class _MultiTaskELM(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
     """What the classifier and the regressor share."""
@@ -73,9 +76,17 @@ class _MultiTaskELM(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
     def _fit(self, X: FloatArray, groups: Groups, targets: Mapping[Label, FloatArray]) -> dict[Label, Head]:
         """Learn from checked rows, set what every fit leaves behind, and return a head a task without classes."""
         solver = make_solver(self.solver)
+        if not isinstance(self.fit_intercept, (bool, np.bool_)):
+            raise ElmeshError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
         self.seed_ = self._seed()
         layer = HiddenLayer(X.shape[1], self.n_hidden, self.activation, self.weight_scale, self.seed_)
         labels = list(groups)
+        largest = max(float(np.abs(X).max()), *(float(np.abs(T).max()) for T in targets.values()))
+        if largest > _LARGEST:
+            raise ElmeshError(
+                f"The data hold numbers as large as {largest:.3g}, whose squares overflow; bring inputs and targets to "
+                "a scale of one or so."
+            )
         longest = max(map(len, groups.values()))
         with calm_blas(longest, layer.width, min(longest, layer.width)):
             reduced = [Reduced.from_rows(layer(X[groups[t]]), targets[t], centre=self.fit_intercept) for t in labels]
@@ -96,7 +107,8 @@ class _MultiTaskELM(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         self.conditions_ = None
         if topology is not None and isinstance(solver, ProximalADMM):
             self.conditions_ = solver.margins(stacked, result.state, topology.degree.astype(np.float64))
-        self.U_ = result.state.U
+        U = result.state.U
+        self.U_ = U[0] if U is not None and U.ndim == 3 and len(U) == 1 else U
         self.A_ = {t: result.state.A[k, :, : targets[t].shape[1]].copy() for k, t in enumerate(labels)}
         return {
             t: Head(self._basis(k, result), self.A_[t], r.mean[: r.width], r.mean[r.width :])

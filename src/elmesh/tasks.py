@@ -250,7 +250,7 @@ def _numbers(values: NDArray[Any]) -> NDArray[np.float64]:
             numbers[i, j] = np.nan if is_missing(value) else value
         except (TypeError, ValueError, OverflowError):
             raise ElmeshError(
-                f"y is {value!r} {row(i)}, which is not a number; regression needs numbers, so convert it, "
+                f"y is {str(value)!r} {row(i)}, which is not a number; regression needs numbers, so convert it, "
                 "or use classification where it names a class."
             ) from None
     return numbers

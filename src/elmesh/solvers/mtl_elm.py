@@ -76,6 +76,10 @@ class MTLELM(SharedBasisSolver):
             if self.init == "spectral":
                 U = _leading_vectors(ridge(task, np.sqrt(mu1 * mu2)), U)
             A = solve_A(task, project(task, U), np.zeros(1), mu2, 0.0)
+            if A.any():
+                # At a stationary point mu1 |U|^2 = mu2 sum |A_t|^2, and alternation is slow to get there.
+                U = (mu2 * float(np.sum(square(A))) / (mu1 * float(square(U)))) ** 0.25 * U
+                A = solve_A(task, project(task, U), A, mu2, 0.0)
         shared = SharedU(task, mu1)
         HU = project(task, U)
 
