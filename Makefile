@@ -5,13 +5,14 @@ BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n auto -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench clean
+.PHONY: help demo test test-all lint format bench readme clean
 
 help:
 	@echo "make demo      fit the four methods on bundled digits; writes elmesh-demo/report.html"
 	@echo "make test      lint, types, import contract and the tests"
 	@echo "make test-all  the same with the slow, exhaustive cases"
 	@echo "make bench     the benchmarks; one JSON object each, in benchmarks/results/"
+	@echo "make readme    demo and bench, and their figures into the README"
 	@echo "make format    let ruff put the code in order"
 	@echo "make clean     remove .venv and what was built"
 
@@ -39,6 +40,9 @@ test-all: lint
 
 bench: $(VENV)/stamp
 	$(BIN)/python -m benchmarks
+
+readme: demo bench
+	$(BIN)/python tools/readme.py
 
 format: $(VENV)/stamp
 	$(BIN)/ruff check --fix .

@@ -1,4 +1,4 @@
-"""One BLAS thread a worker (workers share the cores), and hypothesis without deadlines (machines are noisy)."""
+"""One BLAS thread a worker (they share the cores), scikit-learn's array API check switched on, no deadlines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+os.environ.setdefault("SCIPY_ARRAY_API", "1")  # without it scikit-learn skips one of its checks
 
 from hypothesis import HealthCheck, settings
 

@@ -19,7 +19,7 @@ FILES = ["overview.png", "report.html", "results.json"]
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["demo", "--hidden", "40", *map(str, arguments)])
+    return CliRunner().invoke(app, ["demo", "--hidden", "40", "--draws", "2", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_a_table_a_sentence_and_where_to_look_are_printed(tmp_path):
     ends = [end for edge in results["graph"] for end in edge]
     assert len(results["graph"]) == 9
     assert max(map(ends.count, ends)) == 9
-    assert results["settings"]["Seed"] == "3"
+    assert results["settings"]["Draws"] == "2, from seed 3 on"
 
 
 @pytest.fixture

@@ -99,9 +99,10 @@ class Comparison:
     shape : (int, int)
         Of what is sent: rows and columns of U.
     test_rows : int
-        Test rows a task.
+        Test rows a task, over all draws.
     draws : sequence of (float, float), default=()
-        Mean test error alone and together on other random draws of the same tasks.
+        Mean test error alone and together in each random draw of the tasks; errors are means over them, everything
+        else is the first draw's.
     settings, versions : mapping
         Printed as they are.
     """
@@ -151,17 +152,17 @@ class Comparison:
         return f"{count(same, 'site')} did as well as alone and {count(worse, 'site').lower()} did worse."
 
     def repeated(self) -> str:
-        """Say what came of other random draws; nothing where there were none."""
-        if not self.draws:
+        """Say how much the draws differ; nothing where there is but one."""
+        if len(self.draws) < 2:
             return ""
         alone, together = np.array(self.draws).T
         change = together.mean() - alone.mean()
         lower = int(np.sum(together < alone - 1e-9))
-        spread = np.std(together - alone, ddof=1) / np.sqrt(len(alone)) if len(alone) > 1 else 0.0
+        spread = np.std(together - alone, ddof=1) / np.sqrt(len(alone))
         return (
-            f"One draw of sites says little. Over {len(alone)} others the mean test error was {alone.mean():.2f} % "
-            f"alone and {together.mean():.2f} % together, a change of {change:+.2f} points "
-            f"(standard error {spread:.2f}); together was lower in {lower} of them."
+            f"Over {len(alone)} random draws of the sites the mean test error was {alone.mean():.2f} % alone and "
+            f"{together.mean():.2f} % together, a change of {change:+.2f} points (standard error {spread:.2f}); "
+            f"together was lower in {lower} of the draws."
         )
 
     def traffic(self) -> str:
@@ -187,7 +188,8 @@ class Comparison:
             for method in self.methods
         ]
         columns = ["Method", "Test error, %", "Seconds to fit", "Rounds", "MB sent", "Ended"]
-        caption = "Test error is the mean over sites; MB sent is the sum over sites."
+        draws = f" and {len(self.draws)} draws, the rest is the first draw's" if len(self.draws) > 1 else ""
+        caption = f"Test error is the mean over sites{draws}; MB sent is the sum over sites."
         return Table(caption, columns, rows, words=frozenset({"Ended"}))
 
     def as_json(self) -> dict[str, Any]:

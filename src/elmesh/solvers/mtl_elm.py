@@ -130,7 +130,7 @@ class SharedU:
         g, basis = scipy.linalg.eigh(mean)
         self._g, self._basis = np.maximum(g, 0.0), np.asarray(basis, dtype=np.float64)
 
-    def solve(self, A: FloatArray, U: FloatArray, rtol: float = 1e-12, most: int = 2000) -> FloatArray:
+    def solve(self, A: FloatArray, U: FloatArray, rtol: float = 1e-11, most: int = 2000) -> FloatArray:
         """Return U for the given A, starting from another U."""
         task, mu1, basis = self._task, self._mu1, self._basis
         AA = A @ A.mT

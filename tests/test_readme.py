@@ -1,0 +1,46 @@
+"""The README: its figures are those of the committed results, its Python runs, its commands exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import readme
+
+ROOT = Path(__file__).parent.parent
+
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_its_figures_are_those_of_the_committed_results():
+    assert readme.filled(TEXT) == TEXT
+
+
+def test_the_benchmarks_it_shows_met_their_goals():
+    for name in ("rounds", "growth", "fit"):
+        goals = readme.load(readme.RESULTS / f"{name}.json")["goals"]
+        assert goals
+        assert all(goals.values()), (name, goals)
+
+
+def test_it_opens_with_the_two_commands():
+    first = TEXT.split("```")[1]
+    assert "make demo" in first
+    assert "make test" in first
+
+
+def test_its_python_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)[1]
+    exec(compile(code, "README.md", "exec"), {})  # noqa: S102  (our own README)
+    score, stop = capsys.readouterr().out.split()
+    assert float(score) > 0.95
+    assert stop == "CONVERGED"
+    assert (tmp_path / "site-03-model" / "model.json").exists()
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)\)", TEXT))
+def test_what_it_links_to_exists(link):
+    assert (ROOT / link).exists()

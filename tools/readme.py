@@ -1,0 +1,98 @@
+"""Fill the README's figures from what `make demo` and `make bench` wrote. `make readme` runs both and then this."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results"
+DEMO, KEPT = ROOT / "elmesh-demo", ROOT / "docs" / "demo.json"
+
+
+def load(path: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
+
+
+def keep_demo() -> None:
+    """Keep what the last demo measured, without its histories, and its picture."""
+    results = load(DEMO / "results.json")
+    results.pop("histories", None)
+    KEPT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    shutil.copyfile(DEMO / "overview.png", ROOT / "docs" / "images" / "overview.png")
+
+
+def demo_block() -> str:
+    results = load(KEPT)
+    lines = ["| method | test error, % | seconds | rounds | MB sent |", "|---|---|---|---|---|"]
+    for method in results["methods"]:
+        sent = "all data" if method["pooled"] else f"{method['bytes'] / 1e6:,.0f}"
+        lines.append(
+            f"| {method['name']} | {method['test_error_percent']:.2f} | {method['seconds']:.1f} | "
+            f"{method['rounds']:,} | {sent} |"
+        )
+    sites, draws = results["sites"], results["draws"]
+    alone = sum(draw["alone"] for draw in draws) / len(draws)
+    together = sum(draw["together"] for draw in draws) / len(draws)
+    lower = sum(draw["together"] < draw["alone"] for draw in draws)
+    lines += [
+        "",
+        f"{sites['better']} sites did better together (DMTL-ELM) than alone, {sites['same']} as well, "
+        f"{sites['worse']} worse. Errors are means over {len(draws)} random draws of the sites' digits: {alone:.2f} % "
+        f"alone, {together:.2f} % together, lower together in {lower} of them.",
+    ]
+    return "\n".join(lines)
+
+
+def bench_block() -> str:
+    rounds, growth, fit = (load(RESULTS / f"{name}.json") for name in ("rounds", "growth", "fit"))
+    one, two = rounds["figures"]["1 BLAS thread"], rounds["figures"]["2 BLAS threads"]
+    machine = rounds["machine"]
+    costs = [row["agent_round_seconds"] for row in growth["figures"]["agents"]]
+    largest = growth["figures"]["agents"][-1]
+    rows = [
+        (
+            "one DMTL-ELM round of ten agents (L = 300, r = 6, N = 90), against the paper's formula (20)",
+            f"{one['kronecker_over_exact']:,.0f} times faster ({1e3 * one['exact_round']:.2f} ms against "
+            f"{one['kronecker_round']:.2f} s); {two['kronecker_over_exact']:,.0f} times with two BLAS threads",
+        ),
+        ("the same, against the two products it cannot avoid", f"{one['exact_over_products']:.1f} times their time"),
+        ("a first-order round, against an exact one", f"{one['first_order_over_exact']:.2f} times its time"),
+        (
+            "one agent's share of a round, from 10 to 10,000 agents",
+            f"{1e6 * min(costs):.0f} to {1e6 * max(costs):.0f} µs: flat within {growth['flatness_in_agents']:.2f}",
+        ),
+        (
+            "memory of 10,000 agents",
+            f"{largest['peak_bytes'] / 2**30:.1f} GiB at peak, {largest['data_bytes'] / 2**30:.1f} of them data",
+        ),
+        (
+            "`MultiTaskELMClassifier.fit` of ten tasks, against the sum of its parts",
+            f"{100 * fit['figures']['overhead']:.0f} % overhead ({fit['figures']['whole']:.2f} s)",
+        ),
+    ]
+    lines = ["| what | measured |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows), ""]
+    lines.append(
+        f"Measured on {machine['cpu']}, {machine['cores']} cores, {machine['blas']}, Python {machine['python']}, "
+        f"NumPy {machine['numpy']}."
+    )
+    return "\n".join(lines)
+
+
+def filled(text: str) -> str:
+    for name, block in (("demo", demo_block()), ("bench", bench_block())):
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        text = pattern.sub(lambda found, block=block: f"{found[1]}{block}\n{found[2]}", text)
+    return text
+
+
+if __name__ == "__main__":
+    if DEMO.exists():
+        keep_demo()
+    README.write_text(filled(README.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"{README.name} is up to date.", file=sys.stderr)
