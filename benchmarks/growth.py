@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from benchmarks.measure import machine
 
@@ -23,9 +24,10 @@ SWEEPS = {
 }
 LABELS = {"agents": "agents m", "hidden": "hidden units L", "rows": "rows a task N", "rank": "rank r"}
 
-# Each size runs in a process of its own, so that its peak memory is its own.
+# Each size runs in a process of its own, so that its peak memory is its own (the kernel's resource usage would
+# include that of the process it was forked from).
 WORKER = """
-import json, resource, sys
+import json, sys
 from threadpoolctl import threadpool_limits
 from benchmarks.measure import random_task, round_seconds
 size = json.loads(sys.argv[1])
@@ -34,7 +36,8 @@ with threadpool_limits(1):
     work = round_seconds(task, size["rank"], size["rounds"])
     work()
     times = [work() for _ in range(size["repeats"])]
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
+peak = int(status["VmHWM"].split()[0]) * 1024
 print(json.dumps({"seconds": times, "peak": peak, "data": task.V.nbytes}))
 """
 
@@ -81,6 +84,8 @@ def plot(figures: dict[str, list[dict[str, float]]], path: Path) -> None:
         x = [row[name] for row in rows]
         axes.loglog(x, [row["agent_round_seconds"] * 1e6 for row in rows], "o-", color="#0072B2")
         axes.set_xlabel(LABELS[name])
+        axes.set_xticks(x, [f"{value:,}" for value in x])
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_ylabel("µs a round and agent", color="#0072B2")
         axes.set_ylim(10, 1e5)
         memory = axes.twinx()

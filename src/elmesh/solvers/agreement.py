@@ -1,8 +1,8 @@
 r"""How agents agree before the rounds begin: averages over the graph, the start, and the weight of agreement.
 
 Everything is neighbour exchange. An average takes as many rounds as the graph needs (2 on a star, 5 on a ring of ten);
-the spectral start is orthogonal iteration on L x r blocks with such averages, so no task's data or weights go anywhere
-but into sums.
+the spectral start is orthogonal iteration on L x r blocks with such averages. No row and no weight is told, but the
+first block that a neighbour hears is the agent's own, before it is averaged: it tells of the span of its weights.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ROUGH, _FINE = 1e-6, 1e-10
 _ITERATIONS = 6
 # Keeps every direction of the block alive, so that U has full rank even where the tasks' weights do not.
 _FLOOR = 1e-6
-# The two constants of the automatic rho, chosen on random problems (see the module's notes on auto_rho).
+# The two constants of the automatic rho, chosen on random problems of the kinds in tests/test_solvers.py.
 _RHO_SHARE = 0.1
 _RHO_HETEROGENEITY = 10.0
 
@@ -90,8 +90,8 @@ def begin(
     balance = 1.0
     if init != "ones" or rho == "auto":
         sums = yield from average(sums, place, _FINE)
-    mean = np.atleast_2d(sums.reshape(-1, 3))
-    A2, fit2, gradient2 = (float(x) for x in mean[0])
+    # Agents hold the same averages and the same U, up to the precision asked; stacked ones may take the first's.
+    A2, fit2, gradient2 = sums.reshape(-1, 3)[0].tolist()
     U2 = float(square(U).reshape(-1)[0])
     if init != "ones" and A2 > 0:
         # At a stationary point mu1 |U|^2 = mu2 sum |A_t|^2; starting there makes the curvature below meaningful.
