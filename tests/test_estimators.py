@@ -398,23 +398,26 @@ def test_local_elm_is_scikit_learn_s_ridge_on_each_task_s_hidden_features(kind, 
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize(("solver", "tol"), [(MTLELM, 1e-7), (DMTLELM, 1e-7), (FODMTLELM, 1e-4)])
 def test_shared_models_are_stationary_points_of_the_paper_s_objective(solver, tol, fit_intercept):
-    """Equation (6) on hidden features by hand: raw without an intercept, less each task's own means with one."""
+    """Equation (6) by hand: raw without an intercept; with one, less each task's means and on a common scale."""
     X, Y, tasks = regression(n_outputs=2)
     chosen = solver(rank=3, mu1=0.7, mu2=0.4, tol=tol, max_iter=100_000)
     model = MultiTaskELMRegressor(n_hidden=8, solver=chosen, fit_intercept=fit_intercept, random_state=0)
     model.fit(X, Y, tasks)
     U = model.U_ if model.U_.ndim == 2 else model.U_.mean(axis=0)
+    within = sum(np.sum((Y[tasks == t] - Y[tasks == t].mean(axis=0)) ** 2, axis=0) for t in TASKS)
+    scale = np.sqrt(within / len(Y)) if fit_intercept else np.ones(2)
+    np.testing.assert_allclose(model.target_scale_, scale)
     H, slope_in_U, pull = by_hand(model, X), 0.7 * U, 0.0
     for t in TASKS:
-        H_t, T_t = H[tasks == t], Y[tasks == t]
+        H_t, T_t = H[tasks == t], Y[tasks == t] / scale
         h_mean, t_mean = (H_t.mean(axis=0), T_t.mean(axis=0)) if fit_intercept else (0.0, 0.0)
-        A = model.A_[t]
+        A = model.A_[t] / scale
         residual = (H_t - h_mean) @ U @ A - (T_t - t_mean)
         slope_in_U = slope_in_U + (H_t - h_mean).T @ residual @ A.T
         pull += np.linalg.norm((H_t - h_mean).T @ T_t @ A.T)
         slope_in_A = U.T @ (H_t - h_mean).T @ residual + 0.4 * A
         assert np.linalg.norm(slope_in_A) < 10 * tol * np.linalg.norm(U.T @ (H_t - h_mean).T @ T_t)
-        expected = (H - h_mean) @ U @ A + t_mean
+        expected = ((H - h_mean) @ U @ A + t_mean) * scale
         np.testing.assert_allclose(model.predict(X, [t] * len(X)), expected, atol=100 * tol * np.abs(expected).max())
     assert np.linalg.norm(slope_in_U) < 10 * tol * pull
 
@@ -691,9 +694,10 @@ def test_the_history_s_last_row_is_the_objective_and_the_disagreement_of_the_mod
     for k, t in enumerate(TASKS):
         mine = tasks == t
         targets = indicator(y[mine], model.task_classes_[t]) if kind == "classification" else y[mine][:, None]
-        H_t, T_t = H[mine] - H[mine].mean(axis=0), targets - targets.mean(axis=0)
-        total += 0.5 * np.sum((H_t @ U[k] @ model.A_[t] - T_t) ** 2)
-        total += 0.5 / 4 * np.sum(U[k] ** 2) + 0.5 * np.sum(model.A_[t] ** 2)
+        scale = model.target_scale_ if kind == "regression" else 1.0
+        H_t, T_t, A_t = H[mine] - H[mine].mean(axis=0), (targets - targets.mean(axis=0)) / scale, model.A_[t] / scale
+        total += 0.5 * np.sum((H_t @ U[k] @ A_t - T_t) ** 2)
+        total += 0.5 / 4 * np.sum(U[k] ** 2) + 0.5 * np.sum(A_t**2)
     assert history["objective"].iloc[-1] == pytest.approx(total, rel=1e-9)
     mean = U.mean(axis=0)
     gap = np.sqrt(np.mean(np.sum((U - mean) ** 2, axis=(1, 2)))) / np.linalg.norm(mean)
@@ -779,3 +783,19 @@ def test_a_fit_that_is_interrupted_keeps_what_it_has(kind):
     with pytest.warns(ConvergenceWarning):
         limited.fit(X, y, tasks)
     assert_same(everything(model, X, tasks), everything(limited, X, tasks))
+
+
+@pytest.mark.parametrize("solver", NAMES)
+@pytest.mark.parametrize("factor", [1e-3, 1e5])
+def test_predictions_scale_with_the_targets_output_by_output(solver, factor):
+    X, Y, tasks = regression(n_outputs=2)
+    model = MultiTaskELMRegressor(n_hidden=20, solver=solver, random_state=0)
+    units = np.array([factor, 1.0])
+    before, after = (clone(model).fit(X, targets, tasks).predict(X, tasks) for targets in (Y, Y * units))
+    np.testing.assert_allclose(after, before * units, rtol=1e-6, atol=1e-9 * factor)
+
+
+def test_a_solver_given_by_name_takes_parameters_in_a_search():
+    model = MultiTaskELMRegressor(solver="mtl-elm").set_params(solver__rank=3, solver__mu1=0.5)
+    assert (model.solver.rank, model.solver.mu1) == (3, 0.5)
+    assert MultiTaskELMRegressor().set_params(solver="local-elm").solver == "local-elm"

@@ -120,6 +120,17 @@ class _MultiTaskELM(BaseEstimator):  # type: ignore[misc]  # scikit-learn is unt
         U = result.state.U
         return U if U is None or U.ndim == 2 else U[k]
 
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; ``solver__rank`` and the like also when the solver was given by its short name."""
+        if (
+            isinstance(self.solver, str)
+            and "solver" not in params
+            and any(key.startswith("solver__") for key in params)
+        ):
+            self.solver = make_solver(self.solver)
+        super().set_params(**params)
+        return self
+
     def _seed(self) -> int:
         """Return an integer ``random_state`` as it is: sites that agree on it share the hidden layer."""
         if isinstance(self.random_state, (int, np.integer)) and not isinstance(self.random_state, bool):
@@ -363,8 +374,10 @@ class MultiTaskELMClassifier(ClassifierMixin, _MultiTaskELM):  # type: ignore[mi
 class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, _MultiTaskELM):  # type: ignore[misc]
     """Predict numbers for rows of many related tasks, learned together.
 
-    The parameters and attributes are those of :class:`MultiTaskELMClassifier`, without the classes. The penalties act
-    on targets as they are given: bring them to a scale of one or so, or scale ``mu1`` and ``mu2`` with them.
+    The parameters and attributes are those of :class:`MultiTaskELMClassifier`, without the classes and with
+    ``target_scale_``: with ``fit_intercept``, each output is divided by its root mean square within tasks while
+    learning, so that predictions scale with the targets, and ``history_`` is in such units. Without it, as in the
+    paper, the penalties act on the targets as they are given.
 
     Examples
     --------
@@ -399,7 +412,12 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, _MultiTaskELM):  #
         X_checked, y_checked = self._read(X, y)
         groups = group_rows(tasks, len(X_checked))
         check_task_sizes(groups)
-        heads = self._fit(X_checked, groups, regression_targets(y_checked, groups))
+        targets = regression_targets(y_checked, groups)
+        scale = _common_scale(targets) if self.fit_intercept else np.ones(next(iter(targets.values())).shape[1])
+        self.target_scale_ = scale
+        heads = self._fit(X_checked, groups, {t: T / scale for t, T in targets.items()})
+        self.A_ = {t: A * scale for t, A in self.A_.items()}
+        heads = {t: replace(head, A=self.A_[t], t_mean=head.t_mean * scale) for t, head in heads.items()}
         self._remember(heads, y_checked.ndim)
         return self
 
@@ -415,6 +433,15 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, _MultiTaskELM):  #
     def score(self, X: ArrayLike, y: ArrayLike, tasks: object = None, sample_weight: ArrayLike | None = None) -> float:
         """Return the coefficient of determination over all rows."""
         return float(r2_score(y, self.predict(X, tasks), sample_weight=sample_weight))
+
+
+def _common_scale(targets: Mapping[Label, FloatArray]) -> FloatArray:
+    """Return the root mean square of each output about its tasks' means, one for outputs that never vary."""
+    n = sum(map(len, targets.values()))
+    with np.errstate(over="ignore"):
+        total = sum(np.sum((T - T.mean(axis=0)) ** 2, axis=0) for T in targets.values())
+    scale = np.sqrt(np.asarray(total) / n)
+    return np.where((scale > 0) & np.isfinite(scale), scale, 1.0)
 
 
 def load(path: str | os.PathLike[str]) -> MultiTaskELMClassifier | MultiTaskELMRegressor:

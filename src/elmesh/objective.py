@@ -78,6 +78,14 @@ class Margins:
         """Whether the theorem applies to this run."""
         return self.dual_step and bool(np.all(self.margin >= 0))
 
+    def __repr__(self) -> str:
+        met = int(np.sum(self.margin >= 0))
+        rule = "" if self.dual_step else "; gamma does not follow the theorem's rule"
+        return (
+            f"<the theorem {'applies' if self.hold else 'does not apply'}: {met} of {len(self.tau)} agents meet its "
+            f"condition on tau, smallest margin {self.margin.min():.4g}{rule}>"
+        )
+
 
 def theorem_margins(
     tau: FloatArray,

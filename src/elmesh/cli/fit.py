@@ -91,7 +91,9 @@ def fit(
     solver: Annotated[
         str, typer.Option(metavar="NAME", help="local-elm, mtl-elm, dmtl-elm or fo-dmtl-elm.")
     ] = "dmtl-elm",
-    rank: Annotated[int | None, typer.Option(help="Directions the tasks share.", show_default="by the data")] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="Directions the tasks share.", show_default="two for each column of the target")
+    ] = None,
     graph: Annotated[
         str | None,
         typer.Option(
@@ -178,6 +180,7 @@ def _summary(model: Any, schema: TableSchema, solver: str, rows: int) -> dict[st
         "rows": rows,
         "columns": schema.columns,
         "solver": solver,
+        "rank": None if model.U_ is None else int(model.U_.shape[-1]),
         "rounds": int(model.n_iter_),
         "bytes": int(history["bytes"].iloc[-1]) if len(history) else 0,
         "objective": float(history["objective"].iloc[-1]) if len(history) else None,
@@ -194,5 +197,6 @@ def _tell(output: Output, summary: dict[str, Any]) -> None:
     sent = f"{summary['bytes'] / 1e6:.3g} MB sent" if summary["bytes"] else "nothing sent"
     # The other ways to end come with a warning of their own.
     advice = f" {summary['advice']}" if summary["stop"] in ("CONVERGED", "DIRECT") else ""
-    output.say(f"{summary['solver']}: {summary['rounds']} rounds, {sent}.{advice}")
+    rank = "" if summary["rank"] is None else f" of rank {summary['rank']}"
+    output.say(f"{summary['solver']}{rank}: {summary['rounds']} rounds, {sent}.{advice}")
     output.say(f"Saved in {summary['model']}.")

@@ -39,6 +39,9 @@ class Stop(Enum):
     INTERRUPTED = "The fit was interrupted; the state after the last whole round is kept."
     DIRECT = "The method has no rounds; its solution is exact."
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.value}"
+
 
 @dataclass(frozen=True)
 class Progress:
