@@ -84,12 +84,13 @@ def plot(figures: dict[str, list[dict[str, float]]], path: Path) -> None:
         x = [row[name] for row in rows]
         axes.loglog(x, [row["agent_round_seconds"] * 1e6 for row in rows], "o-", color="#0072B2")
         axes.set_xlabel(LABELS[name])
-        axes.set_xticks(x, [f"{value:,}" for value in x])
-        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_ylabel("µs a round and agent", color="#0072B2")
         axes.set_ylim(10, 1e5)
         memory = axes.twinx()
         memory.loglog(x, [row["peak_bytes"] / 2**20 for row in rows], "s--", color="#D55E00", alpha=0.8)
         memory.set_ylabel("peak memory, MiB", color="#D55E00")
         memory.set_ylim(50, 2e4)
+        # The axes share x, and drawing on the second one chose its ticks anew.
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xticks(x, [f"{value:,}" for value in x])
     figure.savefig(path, dpi=110)

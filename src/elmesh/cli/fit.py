@@ -19,6 +19,7 @@ from elmesh.cli.console import (
     stop_on_interrupt,
 )
 from elmesh.errors import ElmeshError
+from elmesh.labels import count
 from elmesh.runtime import watch
 from elmesh.solvers import Solver, make_solver
 from elmesh.tables import FILE_TASK, Kind, TableSchema, fit_schema, infer_kind, read_data
@@ -193,10 +194,12 @@ def _tell(output: Output, summary: dict[str, Any]) -> None:
     classes = f" of {len(summary['classes'])} classes" if summary["classes"] is not None else ""
     output.say(f"{summary['kind'].capitalize()}{classes}: {summary['kind_reason']}.")
     tasks, columns = len(summary["tasks"]), len(summary["columns"])
-    output.say(f"{summary['rows']} rows of {tasks} tasks, {columns} columns once encoded.")
+    output.say(f"{count(summary['rows'], 'row')} of {count(tasks, 'task')}, {count(columns, 'column')} once encoded.")
+    if tasks == 1:
+        output.say("With one task there is nobody to learn with; --task names the column that tells sites apart.")
     sent = f"{summary['bytes'] / 1e6:.3g} MB sent" if summary["bytes"] else "nothing sent"
     # The other ways to end come with a warning of their own.
     advice = f" {summary['advice']}" if summary["stop"] in ("CONVERGED", "DIRECT") else ""
     rank = "" if summary["rank"] is None else f" of rank {summary['rank']}"
-    output.say(f"{summary['solver']}{rank}: {summary['rounds']} rounds, {sent}.{advice}")
+    output.say(f"{summary['solver']}{rank}: {count(summary['rounds'], 'round')}, {sent}.{advice}")
     output.say(f"Saved in {summary['model']}.")
