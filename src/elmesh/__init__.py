@@ -4,7 +4,9 @@ The methods are those of *Decentralized Multi-Task Learning Based on Extreme Lea
 """
 
 from elmesh.errors import ElmeshError
-from elmesh.estimators import MultiTaskELMClassifier, MultiTaskELMRegressor, load
+from elmesh.estimators.classifier import MultiTaskELMClassifier
+from elmesh.estimators.loading import load
+from elmesh.estimators.regressor import MultiTaskELMRegressor
 from elmesh.solvers import DMTLELM, FODMTLELM, MTLELM, LocalELM
 from elmesh.stacking import stack_tasks
 

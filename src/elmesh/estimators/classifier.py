@@ -1,0 +1,172 @@
+"""Classification: each task with its own classes, scores turned into probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+
+from elmesh.calibration import fit_temperature, probabilities
+from elmesh.errors import ElmeshError
+from elmesh.estimators.base import FloatArray, MultiTaskELM
+from elmesh.head import Head
+from elmesh.labels import row
+from elmesh.model import MultiTaskModel
+from elmesh.solvers import make_solver
+from elmesh.tasks import check_task_sizes, group_rows, one_hot
+
+__all__ = ["MultiTaskELMClassifier"]
+
+
+class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):  # type: ignore[misc]  # scikit-learn is untyped
+    r"""Classify rows of many related tasks, each with its own classes, learned together.
+
+    Parameters
+    ----------
+    n_hidden : int or None, default=300
+        Random hidden units, the same for every task. None: the inputs themselves.
+    activation : {"sigmoid", "tanh", "relu", "sine", "none"}, default="sigmoid"
+        Activation of the hidden units.
+    weight_scale : float, default=1.0
+        Hidden weights and biases are uniform in [-weight_scale, weight_scale). Inputs should be of size one or so.
+    solver : str or solver, default="dmtl-elm"
+        "local-elm", "mtl-elm", "dmtl-elm", "fo-dmtl-elm", or an object such as ``DMTLELM(rank=6, graph="star")``.
+    fit_intercept : bool, default=True
+        Each task takes its own means off its hidden features and targets and keeps them to itself. False is the
+        paper's.
+    random_state : int, RandomState or None, default=None
+        Seed of the hidden layer, of the start and of the "random" graph. An integer is the seed that other machines
+        need.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        All classes of all tasks.
+    task_classes_ : dict
+        Each task's classes.
+    tasks_ : ndarray
+        The tasks, sorted.
+    U_ : ndarray of shape (L, r) or (m, L, r)
+        The basis: one shared by all, or each agent's. None for Local ELM.
+    A_ : dict
+        Each task's private coefficients.
+    history_ : DataFrame
+        A row a round: ``round``, ``objective``, ``consensus_gap``, ``dual_residual``, ``bytes`` (cumulative, all
+        agents).
+    n_iter_, n_exchanges_ : int
+        Rounds of the method; rounds of messages, those of the start included.
+    stop_ : Stop
+        Why the fit ended; ``stop_.value`` says what to do about it.
+    graph_ : networkx.Graph or None
+        Who talked to whom.
+    conditions_ : Margins or None
+        By how much each agent meets the condition of its convergence theorem (sufficient, not necessary).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from elmesh import DMTLELM, MultiTaskELMClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(120, 4))
+    >>> y = np.where(X[:, 0] + X[:, 1] > 0, "high", "low")
+    >>> site = np.repeat(["north", "south", "west"], 40)
+    >>> model = MultiTaskELMClassifier(n_hidden=50, solver=DMTLELM(graph="star"), random_state=0)
+    >>> model.fit(X, y, tasks=site).score(X, y, tasks=site) > 0.95
+    True
+    >>> model.for_task("south").predict(X[40:42]).tolist() == y[40:42].tolist()
+    True
+    """
+
+    _kind = "classification"
+    __metadata_request__predict_proba: ClassVar = {"tasks": True}
+    __metadata_request__decision_function: ClassVar = {"tasks": True}
+
+    def fit(self, X: ArrayLike, y: ArrayLike, tasks: object = None) -> Self:
+        """Learn all tasks together.
+
+        Parameters
+        ----------
+        X : array or frame of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Class of each row.
+        tasks : array-like of shape (n_samples,), optional
+            Task of each row, as text or whole numbers. Without it all rows are one task.
+
+        Returns
+        -------
+        self
+        """
+        X_checked, y_checked = self._read(X, y)
+        labels = column_or_1d(y_checked, warn=True)
+        groups = group_rows(tasks, len(X_checked))
+        check_task_sizes(groups)
+        infinite = np.isinf(labels) if labels.dtype.kind == "f" else np.zeros(1, dtype=bool)
+        if infinite.any():
+            raise ElmeshError(f"y is infinite {row(int(np.argmax(infinite)))}; give a class or leave the row out.")
+        targets, classes = one_hot(labels, groups)
+        check_classification_targets(labels)
+        heads = self._fit(X_checked, groups, targets)
+        self.task_classes_ = classes
+        self.classes_ = np.unique(np.concatenate(list(classes.values())))
+        for t, head in heads.items():
+            H = self._layer(X_checked[groups[t]])
+            temperature = fit_temperature(H, head, targets[t], self._private_penalty(), self.fit_intercept)
+            heads[t] = replace(head, classes=classes[t], temperature=temperature)
+        self._remember(heads, 1)
+        return self
+
+    def _private_penalty(self) -> float:
+        """Return the ridge penalty that a task's own coefficients were fitted with."""
+        solver = make_solver(self.solver)
+        return float(getattr(solver, "mu2", getattr(solver, "mu", 0.0)))
+
+    def _per_class(
+        self, X: ArrayLike, tasks: object, fill: float, turn: Callable[[FloatArray, Head], FloatArray]
+    ) -> FloatArray:
+        groups, scores = self._scores(X, tasks)
+        table = np.full((sum(map(len, groups.values())), len(self.classes_)), fill)
+        for t, rows in groups.items():
+            head = self.model_.heads[t]
+            columns = np.searchsorted(self.classes_, self.task_classes_[t])
+            table[rows[:, None], columns] = turn(scores[t], head)
+        return table
+
+    def decision_function(self, X: ArrayLike, tasks: object = None) -> FloatArray:
+        """Return the score of each class, minus infinity for classes the row's task does not have.
+
+        With two classes in all, one column: the score of the second less that of the first.
+        """
+        table = self._per_class(X, tasks, -np.inf, lambda scores, _: scores)
+        return table[:, 1] - table[:, 0] if len(self.classes_) == 2 else table
+
+    def predict(self, X: ArrayLike, tasks: object = None) -> NDArray[Any]:
+        """Return the class with the highest score among the classes of the row's task."""
+        table = self._per_class(X, tasks, -np.inf, lambda scores, _: scores)
+        winners: NDArray[Any] = self.classes_[np.argmax(table, axis=1)]
+        return winners
+
+    def predict_proba(self, X: ArrayLike, tasks: object = None) -> FloatArray:
+        """Return class probabilities; zero for classes the row's task does not have.
+
+        They are a softmax of the scores over one temperature a task, so they rise and fall with the scores. The
+        temperature minimises the log loss of the training rows, each scored by coefficients that were fitted without it
+        (the exact leave-one-out of a ridge regression on the shared features), which keeps small tasks from being sure.
+        """
+        return self._per_class(X, tasks, 0.0, lambda scores, head: probabilities(scores, head.temperature))
+
+    def score(self, X: ArrayLike, y: ArrayLike, tasks: object = None, sample_weight: ArrayLike | None = None) -> float:
+        """Return the share of rows classified correctly."""
+        return float(accuracy_score(y, self.predict(X, tasks), sample_weight=sample_weight))
+
+    def _adopt(self, model: MultiTaskModel, n_features: int, extra: dict[str, Any]) -> None:
+        super()._adopt(model, n_features, extra)
+        self.task_classes_ = {t: head.classes for t, head in model.heads.items() if head.classes is not None}
+        self.classes_ = np.unique(np.concatenate(list(self.task_classes_.values())))
