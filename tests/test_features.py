@@ -106,9 +106,9 @@ def test_weights_lie_in_the_half_open_interval_of_the_scale(scale, seed):
 
 
 def test_the_global_random_state_plays_no_part():
-    np.random.seed(1)  # noqa: NPY002
+    np.random.seed(1)  # noqa: NPY002  (the legacy state is what must not matter)
     W_before = HiddenLayer(3, 4).weights[0]
-    np.random.seed(2)  # noqa: NPY002
+    np.random.seed(2)  # noqa: NPY002  (as above)
     np.testing.assert_array_equal(W_before, HiddenLayer(3, 4).weights[0])
 
 

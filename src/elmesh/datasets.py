@@ -339,5 +339,5 @@ def _store(path: Path, data: dict[str, NDArray[Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}.part")
     with part.open("wb") as file:
-        np.savez_compressed(file, **data)  # type: ignore[arg-type]
+        np.savez_compressed(file, allow_pickle=False, **data)
     part.replace(path)

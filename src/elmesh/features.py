@@ -206,11 +206,12 @@ def _whole(name: str, value: object, least: int, otherwise: str = "") -> int:
 
 def _positive(name: str, value: object) -> float:
     """Read a finite number above zero."""
-    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    try:
-        number = float(value) if is_number else math.nan  # type: ignore[arg-type]
-    except OverflowError:
-        number = math.inf
+    number = math.nan
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
     if not (math.isfinite(number) and number > 0):
         raise ElmeshError(f"{name} is {value!r}; it must be a finite number above 0.")
     return number

@@ -3,57 +3,16 @@
 from __future__ import annotations
 
 import json
-import platform
-import time
-import warnings
-from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated
 
 import typer
-from sklearn.exceptions import ConvergenceWarning
 
-import elmesh
-from elmesh import DMTLELM, FODMTLELM, MTLELM, LocalELM, MultiTaskELMClassifier
 from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, check_writable
-from elmesh.datasets import TaskSplit, load_digits_tasks
 from elmesh.errors import ElmeshError
 from elmesh.graph import make_topology
-from elmesh.runtime import Stop, watch
-from elmesh.solvers import Solver
-
-if TYPE_CHECKING:
-    from elmesh.report import Comparison, Method
 
 __all__ = ["demo"]
-
-SITES = 10
-CLASSES = 3
-# As many rows to learn from as in the paper, and as many to test with as the bundled digits then leave.
-TRAIN_ROWS = 90
-TEST_ROWS = 81
-RANK = 6
-ALONE, POOLED, TOGETHER, FIRST_ORDER = "Local ELM", "MTL-ELM", "DMTL-ELM", "FO-DMTL-ELM"
-# The default of every solver.
-PENALTY = 1.0
-# More than the default: with its smaller steps the first-order method takes its time.
-FIRST_ORDER_ROUNDS = 2000
-
-STORY = (
-    f"{SITES} sites each hold {TRAIN_ROWS} pictures of handwritten digits, of {CLASSES} kinds out of ten, and learn to "
-    f"tell their kinds apart. No picture is at two sites, and {TEST_ROWS} more a site are kept for the test. What a "
-    "site gets is drawn at random several times over; errors are means over these draws. "
-    "The sites run side by side on this machine; the bytes are those of the messages they exchange."
-)
-
-
-class _Entry(NamedTuple):
-    name: str
-    solver: Solver
-    meaning: str
-    colour: str = "muted"
-    dash: str = "-"
 
 
 def demo(
@@ -75,18 +34,20 @@ def demo(
     home, neighbours exchange what is shared) on digits that come with scikit-learn. Prints a table and writes
     report.html, overview.png and results.json.
     """
-    # Drawing takes longer to import than the other commands take to run.
-    from elmesh.report import overview, page_of, render  # noqa: PLC0415
+    from elmesh.cli import digits  # noqa: PLC0415  (it draws, which takes seconds to import; no other command does)
+    from elmesh.report import overview, page_of, render  # noqa: PLC0415  (as above)
 
     output = Output(as_json, quiet)
     check_writable(out, force)
     if out.exists() and not out.is_dir():
         raise ElmeshError(f"{out} is a file; choose another name for the folder.")
-    split = _draw(seed)
+    split = digits.draw(seed)
     make_topology(graph, sorted(set(split.tasks_train)), seed)  # a wrong name is told before the work, not after
 
     with output.warnings_as_notes():
-        comparison = _compare([split, *map(_draw, range(seed + 1, seed + draws))], output, seed, hidden, graph)
+        comparison = digits.compare(
+            [split, *map(digits.draw, range(seed + 1, seed + draws))], output, seed, hidden, graph
+        )
     files = {name: out / name for name in ("report.html", "overview.png", "results.json")}
     out.mkdir(parents=True, exist_ok=True)
     files["report.html"].write_text(render(page_of(comparison)), encoding="utf-8")
@@ -104,122 +65,3 @@ def demo(
     output.say(comparison.traffic())
     output.say(f"Open {files['report.html']} in a browser.")
     output.result({"command": "demo", **results, "files": list(map(str, files.values()))})
-
-
-def _draw(seed: int) -> TaskSplit:
-    return load_digits_tasks(n_tasks=SITES, classes=CLASSES, n_train=TRAIN_ROWS, n_test=TEST_ROWS, pca=None, seed=seed)
-
-
-def _entries(graph: str) -> Iterator[_Entry]:
-    shared: dict[str, Any] = {"rank": RANK, "mu1": PENALTY, "mu2": PENALTY}
-    yield _Entry(
-        ALONE,
-        LocalELM(mu=PENALTY),
-        "Every site learns alone from its own rows and hears nothing of the others. It is what the other three have "
-        "to beat.",
-    )
-    yield _Entry(
-        POOLED,
-        MTLELM(**shared),
-        "All data are brought to one place, which fits one shared layer U and, for every site, weights A of its own. "
-        "It is what the sites want to avoid, and the level that the next two should reach.",
-        "green",
-        ":",
-    )
-    yield _Entry(
-        TOGETHER,
-        DMTLELM(**shared, graph=graph),
-        "Every site keeps its rows and its A, holds a copy of U, and sends that copy to its neighbours each round "
-        "until the copies agree. In each round it solves for its U exactly.",
-        "blue",
-    )
-    yield _Entry(
-        FIRST_ORDER,
-        FODMTLELM(**shared, graph=graph, max_iter=FIRST_ORDER_ROUNDS),
-        "The same exchange, but in each round a site takes one step down the gradient for its U instead of solving "
-        "for it. It trades a simpler round for a smaller step.",
-        "orange",
-        "--",
-    )
-
-
-def _compare(splits: Sequence[TaskSplit], output: Output, seed: int, hidden: int, graph: str) -> Comparison:
-    from elmesh.report import Comparison  # noqa: PLC0415
-
-    methods: list[Method] = []
-    means: dict[str, list[float]] = {}
-    for entry in _entries(graph):
-        errors = []
-        for k, split in enumerate(splits):
-            words = f"{entry.name:<11}" + (f" draw {k + 1} of {len(splits)}" if len(splits) > 1 else "")
-            model: Any = MultiTaskELMClassifier(hidden, solver=entry.solver, random_state=seed + k)
-            with output.progress(words) as show, watch(show), warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # it would not say which method; the note does
-                began = time.perf_counter()
-                model.fit(split.X_train, split.y_train, tasks=split.tasks_train)
-                seconds = time.perf_counter() - began
-            errors.append(_errors(model, split))
-            if k == 0 and model.stop_ not in (Stop.CONVERGED, Stop.DIRECT):
-                output.note(f"{entry.name}, after {model.n_iter_} rounds: {model.stop_.value}")
-            if k == 0:
-                first, took = model, seconds
-        means[entry.name] = [sum(draw.values()) / len(draw) for draw in errors]
-        averaged = {site: sum(draw[site] for draw in errors) / len(errors) for site in errors[0]}
-        methods.append(_method(entry, first, averaged, took))
-        if entry.name == TOGETHER:
-            network, shape = first.graph_, first.U_.shape[-2:]
-    return Comparison(
-        story=STORY,
-        methods=methods,
-        alone=ALONE,
-        together=TOGETHER,
-        pooled=POOLED,
-        graph=network,
-        shape=shape,
-        test_rows=TEST_ROWS * len(splits),
-        draws=list(zip(means[ALONE], means[TOGETHER], strict=True)),
-        settings={
-            "Data": "digits of scikit-learn, 8 × 8 pixels in [0, 1], no PCA",
-            "Sites": f"{SITES}, with {CLASSES} classes, {TRAIN_ROWS} training and {TEST_ROWS} test rows each",
-            "Draws": f"{len(splits)}, from seed {seed} on",
-            "Graph": graph,
-            "Hidden units": f"{hidden}, sigmoid",
-            "Rank of U": str(shape[1]),
-            "Penalties": f"mu = {PENALTY:g} ({ALONE}), mu1 = mu2 = {PENALTY:g} (the others)",
-            "Most rounds": f"{FIRST_ORDER_ROUNDS:,} ({FIRST_ORDER})",
-            "Everything else": "the defaults",
-        },
-        versions={
-            "elmesh": elmesh.__version__,
-            "Python": platform.python_version(),
-            **{name: version(name) for name in ("numpy", "scipy", "scikit-learn", "networkx", "matplotlib")},
-            "System": f"{platform.system()} {platform.machine()}",
-        },
-    )
-
-
-def _errors(model: Any, split: TaskSplit) -> dict[str, float]:
-    """Return each site's test error in per cent."""
-    wrong = model.predict(split.X_test, tasks=split.tasks_test) != split.y_test
-    return {str(task): 100.0 * float(wrong[split.tasks_test == task].mean()) for task in model.tasks_}
-
-
-def _method(entry: _Entry, model: Any, errors: dict[str, float], seconds: float) -> Method:
-    from elmesh.report import Method  # noqa: PLC0415
-
-    history = model.history_
-    return Method(
-        name=entry.name,
-        meaning=entry.meaning,
-        errors=errors,
-        seconds=seconds,
-        rounds=int(model.n_iter_),
-        exchanges=int(model.n_exchanges_),
-        bytes=int(history["bytes"].iloc[-1]) if len(history) else 0,
-        ending=model.stop_.name,
-        advice=model.stop_.value,
-        history=history[["round", "objective", "consensus_gap", "bytes"]],
-        pooled=entry.name == POOLED,
-        colour=entry.colour,
-        dash=entry.dash,
-    )

@@ -38,7 +38,7 @@ Label = str | int
 _LARGEST = 1e75
 
 
-class MultiTaskELM(BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+class MultiTaskELM(BaseEstimator):
     """What the classifier and the regressor share."""
 
     # With metadata routing switched on, `tasks` goes wherever it is needed without further requests.

@@ -25,7 +25,7 @@ from elmesh.tasks import check_task_sizes, group_rows, one_hot
 __all__ = ["MultiTaskELMClassifier"]
 
 
-class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):  # type: ignore[misc]  # scikit-learn is untyped
+class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
     r"""Classify rows of many related tasks, each with its own classes, learned together.
 
     Parameters

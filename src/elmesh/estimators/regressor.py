@@ -17,7 +17,7 @@ from elmesh.tasks import check_task_sizes, group_rows, regression_targets
 __all__ = ["MultiTaskELMRegressor"]
 
 
-class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):  # type: ignore[misc]  # scikit-learn is untyped
+class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
     """Predict numbers for rows of many related tasks, learned together.
 
     The parameters and attributes are those of :class:`MultiTaskELMClassifier`, without the classes and with

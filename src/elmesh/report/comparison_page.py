@@ -11,6 +11,7 @@ from functools import partial
 import matplotlib.figure
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from elmesh.report.comparison import Comparison, Method, megabytes
 from elmesh.report.figures import (
@@ -73,8 +74,8 @@ def overview(comparison: Comparison) -> matplotlib.figure.Figure:
         1600 pixels wide at its own resolution.
     """
     size = (14.4, max(6.6, 2.0 + 0.26 * len(comparison.change)))
-    fig = matplotlib.figure.Figure(size, 1600 / size[0], layout="constrained", facecolor=COLOURS["surface"])
-    fig.get_layout_engine().set(w_pad=0.16, h_pad=0.12)  # type: ignore[union-attr, call-arg]
+    layout = ConstrainedLayoutEngine(w_pad=0.16, h_pad=0.12)
+    fig = matplotlib.figure.Figure(size, 1600 / size[0], layout=layout, facecolor=COLOURS["surface"])
     headline = comparison.headline()
     fig.suptitle(headline, x=0.014, ha="left", fontsize=TEXT + 6, fontweight="bold", color=COLOURS["ink"])
     left, middle, right = fig.subfigures(1, 3, width_ratios=[1.0, 1.0, 1.12], squeeze=False)[0]

@@ -298,7 +298,7 @@ def _name_ends(ax: Axes, names: Mapping[str, tuple[float, str]]) -> None:
     order = sorted(names, key=lambda name: names[name][0])
     pixels = ax.transData.transform([(1.0, names[name][0]) for name in order])[:, 1]
     box = ax.get_window_extent()
-    step = 1.5 * TEXT / 72 * ax.get_figure(root=True).dpi / box.height  # type: ignore[union-attr]
+    step = 1.5 * TEXT / 72 * ax.figure.dpi / box.height
     even = step * np.arange(len(order))
     # Rising after even steps are taken off means no closer than a step: least squares under that condition.
     heights = isotonic_regression((pixels - box.y0) / box.height - even) + even

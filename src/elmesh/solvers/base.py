@@ -16,7 +16,7 @@ from elmesh.statistics import Task
 __all__ = ["SharedBasisSolver", "Solver", "check_choice", "check_count", "check_number"]
 
 
-class Solver(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn is untyped
+class Solver(BaseEstimator, ABC):
     """A method, with its parameters. It says what to run; a runtime runs it."""
 
     @abstractmethod

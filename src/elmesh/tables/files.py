@@ -177,14 +177,13 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
 
 def _undecodable_line(path: Path) -> int:
-    number = 0
     with path.open("rb") as stream:
-        for number, line in enumerate(stream, 1):  # noqa: B007 - the number is what is looked for
+        for number, line in enumerate(stream, 1):
             try:
                 line.decode("utf-8")
             except UnicodeDecodeError:
-                break
-    return number
+                return number
+    return 1
 
 
 def _delimiter(stream: IO[str]) -> str:
