@@ -13,8 +13,21 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 import elmesh
-from elmesh import DMTLELM, FODMTLELM, MTLELM, ElmeshError, LocalELM, MultiTaskELMClassifier, MultiTaskELMRegressor
+from elmesh import (
+    DGSP,
+    DMTLELM,
+    DNSP,
+    FODMTLELM,
+    GOMTL,
+    MTFL,
+    MTLELM,
+    ElmeshError,
+    LocalELM,
+    MultiTaskELMClassifier,
+    MultiTaskELMRegressor,
+)
 from elmesh.errors import RankWarning
+from elmesh.solvers import SOLVERS
 
 TASKS = np.repeat(["leeds", "ripon", "york"], 10)
 X = np.random.default_rng(0).normal(size=(30, 3))
@@ -218,7 +231,7 @@ def test_labels_that_cannot_name_tasks_are_refused(tasks, told):
 @pytest.mark.parametrize(
     ("parameters", "told"),
     [
-        ({"solver": "dmtl"}, "The solver 'dmtl' is unknown; use one of local-elm, mtl-elm, dmtl-elm, fo-dmtl-elm"),
+        ({"solver": "dmtl"}, f"The solver 'dmtl' is unknown; use one of {', '.join(SOLVERS)}"),
         ({"solver": None}, r"solver must be a name \(local-elm, .*\) or a solver such as DMTLELM\(\), not NoneType"),
         ({"solver": DMTLELM}, r"solver such as DMTLELM\(\), not"),
         ({"n_hidden": 0}, "n_hidden is 0; it must be a whole number of at least 1; or None for no hidden layer"),
@@ -233,6 +246,10 @@ def test_labels_that_cannot_name_tasks_are_refused(tasks, told):
         ({"solver": DMTLELM(mu1=np.nan)}, "mu1 must be a finite number, more than zero; got nan"),
         ({"solver": DMTLELM(max_iter=0)}, "max_iter must be a whole number of at least 1; got 0"),
         ({"solver": DMTLELM(tau=[1.0, 2.0])}, "has 2 values, but there are 3 agents"),
+        ({"solver": MTFL(eps=0.0)}, "eps must be a finite number, more than zero; got 0.0"),
+        ({"solver": GOMTL(init="ones")}, "init must be one of spectral, random; got 'ones'"),
+        ({"solver": DGSP(rank=0)}, "rank must be a whole number of at least 1; got 0"),
+        ({"solver": DNSP(mu=-1.0)}, "mu must be a finite number, more than zero; got -1.0"),
     ],
 )
 def test_a_parameter_out_of_range_is_named_with_what_is_allowed(kind, parameters, told):
@@ -240,7 +257,7 @@ def test_a_parameter_out_of_range_is_named_with_what_is_allowed(kind, parameters
         fit(kind, **parameters)
 
 
-@pytest.mark.parametrize("solver", [MTLELM, DMTLELM, FODMTLELM])
+@pytest.mark.parametrize("solver", [MTLELM, DMTLELM, FODMTLELM, GOMTL, DNSP])
 @pytest.mark.parametrize(("kind", "usable"), [("regression", 3), ("classification", 3)])
 def test_a_rank_above_what_the_data_allow_warns_and_names_the_usable_one(solver, kind, usable):
     """Three tasks of one target column, or of two classes that are one less the other: three directions."""
@@ -388,7 +405,7 @@ def test_a_sound_folder_of_an_estimator_that_is_not_ours_is_refused(models, tmp_
         elmesh.load(tmp_path / "model")
 
 
-@pytest.mark.parametrize("solver", ["local-elm", "mtl-elm", "dmtl-elm", "fo-dmtl-elm"])
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize(("inputs", "outputs"), [(1e200, 1.0), (1.0, 1e200)])
 def test_numbers_too_large_to_square_are_refused_in_the_users_words(solver, inputs, outputs):
     X = np.random.default_rng(0).normal(size=(20, 3))

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import log_softmax
+from sklearn.linear_model import Lasso
 
-from elmesh import DMTLELM, MTLELM, LocalELM, MultiTaskELMClassifier
-from elmesh.calibration import fit_temperature, leave_one_out_scores, probabilities
+from elmesh import DGSP, DMTLELM, DNSP, GOMTL, MTFL, MTLELM, LocalELM, MultiTaskELMClassifier
+from elmesh.calibration import fit_temperature, leave_one_out_lasso, leave_one_out_scores, probabilities
 from elmesh.head import Head
 from elmesh.tasks import group_rows, one_hot
 
@@ -28,6 +29,24 @@ def refit_without_each_row(H, T, penalty, intercept):
         A = ridge(H[rest] - h_mean, T[rest] - t_mean, penalty)
         scores[i] = (H[i] - h_mean) @ A + t_mean
     return scores
+
+
+def lasso(Z, T, penalty, intercept):
+    """The Lasso with its penalty on the sum of squares, output by output; scikit-learn's is on their mean."""
+    model = Lasso(alpha=penalty / len(Z), fit_intercept=intercept, tol=1e-12, max_iter=100_000).fit(Z, T)
+    return model.coef_.T, model.intercept_
+
+
+def refit_lasso_without_each_row(Z, T, penalty, intercept):
+    """Score every row by a Lasso that never saw it, and say where that uses the same features as with the row."""
+    A, _ = lasso(Z, T, penalty, intercept)
+    scores, same = np.empty_like(T), np.empty(T.shape, dtype=bool)
+    for i in range(len(Z)):
+        rest = np.arange(len(Z)) != i
+        A_rest, constant = lasso(Z[rest], T[rest], penalty, intercept)
+        scores[i] = Z[i] @ A_rest + constant
+        same[i] = (np.sign(A_rest) == np.sign(A)).all(axis=0)
+    return scores, same
 
 
 def problem(seed, n, width, n_classes=3, signal=1.0):
@@ -81,6 +100,38 @@ def test_a_row_that_alone_decides_its_own_score_is_scored_by_a_finite_number():
     assert np.isfinite(leave_one_out_scores(H, head.scores(H), T, 1e-12, intercept=False)).all()
 
 
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("penalty", [0.3, 3.0])
+def test_of_a_lasso_they_are_a_refit_s_wherever_that_uses_the_same_features(penalty, intercept):
+    held, apart, naive = [], [], []
+    for seed in range(10):
+        Z, T = problem(seed, 30, 6)
+        Z = Z - Z.mean(axis=0) if intercept else Z
+        A, constant = lasso(Z, T, penalty, intercept)
+        scores = leave_one_out_lasso(Z, A, Z @ A + constant, T, intercept)
+        expected, same = refit_lasso_without_each_row(Z, T, penalty, intercept)
+        np.testing.assert_allclose(scores[same], expected[same], atol=1e-5)
+        held.append(same.mean())
+        apart.append(np.mean((scores - expected) ** 2))
+        naive.append(np.mean((Z @ A + constant - expected) ** 2))
+    assert np.mean(held) > 0.6
+    # And over all rows they are far nearer to it than the scores with the row are.
+    assert np.mean(apart) < 0.15 * np.mean(naive)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_a_lasso_that_uses_no_feature_or_ones_that_depend_on_each_other_is_scored_all_the_same(intercept):
+    Z, T = problem(0, 12, 3)
+    Z = Z - Z.mean(axis=0)
+    mean = T.mean(axis=0) if intercept else np.zeros(3)
+    scores = leave_one_out_lasso(Z, np.zeros((3, 3)), np.tile(mean, (12, 1)), T, intercept)
+    rest = (T.sum(axis=0) - T) / 11 if intercept else np.zeros_like(T)
+    np.testing.assert_allclose(scores, rest, atol=1e-12)
+    A, constant = lasso(Z, T, 0.1, intercept)
+    doubled = leave_one_out_lasso(np.hstack([Z, Z]), np.vstack([A, A]) / 2, Z @ A + constant, T, intercept)
+    np.testing.assert_allclose(doubled, leave_one_out_lasso(Z, A, Z @ A + constant, T, intercept), atol=1e-9)
+
+
 # -------------------------------------------------------------------------------------------------------- temperature
 
 
@@ -131,6 +182,9 @@ def test_leaving_rows_out_gives_better_probabilities_of_new_rows_than_the_traini
     [
         (LocalELM(mu=0.3), 1e-6),
         (MTLELM(rank=3, mu2=0.3), 1e-6),
+        (MTFL(mu=0.3), 1e-6),
+        (DGSP(rank=3, mu=0.3), 1e-6),
+        (DNSP(rank=3, mu=0.3), 1e-6),
         (DMTLELM(rank=3, mu2=0.3, tol=1e-6, max_iter=10_000), 1e-6),
         # Stopped earlier, A is the refit's only about, and so is what leaving a row out would give.
         (DMTLELM(rank=3, mu2=0.3), 1e-3),
@@ -151,6 +205,24 @@ def test_every_solver_s_temperature_rests_on_refits_of_the_private_coefficients(
         scores = refit_without_each_row(features, targets[task], 0.3, fit_intercept)
         losses = [log_loss(scores, targets[task], t) for t in np.geomspace(1e-2, 1e1, 2001)]
         assert log_loss(scores, targets[task], head.temperature) == pytest.approx(min(losses), abs=within)
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_the_temperature_of_sparse_codes_rests_on_refits_of_them(fit_intercept):
+    """As above, with a Lasso: near the best temperature, for leaving out a row may change what a code uses."""
+    rng = np.random.default_rng(0)
+    tasks = np.repeat(["a", "b", "c"], [15, 20, 40])
+    X = rng.normal(size=(75, 4))
+    y = np.argmax(X[:, :3] + 0.5 * rng.normal(size=(75, 3)), axis=1)
+    solver = GOMTL(rank=3, mu2=0.3)
+    model = MultiTaskELMClassifier(n_hidden=12, solver=solver, fit_intercept=fit_intercept, random_state=0)
+    model.fit(X, y, tasks=tasks)
+    targets, _ = one_hot(y, group_rows(tasks, len(y)))
+    for task, head in model.model_.heads.items():
+        Z, T = model.model_.layer(X[tasks == task]) @ head.U, targets[task]
+        scores, _ = refit_lasso_without_each_row(Z, T, 0.3, fit_intercept)
+        losses = [log_loss(scores, T, t) for t in np.geomspace(1e-2, 1e1, 2001)]
+        assert log_loss(scores, T, head.temperature) == pytest.approx(min(losses), abs=5e-3)
 
 
 # ------------------------------------------------------------------------------------------------------ probabilities

@@ -25,6 +25,7 @@ from elmesh.cli import app, main
 from elmesh.cli.console import Output, stop_on_interrupt
 from elmesh.cli.fit import weight_scale
 from elmesh.features import HiddenLayer
+from elmesh.solvers import SOLVERS
 from elmesh.tables import TableSchema, read_table
 
 QUICK = ["--hidden", "20", "--max-iter", "300", "--tol", "0.05"]
@@ -124,6 +125,26 @@ def test_options_reach_the_solver(folder, tmp_path):
     no_rounds = [arg for arg in args if arg not in QUICK]
     data = json.loads(worked(*no_rounds, tmp_path / "b", "--solver", "local-elm", "--mu", 2, "--json").stdout)
     assert (data["stop"], data["bytes"], data["objective"]) == ("DIRECT", 0, None)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("target", ["outcome", "days"])
+def test_every_solver_can_be_named(folder, tmp_path, name, target):
+    args = ["--task", "site", "--target", target, "--hidden", 20, "--solver", name, "--mu", 2]
+    result = worked("fit", folder / "train.csv", *args, "--out", tmp_path / "m", "--json")
+    data = json.loads(result.stdout)
+    assert (data["solver"], data["notes"], result.stderr) == (name, [], "")
+    assert (data["rank"] is None) == (name in ("local-elm", "mtfl"))
+    model = elmesh.load(tmp_path / "m")
+    assert type(model.solver) is SOLVERS[name]
+    given = {key: value for key, value in model.solver.get_params().items() if key in ("mu", "mu1", "mu2")}
+    assert set(given.values()) == {2}
+    worked("evaluate", tmp_path / "m", folder / "test.csv", "--quiet")
+
+
+def test_the_help_names_every_solver():
+    text = re.sub(r"[\s│]+", " ", worked("fit", "--help").stdout)
+    assert f"One of {', '.join(SOLVERS)}." in text
 
 
 def test_the_same_seed_gives_the_same_model(folder, tmp_path):
@@ -335,6 +356,13 @@ def failed(result: Result) -> str:
         (["--task", "site", "--target", "outcome", "--mu", "-1"], "mu"),
         (["--task", "site", "--target", "outcome", "--solver", "local-elm", "--rank", "2"], "--rank has no meaning"),
         (["--task", "site", "--target", "outcome", "--solver", "mtl-elm", "--graph", "ring"], "--graph has no meaning"),
+        (
+            ["--task", "site", "--target", "outcome", "--solver", "mtfl", "--rank", "2"],
+            "--rank has no meaning for mtfl",
+        ),
+        (["--task", "site", "--target", "outcome", "--solver", "go-mtl", "--graph", "ring"], "--graph has no meaning"),
+        (["--task", "site", "--target", "outcome", "--solver", "dgsp", "--graph", "star"], "--graph has no meaning"),
+        (["--task", "site", "--target", "outcome", "--solver", "dnsp", "--max-iter", "3"], "--max-iter has no meaning"),
     ],
 )
 def test_a_bad_request_to_fit_is_one_sentence_and_no_model(folder, tmp_path, options, message):

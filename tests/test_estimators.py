@@ -20,12 +20,32 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import elmesh
-from elmesh import DMTLELM, FODMTLELM, MTLELM, LocalELM, MultiTaskELMClassifier, MultiTaskELMRegressor
+from elmesh import (
+    DGSP,
+    DMTLELM,
+    DNSP,
+    FODMTLELM,
+    GOMTL,
+    MTFL,
+    MTLELM,
+    LocalELM,
+    MultiTaskELMClassifier,
+    MultiTaskELMRegressor,
+)
 from elmesh.features import HiddenLayer
 from elmesh.objective import Margins
 from elmesh.runtime import Stop, watch
 
-NAMES = {"local-elm": LocalELM, "mtl-elm": MTLELM, "dmtl-elm": DMTLELM, "fo-dmtl-elm": FODMTLELM}
+NAMES = {
+    "local-elm": LocalELM,
+    "mtl-elm": MTLELM,
+    "dmtl-elm": DMTLELM,
+    "fo-dmtl-elm": FODMTLELM,
+    "mtfl": MTFL,
+    "go-mtl": GOMTL,
+    "dgsp": DGSP,
+    "dnsp": DNSP,
+}
 TASKS = ("harrogate", "knaresborough", "pontefract", "wetherby")
 SIZES = (18, 25, 12, 30)
 CLASSES = ("ash", "beech", "cedar", "dogwood")
@@ -108,6 +128,9 @@ def indicator(y, classes):
         MultiTaskELMRegressor(),
         MultiTaskELMClassifier(n_hidden=None, solver=MTLELM()),
         MultiTaskELMRegressor(n_hidden=20, activation="tanh", fit_intercept=False, solver="local-elm"),
+        MultiTaskELMRegressor(n_hidden=20, solver="mtfl"),
+        MultiTaskELMClassifier(n_hidden=20, solver="go-mtl"),
+        MultiTaskELMRegressor(n_hidden=None, solver="go-mtl"),
     ]
 )
 def test_scikit_learn_s_own_checks_pass(estimator, check):
@@ -458,6 +481,10 @@ def test_without_an_intercept_the_penalty_holds_back_a_shift():
         (LocalELM(), 1e-10),
         (MTLELM(rank=2, tol=1e-9, max_iter=20_000), 1e-7),
         (DMTLELM(rank=2, graph="complete", tol=1e-7, max_iter=50_000), 1e-4),
+        (MTFL(), 1e-8),
+        (GOMTL(rank=2, mu2=0.1, tol=1e-6, max_iter=20_000), 1e-4),
+        (DGSP(rank=2), 1e-8),
+        (DNSP(rank=2), 1e-8),
     ],
 )
 def test_tasks_under_other_names_and_rows_in_another_order_give_the_same_predictions(kind, solver, within):
@@ -629,6 +656,10 @@ def test_a_task_alone_predicts_exactly_as_in_the_whole_model(fitted, kind, solve
         MTLELM(rank=2),
         DMTLELM(rank=2, graph=nx.cycle_graph(list(TASKS)), zeta=[0.0625, 0.125, 0.25, 0.5]),
         FODMTLELM(rank=2),
+        MTFL(),
+        GOMTL(rank=2, mu2=0.1),
+        DGSP(rank=2),
+        DNSP(rank=2),
     ],
 )
 def test_the_folder_of_a_task_alone_holds_nothing_of_the_others(kind, solver, tmp_path):
@@ -672,8 +703,8 @@ def test_bases_and_coefficients_have_their_documented_shapes(fitted, kind):
             assert {t: A.shape for t, A in model.A_.items()} == {t: (25, d) for t, d in outputs.items()}
             continue
         rank = model.U_.shape[-1]
-        assert rank == min(2 * max(outputs.values()), 25)
-        assert model.U_.shape == ((25, rank) if solver == "mtl-elm" else (4, 25, rank))
+        assert rank == (25 if solver == "mtfl" else min(2 * max(outputs.values()), 25))
+        assert model.U_.shape == ((4, 25, rank) if solver in ("dmtl-elm", "fo-dmtl-elm") else (25, rank))
         assert {t: A.shape for t, A in model.A_.items()} == {t: (rank, d) for t, d in outputs.items()}
 
 
@@ -712,7 +743,7 @@ def test_bytes_are_cumulative_and_nothing_is_sent_where_there_is_no_network(fitt
         # A round is one block U to each neighbour: on a ring of four, eight messages of L x r doubles.
         np.testing.assert_array_equal(np.diff(sent), 8 * 8 * model.U_[0].size)
         assert model.n_exchanges_ > model.n_iter_
-    for solver in ("local-elm", "mtl-elm"):
+    for solver in ("local-elm", "mtl-elm", "mtfl", "go-mtl"):
         model = fitted("regression", solver)
         assert model.history_["bytes"].sum() == model.n_exchanges_ == 0
 
@@ -730,7 +761,7 @@ def test_decentralised_fits_say_whether_the_theorems_hold_agent_by_agent(fitted)
         assert isinstance(conditions, Margins)
         assert conditions.margin.shape == (4,)
         assert conditions.hold is False  # the automatic parameters are bolder than the theorems ask
-    for solver in ("local-elm", "mtl-elm"):
+    for solver in ("local-elm", "mtl-elm", "mtfl", "go-mtl"):
         assert fitted("classification", solver).conditions_ is None
         assert fitted("classification", solver).graph_ is None
     # rho m (delta + 1/2) d with rho = 0.1, m = 4, delta = 1 and d = 2 is 1.2, and gamma is the theorems' own.
@@ -746,7 +777,7 @@ def test_the_graph_is_over_the_task_labels(fitted):
     assert nx.utils.graphs_equal(nx.Graph(graph.edges), nx.Graph(nx.cycle_graph(list(TASKS)).edges))
 
 
-@pytest.mark.parametrize("solver", [MTLELM, DMTLELM, FODMTLELM])
+@pytest.mark.parametrize("solver", [MTLELM, DMTLELM, FODMTLELM, MTFL, GOMTL])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fit_that_runs_out_of_rounds_warns_and_can_be_used(kind, solver):
     model, X, y, tasks = small(kind, solver=solver(max_iter=2, tol=0.0))

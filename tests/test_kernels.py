@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmesh.kernels import curvature, exact_U, first_order_U, fit, fit_gradient, project, residual, ridge, solve_A
-from elmesh.solvers.mtl_elm import SharedU
+from elmesh.solvers.shared_basis import SharedU
 from elmesh.statistics import Reduced, Task
 from problems import random_problem
 

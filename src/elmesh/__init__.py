@@ -7,12 +7,16 @@ from elmesh.errors import ElmeshError
 from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.estimators.loading import load
 from elmesh.estimators.regressor import MultiTaskELMRegressor
-from elmesh.solvers import DMTLELM, FODMTLELM, MTLELM, LocalELM
+from elmesh.solvers import DGSP, DMTLELM, DNSP, FODMTLELM, GOMTL, MTFL, MTLELM, LocalELM
 from elmesh.stacking import stack_tasks
 
 __all__ = [
+    "DGSP",
     "DMTLELM",
+    "DNSP",
     "FODMTLELM",
+    "GOMTL",
+    "MTFL",
     "MTLELM",
     "ElmeshError",
     "LocalELM",

@@ -10,12 +10,14 @@ from scipy.special import log_softmax
 
 from elmesh.head import Head
 
-__all__ = ["fit_temperature", "leave_one_out_scores", "probabilities"]
+__all__ = ["fit_temperature", "leave_one_out_lasso", "leave_one_out_scores", "probabilities"]
 
 FloatArray = NDArray[np.float64]
 
 # Scores live on the scale of 0/1 targets; outside this range probabilities are all equal or all 0 and 1.
 _SHARPEST, _DULLEST = 1e-2, 1e1
+# Singular values below this share of the largest belong to features that depend on others.
+_DEPENDENT = 1e-10
 
 
 def probabilities(scores: FloatArray, temperature: float | None) -> FloatArray:
@@ -44,7 +46,23 @@ def leave_one_out_scores(
     return targets - (targets - scores) / (1.0 - leverage[:, None])
 
 
-def fit_temperature(H: FloatArray, head: Head, targets: FloatArray, penalty: float, intercept: bool) -> float:
+def leave_one_out_lasso(
+    features: FloatArray, A: FloatArray, scores: FloatArray, targets: FloatArray, intercept: bool
+) -> FloatArray:
+    r"""Return what each row would have scored had a Lasso not seen it, which features it uses being given.
+
+    On the features that a column of A uses, the Lasso is least squares with a constant added to its normal equations,
+    so the residual becomes :math:`e_i/(1-h_i)` with the leverage of least squares on these features alone. Exact unless
+    leaving out the row changes which they are.
+    """
+    leverage = np.full(scores.shape, 1.0 / len(features) if intercept else 0.0)
+    for j, column in enumerate(A.T):
+        left, values, _ = np.linalg.svd(features[:, column != 0], full_matrices=False)
+        leverage[:, j] += np.sum(left[:, values > _DEPENDENT * values.max(initial=0.0)] ** 2, axis=1)
+    return np.asarray(targets - (targets - scores) / (1.0 - np.minimum(leverage, 1.0 - 1e-6)))
+
+
+def fit_temperature(H: FloatArray, head: Head, targets: FloatArray, penalty: float | None, intercept: bool) -> float:
     """Return the temperature that minimises the log loss of leave-one-out scores.
 
     Parameters
@@ -55,8 +73,8 @@ def fit_temperature(H: FloatArray, head: Head, targets: FloatArray, penalty: flo
         The task's model.
     targets : ndarray of shape (N, d)
         0/1 targets.
-    penalty : float
-        The ridge penalty of the head's private coefficients.
+    penalty : float or None
+        The ridge penalty of the head's private coefficients; None if they are a Lasso's.
     intercept : bool
         Whether means were taken off.
 
@@ -66,7 +84,11 @@ def fit_temperature(H: FloatArray, head: Head, targets: FloatArray, penalty: flo
     """
     centred = H - head.h_mean
     features = centred if head.U is None else centred @ head.U
-    scores = leave_one_out_scores(features, features @ head.A + head.t_mean, targets, penalty, intercept)
+    scores = features @ head.A + head.t_mean
+    if penalty is None:
+        scores = leave_one_out_lasso(features, head.A, scores, targets, intercept)
+    else:
+        scores = leave_one_out_scores(features, scores, targets, penalty, intercept)
 
     def loss(log_temperature: float) -> float:
         return -float(np.mean(np.sum(targets * log_softmax(scores / np.exp(log_temperature), axis=1), axis=1)))

@@ -21,7 +21,7 @@ from elmesh.cli.console import (
 from elmesh.errors import ElmeshError
 from elmesh.labels import count
 from elmesh.runtime import watch
-from elmesh.solvers import Solver, make_solver
+from elmesh.solvers import SOLVERS, Solver, make_solver
 from elmesh.tables import FILE_TASK, Kind, TableSchema, fit_schema, infer_kind, read_data
 
 __all__ = ["build_solver", "fit", "weight_scale"]
@@ -90,7 +90,8 @@ def fit(
     ] = None,
     drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out; repeatable.")] = None,
     solver: Annotated[
-        str, typer.Option(metavar="NAME", help="local-elm, mtl-elm, dmtl-elm or fo-dmtl-elm.")
+        str,
+        typer.Option(metavar="NAME", help=f"One of {', '.join(SOLVERS)}."),
     ] = "dmtl-elm",
     rank: Annotated[
         int | None, typer.Option(help="Directions the tasks share.", show_default="two for each column of the target")
@@ -181,7 +182,7 @@ def _summary(model: Any, schema: TableSchema, solver: str, rows: int) -> dict[st
         "rows": rows,
         "columns": schema.columns,
         "solver": solver,
-        "rank": None if model.U_ is None else int(model.U_.shape[-1]),
+        "rank": int(model.U_.shape[-1]) if "rank" in model.solver.get_params() else None,
         "rounds": int(model.n_iter_),
         "bytes": int(history["bytes"].iloc[-1]) if len(history) else 0,
         "objective": float(history["objective"].iloc[-1]) if len(history) else None,
@@ -199,7 +200,7 @@ def _tell(output: Output, summary: dict[str, Any]) -> None:
         output.say("With one task there is nobody to learn with; --task names the column that tells sites apart.")
     sent = f"{summary['bytes'] / 1e6:.3g} MB sent" if summary["bytes"] else "nothing sent"
     # The other ways to end come with a warning of their own.
-    advice = f" {summary['advice']}" if summary["stop"] in ("CONVERGED", "DIRECT") else ""
+    advice = f" {summary['advice']}" if summary["stop"] in ("CONVERGED", "DIRECT", "COMPLETED") else ""
     rank = "" if summary["rank"] is None else f" of rank {summary['rank']}"
     output.say(f"{summary['solver']}{rank}: {count(summary['rounds'], 'round')}, {sent}.{advice}")
     output.say(f"Saved in {summary['model']}.")

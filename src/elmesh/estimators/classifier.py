@@ -37,7 +37,8 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
     weight_scale : float, default=1.0
         Hidden weights and biases are uniform in [-weight_scale, weight_scale). Inputs should be of size one or so.
     solver : str or solver, default="dmtl-elm"
-        "local-elm", "mtl-elm", "dmtl-elm", "fo-dmtl-elm", or an object such as ``DMTLELM(rank=6, graph="star")``.
+        "local-elm", "mtl-elm", "dmtl-elm", "fo-dmtl-elm", "mtfl", "go-mtl", "dgsp", "dnsp", or an object such as
+        ``DMTLELM(rank=6, graph="star")``.
     fit_intercept : bool, default=True
         Each task takes its own means off its hidden features and targets and keeps them to itself. False is the
         paper's.
@@ -116,17 +117,13 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         heads = self._fit(X_checked, groups, targets)
         self.task_classes_ = classes
         self.classes_ = np.unique(np.concatenate(list(classes.values())))
+        penalty = make_solver(self.solver).private_penalty
         for t, head in heads.items():
             H = self._layer(X_checked[groups[t]])
-            temperature = fit_temperature(H, head, targets[t], self._private_penalty(), self.fit_intercept)
+            temperature = fit_temperature(H, head, targets[t], penalty, self.fit_intercept)
             heads[t] = replace(head, classes=classes[t], temperature=temperature)
         self._remember(heads, 1)
         return self
-
-    def _private_penalty(self) -> float:
-        """Return the ridge penalty that a task's own coefficients were fitted with."""
-        solver = make_solver(self.solver)
-        return float(getattr(solver, "mu2", getattr(solver, "mu", 0.0)))
 
     def _per_class(
         self, X: ArrayLike, tasks: object, fill: float, turn: Callable[[FloatArray, Head], FloatArray]
@@ -158,7 +155,8 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
 
         They are a softmax of the scores over one temperature a task, so they rise and fall with the scores. The
         temperature minimises the log loss of the training rows, each scored by coefficients that were fitted without it
-        (the exact leave-one-out of a ridge regression on the shared features), which keeps small tasks from being sure.
+        (the exact leave-one-out of a ridge regression on the shared features; for GO-MTL that of a Lasso, exact as far
+        as it uses the same features without the row), which keeps small tasks from being sure.
         """
         return self._per_class(X, tasks, 0.0, lambda scores, head: probabilities(scores, head.temperature))
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from elmesh.solvers.requests import Heard, Neighbours, Program, Report, State
+from elmesh.solvers.requests import Heard, Hub, Neighbours, Program, Report, State
 
 __all__ = ["Link", "Progress", "Result", "Stop", "drive", "watch"]
 
@@ -38,6 +38,7 @@ class Stop(Enum):
     DIVERGED = 'The run diverged and the last sound state is kept; use "auto" for rho, tau and zeta, or raise tau.'
     INTERRUPTED = "The fit was interrupted; the state after the last whole round is kept."
     DIRECT = "The method has no rounds; its solution is exact."
+    COMPLETED = "The method took all its rounds, or ran out of directions to add; it has no tolerance to meet."
 
     def __str__(self) -> str:
         return f"{self.name}: {self.value}"
@@ -45,7 +46,7 @@ class Stop(Enum):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a fit stands after a round."""
+    """Where a fit stands after a round; ``state`` holds the variables of the agents that this process runs."""
 
     round: int
     max_iter: int
@@ -53,6 +54,7 @@ class Progress:
     consensus_gap: float
     dual_residual: float
     bytes: int
+    state: State | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +72,7 @@ class Result:
     n_iter : int
         Rounds of the method.
     n_exchanges : int
-        Rounds of messages, those of the start included.
+        Rounds of messages, those of the start included; to a hub and back is two.
     """
 
     state: State
@@ -93,6 +95,9 @@ class Link(Protocol):
 
     def exchange(self, request: Neighbours) -> FloatArray | Heard:
         """Deliver a message to the neighbours and return theirs."""
+
+    def consult(self, request: Hub) -> FloatArray:
+        """Deliver a message to the hub and return its answer."""
 
     def total(self, values: FloatArray) -> FloatArray:
         """Sum the leading agent axis over all agents."""
@@ -126,7 +131,7 @@ def watch(callback: Callable[[Progress], bool | None]) -> Iterator[None]:
         _observer.reset(token)
 
 
-def drive(program: Program, link: Link, *, max_iter: int, tol: float, start_energy: float) -> Result:
+def drive(program: Program, link: Link, *, max_iter: int, tol: float | None, start_energy: float) -> Result:
     """Run an algorithm to its end.
 
     Parameters
@@ -137,8 +142,8 @@ def drive(program: Program, link: Link, *, max_iter: int, tol: float, start_ener
         The runtime.
     max_iter : int
         Most rounds, for progress.
-    tol : float
-        What consensus gap and dual residual must fall below.
+    tol : float or None
+        What consensus gap and dual residual must fall below; None for a method that knows itself when it is done.
     start_energy : float
         Objective at zero weights, the yardstick for divergence.
 
@@ -150,7 +155,7 @@ def drive(program: Program, link: Link, *, max_iter: int, tol: float, start_ener
     judge = _Judge(link, max_iter)
     rows: list[Progress] = []
     sound: State | None = None
-    stop = Stop.MAX_ITER
+    stop = Stop.COMPLETED if tol is None else Stop.MAX_ITER
     ceiling = _DIVERGED * start_energy
     answer: FloatArray | Heard | bool | None = None
     # An overflow on the way to divergence is reported once, by Stop.DIVERGED, not by a shower of warnings.
@@ -171,6 +176,9 @@ def drive(program: Program, link: Link, *, max_iter: int, tol: float, start_ener
             if isinstance(request, Neighbours):
                 answer = link.exchange(request)
                 continue
+            if isinstance(request, Hub):
+                answer = link.consult(request)
+                continue
             progress = judge.progress(request)
             if not rows:
                 ceiling = max(ceiling, _DIVERGED * progress.objective)
@@ -181,10 +189,11 @@ def drive(program: Program, link: Link, *, max_iter: int, tol: float, start_ener
                 break
             rows.append(progress)
             sound = request.state
-            answer = progress.consensus_gap <= tol and progress.dual_residual <= tol
+            answer = tol is not None and progress.consensus_gap <= tol and progress.dual_residual <= tol
             if answer:
                 stop = Stop.CONVERGED
-            if observer is not None and observer(progress) and not answer:
+            # Only the observer is shown the state: kept in every row, it would fill the memory.
+            if observer is not None and observer(replace(progress, state=sound)) and not answer:
                 answer, stop = True, Stop.INTERRUPTED
     if not rows:
         stop = Stop.DIRECT

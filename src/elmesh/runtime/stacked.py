@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from elmesh.errors import ElmeshError
 from elmesh.graph import Topology
 from elmesh.runtime.base import Result, drive
 from elmesh.runtime.blocks import block_bounds, lockstep
 from elmesh.solvers.admm import ProximalADMM
-from elmesh.solvers.base import SharedBasisSolver, Solver
-from elmesh.solvers.requests import Heard, Neighbours, Place, State
+from elmesh.solvers.base import Solver
+from elmesh.solvers.requests import Heard, Hub, Neighbours, Place, State
 from elmesh.statistics import Task
 from elmesh.threads import calm_blas
 
@@ -44,6 +45,17 @@ class StackedLink:
             return Heard(value[speaker], hearer)
         return np.asarray(self._adjacency @ value.reshape(m, -1), dtype=np.float64).reshape(value.shape)
 
+    def consult(self, request: Hub) -> FloatArray:
+        """Return the hub's answer; what agent 0 tells itself is no message."""
+        value, m = request.value, self._topology.n_agents
+        if self._topology.degree[0] != m - 1:
+            raise ElmeshError("The graph has no hub: its first agent must be everybody's neighbour, as in a star.")
+        answer = request.function(value)
+        if m > 1:
+            self.n_exchanges += 2  # up and down
+        self.bytes_sent += _wire_bytes(value[1:m]) + (m - 1) * answer.nbytes
+        return answer
+
     def total(self, values: FloatArray) -> FloatArray:
         """Sum over agents."""
         return np.asarray(values.sum(axis=0))
@@ -57,6 +69,13 @@ class StackedLink:
         mean = np.full(len(U), 1.0 / len(U)) @ flat
         apart = flat - mean
         return float(np.sqrt(np.vdot(apart, apart) / len(U))), float(np.sqrt(np.vdot(mean, mean)))
+
+
+def _wire_bytes(values: FloatArray) -> int:
+    """Return what messages to the hub take, each cut after its last column that is not zero."""
+    _, rows, columns = values.shape
+    widths = np.max(values.any(axis=1) * np.arange(1, columns + 1), axis=1)
+    return int(widths.sum() * rows * values.itemsize)
 
 
 def place_of(topology: Topology, seed: int, number: int | NDArray[np.intp] | None = None) -> Place:
@@ -77,7 +96,6 @@ def run_stacked(solver: Solver, task: Task, topology: Topology | None, seed: int
     """Run a solver on stacked tasks in this process; without a topology, as one place that holds all of them."""
     rank = solver.resolve_rank(task)
     topology = topology or Topology(1, np.empty((0, 2), dtype=np.intp))
-    iterative = isinstance(solver, SharedBasisSolver)
     place = place_of(topology, seed)
     if isinstance(solver, ProximalADMM):
         bounds = block_bounds(task)
@@ -90,7 +108,8 @@ def run_stacked(solver: Solver, task: Task, topology: Topology | None, seed: int
         return drive(
             program,
             StackedLink(topology),
-            max_iter=solver.max_iter if iterative else 0,
-            tol=solver.tol if iterative else 0.0,
+            # A method without these parameters takes a round a column of U, or none, and is done.
+            max_iter=getattr(solver, "max_iter", rank),
+            tol=getattr(solver, "tol", None),
             start_energy=float(np.sum(task.target_energy)) / 2,
         )

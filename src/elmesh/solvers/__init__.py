@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from elmesh.errors import ElmeshError
 from elmesh.solvers.base import Solver
+from elmesh.solvers.dgsp import DGSP
 from elmesh.solvers.dmtl_elm import DMTLELM
+from elmesh.solvers.dnsp import DNSP
 from elmesh.solvers.fo_dmtl_elm import FODMTLELM
+from elmesh.solvers.go_mtl import GOMTL
 from elmesh.solvers.local_elm import LocalELM
+from elmesh.solvers.mtfl import MTFL
 from elmesh.solvers.mtl_elm import MTLELM
 
-__all__ = ["DMTLELM", "FODMTLELM", "MTLELM", "SOLVERS", "LocalELM", "Solver", "make_solver"]
+__all__ = [
+    "DGSP",
+    "DMTLELM",
+    "DNSP",
+    "FODMTLELM",
+    "GOMTL",
+    "MTFL",
+    "MTLELM",
+    "SOLVERS",
+    "LocalELM",
+    "Solver",
+    "make_solver",
+]
 
 #: Short names, as ``solver="dmtl-elm"`` and the command line use them.
 SOLVERS: dict[str, type[Solver]] = {
@@ -17,6 +33,10 @@ SOLVERS: dict[str, type[Solver]] = {
     "mtl-elm": MTLELM,
     "dmtl-elm": DMTLELM,
     "fo-dmtl-elm": FODMTLELM,
+    "mtfl": MTFL,
+    "go-mtl": GOMTL,
+    "dgsp": DGSP,
+    "dnsp": DNSP,
 }
 
 

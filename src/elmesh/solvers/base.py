@@ -13,7 +13,7 @@ from elmesh.errors import ElmeshError, RankWarning
 from elmesh.solvers.requests import Place, Program
 from elmesh.statistics import Task
 
-__all__ = ["SharedBasisSolver", "Solver", "check_choice", "check_count", "check_number"]
+__all__ = ["LowRankSolver", "SharedBasisSolver", "Solver", "check_choice", "check_count", "check_number"]
 
 
 class Solver(BaseEstimator, ABC):
@@ -31,11 +31,45 @@ class Solver(BaseEstimator, ABC):
         """Return the number of columns U will have."""
         return 0
 
+    @property
+    def private_penalty(self) -> float | None:
+        """The penalty of the ridge regression that A_t is, given U; None if it is a Lasso. Mostly it is called mu."""
+        return float(self.mu)
 
-class SharedBasisSolver(Solver):
-    """A solver of problem (6): output weights are U A_t with a basis U that the tasks share."""
+
+class LowRankSolver(Solver):
+    """A solver whose output weights are U A_t with a basis U of few columns that the tasks share."""
 
     rank: int | str
+
+    def check(self) -> None:
+        """Check the rank."""
+        if self.rank != "auto":
+            check_count("rank", self.rank)
+
+    def usable_rank(self, task: Task) -> tuple[int, str]:
+        """Return how many columns of U can be of use, and what it is that spans no more directions."""
+        return task.usable_rank, "all targets together"
+
+    def resolve_rank(self, task: Task) -> int:
+        """Return the rank: what was asked, at most what the data can use; "auto" is two a target column."""
+        usable, source = self.usable_rank(task)
+        if self.rank == "auto":
+            return min(2 * int(task.Y.shape[-1]), usable)
+        rank = int(self.rank)
+        if rank > usable:
+            warnings.warn(
+                f"rank={rank} is more than these data can use: {source} span {usable} directions, so "
+                f"rank {usable} is used.",
+                RankWarning,
+                stacklevel=4,
+            )
+        return min(rank, usable)
+
+
+class SharedBasisSolver(LowRankSolver):
+    """A solver of problem (6): it alternates between U and the A_t, with a penalty on each, until they settle."""
+
     mu1: float
     mu2: float
     init: str
@@ -44,28 +78,17 @@ class SharedBasisSolver(Solver):
 
     def check(self) -> None:
         """Check the parameters that all such solvers have."""
-        if self.rank != "auto":
-            check_count("rank", self.rank)
+        super().check()
         check_number("mu1", self.mu1)
         check_number("mu2", self.mu2)
         check_choice("init", self.init, ("spectral", "random", "ones"))
         check_count("max_iter", self.max_iter)
         check_number("tol", self.tol, zero=True)
 
-    def resolve_rank(self, task: Task) -> int:
-        """Return the rank: what was asked, at most what the data can use; "auto" is two a target column."""
-        usable = task.usable_rank
-        if self.rank == "auto":
-            return min(2 * int(task.Y.shape[-1]), usable)
-        rank = int(self.rank)
-        if rank > usable:
-            warnings.warn(
-                f"rank={rank} is more than these data can use: all targets together span {usable} directions, so "
-                f"rank {usable} is used.",
-                RankWarning,
-                stacklevel=4,
-            )
-        return min(rank, usable)
+    @property
+    def private_penalty(self) -> float | None:
+        """The penalty on A_t."""
+        return float(self.mu2)
 
 
 def check_number(name: str, value: Any, *, zero: bool = False) -> None:

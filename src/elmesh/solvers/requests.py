@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Heard", "Neighbours", "Place", "Program", "Report", "Request", "State"]
+__all__ = ["Heard", "Hub", "Neighbours", "Place", "Program", "Report", "Request", "State"]
 
 FloatArray = NDArray[np.float64]
 
@@ -101,6 +101,27 @@ class Heard:
 
 
 @dataclass(frozen=True, eq=False)
+class Hub:
+    """Tell ``value`` to the hub, agent 0 of a star. The answer is what it makes of all agents' values.
+
+    Every agent gets the same answer, to the bit, so what agents decide by it they decide alike.
+
+    Parameters
+    ----------
+    value : ndarray of shape (..., rows, columns)
+        What the agent tells. On its way it is cut after its last column that is not zero: the zero columns that pad a
+        task with fewer outputs than others say nothing, and are not sent.
+    function : callable
+        What the hub does with the values of all agents, padded to the widest and stacked in the order of agents, of
+        shape (m, rows, columns). It has no side effects, and depends on nothing else but what all agents hold alike;
+        only the hub's process calls its own.
+    """
+
+    value: FloatArray
+    function: Callable[[FloatArray], FloatArray]
+
+
+@dataclass(frozen=True, eq=False)
 class Report:
     """Where the agent stands after a round. The answer is whether to stop.
 
@@ -113,7 +134,8 @@ class Report:
     objective : ndarray of shape (...)
         The agent's share of the objective.
     residual, scale : pair of ndarrays of shape (...)
-        Squared norms of the Lagrangian's gradient in U and in A, and what they are compared with.
+        Squared norms of the Lagrangian's gradient in U and in A, and what they are compared with; for a method without
+        a tolerance, of what it has left to do.
     """
 
     round: int
@@ -123,5 +145,5 @@ class Report:
     scale: tuple[FloatArray, FloatArray]
 
 
-Request = Neighbours | Report
+Request = Neighbours | Hub | Report
 Program = Generator[Request, Any, State]

@@ -1,0 +1,148 @@
+r"""MTFL (Argyriou, Evgeniou, Pontil 2008): all tasks in one place, with features they learn to share.
+
+Over the weights :math:`W = [W_1 \dots W_m]` and a metric D, positive semidefinite with trace at most one,
+
+.. math:: \min_{W, D}\; \sum_t \tfrac12 |H_t W_t - T_t|^2
+          + \tfrac\mu2 \sum_t \langle W_t, D^{-1} W_t\rangle + \tfrac{\mu\epsilon}2 \operatorname{tr} D^{-1}.
+
+For given D every task is a ridge regression in the metric :math:`D^{-1}`. For given W the best D is
+:math:`S/\operatorname{tr} S` with :math:`S = (WW' + \epsilon I)^{1/2}`, which leaves a smooth and convex function of W,
+
+.. math:: F(W) = \sum_t \tfrac12 |H_t W_t - T_t|^2 + \tfrac\mu2 (\operatorname{tr} S)^2:
+
+a penalty on the square of the trace norm. Alternating the two never increases F. All of W together has few columns, so
+D is a multiple of the identity plus a matrix of low rank, and no L x L matrix is ever decomposed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmesh.kernels import correlation, fit, project, square
+from elmesh.solvers.base import Solver, check_count, check_number
+from elmesh.solvers.requests import Place, Program, Report, State
+from elmesh.statistics import Task
+
+__all__ = ["MTFL"]
+
+FloatArray = NDArray[np.float64]
+
+
+class MTFL(Solver):
+    r"""Multi-task feature learning with all data in one place.
+
+    Tasks share a metric D: directions that many tasks use cost each of them less. The fitted ``U_`` is the root of D
+    (L x L), so that a task's private coefficients are a ridge regression with penalty ``mu`` on the features
+    :math:`H_t D^{1/2}`.
+
+    Parameters
+    ----------
+    mu : float, default=1.0
+        Penalty on the square of the trace norm of all tasks' weights.
+    eps : float, default=1e-3
+        What is added to :math:`WW'` before its root is taken, in the units of squared weights. The smaller, the fewer
+        directions are shared and the more rounds it takes; with a very large one there is nothing to share, and every
+        task is a ridge regression with penalty ``mu`` times L.
+    max_iter : int, default=500
+        Most alternations.
+    tol : float, default=1e-2
+        Stop when the objective's gradient in W is within ``tol`` of the penalty's.
+
+    Examples
+    --------
+    >>> from elmesh import MTFL
+    >>> MTFL(mu=10.0, eps=20.0).eps
+    20.0
+    """
+
+    def __init__(self, mu: float = 1.0, eps: float = 1e-3, max_iter: int = 500, tol: float = 1e-2) -> None:
+        self.mu = mu
+        self.eps = eps
+        self.max_iter = max_iter
+        self.tol = tol
+
+    def check(self) -> None:
+        """Check every parameter."""
+        check_number("mu", self.mu)
+        check_number("eps", self.eps)
+        check_count("max_iter", self.max_iter)
+        check_number("tol", self.tol, zero=True)
+
+    def resolve_rank(self, task: Task) -> int:
+        """Return the number of columns of D's root."""
+        return int(task.V.shape[-2])
+
+    def program(self, task: Task, place: Place, rank: int) -> Program:
+        """Return the alternation over the stacked tasks, from a metric that knows no direction from another."""
+        mu, m, L = self.mu, len(task.s), task.V.shape[-2]
+        D = _Metric(1.0 / L, np.zeros((L, 0)), np.zeros(0))
+        for k in range(self.max_iter + 1):
+            W, A = _ridge_in(D, task, mu)
+            state = State(D.root, A)
+            D, trace, pull = _best_metric(W, self.eps)
+            R = project(task, W) - task.Y
+            gradient = task.V @ correlation(task, R) + mu * pull
+            report = Report(
+                k,
+                state,
+                fit(task, R) + mu / (2 * m) * trace**2,
+                (square(gradient), np.zeros(m)),
+                (square(mu * pull), np.ones(m)),
+            )
+            if (yield report):
+                break
+        return state
+
+
+@dataclass(frozen=True, eq=False)
+class _Metric:
+    """A metric D = a I + Q diag(b) Q', Q with orthonormal columns."""
+
+    a: float
+    Q: FloatArray
+    b: FloatArray
+
+    @property
+    def _root_b(self) -> FloatArray:
+        """What Q' D^(1/2) Q has beyond root a; written so that no two near numbers are subtracted."""
+        return np.asarray(self.b / (np.sqrt(self.a + self.b) + np.sqrt(self.a)))
+
+    @property
+    def root(self) -> FloatArray:
+        """Its symmetric root, which unlike any other does not depend on signs or on an order."""
+        return np.asarray((self.Q * self._root_b) @ self.Q.T + np.sqrt(self.a) * np.eye(len(self.Q)))
+
+    def times(self, X: FloatArray) -> FloatArray:
+        """Return D X."""
+        return np.asarray(self.a * X + self.Q @ (self.b[:, None] * (self.Q.T @ X)))
+
+    def root_times(self, X: FloatArray) -> FloatArray:
+        """Return D^(1/2) X."""
+        return np.asarray(np.sqrt(self.a) * X + self.Q @ (self._root_b[:, None] * (self.Q.T @ X)))
+
+
+def _ridge_in(D: _Metric, task: Task, mu: float) -> tuple[FloatArray, FloatArray]:
+    r"""Return every task's ridge regression in the metric :math:`D^{-1}`, and it in the basis :math:`D^{1/2}`.
+
+    :math:`W_t = D H_t'(H_t D H_t' + \mu I)^{-1} T_t` needs no inverse of D, which may be all but singular.
+    """
+    F = project(task, D.Q)
+    kernel = (F * D.b) @ F.mT
+    diagonal = np.arange(kernel.shape[-1])
+    kernel[..., diagonal, diagonal] += D.a * task.s**2 + mu
+    X = task.V @ (task.s_column * np.linalg.solve(kernel, task.Y))
+    return D.times(X), D.root_times(X)
+
+
+def _best_metric(W: FloatArray, eps: float) -> tuple[_Metric, float, FloatArray]:
+    r"""Return the best D for W, the trace of :math:`S = (WW' + \epsilon I)^{1/2}`, and every :math:`D^{-1}W_t`."""
+    m, L, d = W.shape
+    Q, sigma, right = np.linalg.svd(np.moveaxis(W, 0, 1).reshape(L, m * d), full_matrices=False)
+    root = np.hypot(sigma, np.sqrt(eps))
+    trace = float(root.sum() + (L - len(sigma)) * np.sqrt(eps))
+    pull = trace * (Q * (sigma / root)) @ right
+    D = _Metric(float(np.sqrt(eps)) / trace, Q, sigma**2 / (root + np.sqrt(eps)) / trace)
+    return D, trace, np.ascontiguousarray(np.moveaxis(pull.reshape(L, m, d), 1, 0))
