@@ -19,8 +19,27 @@ from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.transforms import Affine2D
 
-from elmesh.report import Comparison, Fact, Figure, Method, Page, Section, Table, overview, page_of, render
-from elmesh.report.figures import COLOURS, Line, draw_agents, draw_bars, draw_errors, draw_lines, figure
+from elmesh.report import (
+    STYLES,
+    Claim,
+    Comparison,
+    Curve,
+    Fact,
+    Figure,
+    Method,
+    Page,
+    Section,
+    Table,
+    Verdict,
+    draw_curves,
+    figure,
+    overview,
+    page_of,
+    panels,
+    render,
+)
+from elmesh.report.figures import draw_agents, draw_bars, draw_errors
+from elmesh.report.style import COLOURS
 from elmesh.report.svg import to_svg
 
 FIGURES = ("fig-graph", "fig-error", "fig-objective", "fig-consensus")
@@ -227,12 +246,84 @@ def test_any_experiment_can_have_a_page():
     assert "Growth It is flat. Bars Two. Speed Size Time 10 0.5 a b F" in re.sub(r"Bars Two bars. ", "", reader.text())
 
 
+def claims_page():
+    """A page of three sections: claims, a table wider than a phone with a broad drawing, and neither."""
+    bad = "<b>50 % & more</b>"
+    claims = [Claim(f"Says {bad} {i}", f"Found {bad} {i}", verdict) for i, verdict in enumerate(Verdict)]
+    claims.append(Claim("It falls.", "It fell.", Verdict.AGREES))
+    wide = Table(
+        "Wide", ["Method", *(f"Column {i}" for i in range(12))], [["A"] + ["12.34 ± 0.56"] * 12], note=f"Not {bad}"
+    )
+    curve = Curve("a", [1, 2], [1, 2])
+    broad = panels([lambda ax: draw_curves(ax, [curve], x_label="x", y_label="y")] * 2)
+    narrow = figure(lambda ax: draw_curves(ax, [curve], x_label="x", y_label="y"))
+    sections = [
+        Section("First: it <falls>", ["Words."], claims=claims),
+        Section(
+            "Second",
+            figures=[Figure("fig-b", "B", "C", "D", broad), Figure("fig-n", "B", "C", "D", narrow)],
+            tables=[wide],
+        ),
+        Section("Second"),
+    ]
+    return Page("T", "H", ["L"], sections=sections, contents=True)
+
+
+def test_claims_stand_after_the_paragraphs_with_their_verdict_in_words_and_a_sign():
+    text = render(claims_page())
+    said = Reader(text).text()
+    found = re.search(r"Words\. What the paper says What was found here Verdict (.*?) Second", said).group(1)
+    bad = "<b>50 % & more</b>"
+    verdicts = ("✓ agrees", "≠ differs", "? could not be determined")
+    rows = [f"Says {bad} {i} Found {bad} {i} {verdict}" for i, verdict in enumerate(verdicts)]
+    assert re.sub(r" +", " ", found) == " ".join([*rows, "It falls. It fell. ✓ agrees"])
+    assert not [tag for tag, _ in Reader(text).tags if tag == "b"]
+
+
+def test_each_verdict_has_a_look_of_its_own():
+    text = render(claims_page())
+    used = {attributes["class"] for tag, attributes in Reader(text).tags if "badge" in attributes.get("class", "")}
+    assert used == {"badge agrees", "badge differs", "badge undetermined"}
+    rules = {re.search(rf"\.{name.replace(' ', '.')} {{(.*?)}}", text).group(1) for name in used}
+    assert len(rules) == 3
+
+
+def test_the_contents_link_to_every_section_and_count_its_verdicts():
+    text = render(claims_page())
+    tags = Reader(text).tags
+    links = [attributes["href"] for tag, attributes in tags if tag == "a"]
+    assert links == [f"#{attributes['id']}" for tag, attributes in tags if tag == "section"]
+    assert len(set(links)) == 3
+    nav = Reader(re.search(r"<nav.*?</nav>", text, re.DOTALL).group()).text()
+    said = "First: it <falls> ✓ 2 agree ≠ 1 differs ? 1 could not be determined Second Second"
+    assert " ".join(nav.split()) == said
+    assert "<nav" not in render(page_of(comparison()))
+
+
+def test_a_note_stands_under_its_table_as_it_was_written():
+    text = render(claims_page())
+    assert re.search(r"</table>\s*</div>\s*<p class=\"note\">Not &lt;b&gt;50\N{NO-BREAK SPACE}% &amp; more", text)
+    assert text.count('class="note"') == 1
+
+
+def test_only_a_drawing_of_panels_takes_the_whole_width():
+    figures = {
+        attributes["id"]: attributes.get("class")
+        for tag, attributes in Reader(render(claims_page())).tags
+        if tag == "figure"
+    }
+    assert figures == {"fig-b": "broad", "fig-n": None}
+
+
 # Drawings
 
 
 def test_the_same_figure_gives_the_same_svg_and_colours_that_a_page_can_change(page):
+    curves = [Curve(f"{i}", [0, 1], [i, i + 1], **style) for i, style in enumerate(STYLES)]
+
     def draw():
-        return to_svg(overview(comparison()), prefix="x", title="a", description="b")
+        eight = figure(lambda ax: draw_curves(ax, curves, x_label="x", y_label="y"))
+        return "".join(to_svg(fig, prefix="x", title="a", description="b") for fig in (overview(comparison()), eight))
 
     svg = draw()
     assert svg == draw()
@@ -289,6 +380,17 @@ def outside_ticks(ax):
         yield from axis.get_minorticklabels()
 
 
+def assert_legible(fig):
+    texts = visible_texts(fig)
+    boxes = [outline(text) for text in texts]
+    assert len(boxes) > 3
+    for text, box in zip(texts, boxes, strict=True):
+        assert fig.bbox.padded(1).contains(*box.get_extents().min), text
+        assert fig.bbox.padded(1).contains(*box.get_extents().max), text
+    for (a, left), (b, right) in itertools.combinations(zip(texts, boxes, strict=True), 2):
+        assert not left.intersects_path(right, filled=True), (a, b)
+
+
 @pytest.mark.parametrize(
     ("kind", "n_tasks"), [("ring", 2), ("ring", 3), ("ring", 10), ("star", 10), ("ring", 24), ("star", 40)]
 )
@@ -296,30 +398,7 @@ def test_no_two_texts_of_a_drawing_overlap_and_none_is_cut_off(kind, n_tasks):
     make = nx.cycle_graph if kind == "ring" else lambda n: nx.star_graph(n - 1)
     told = comparison([(-2, -1, 0, 1)[t % 4] for t in range(n_tasks)], make)
     for fig in [overview(told), *(f.drawing for f in page_of(told).sections[0].figures)]:
-        texts = visible_texts(fig)
-        boxes = [outline(text) for text in texts]
-        assert len(boxes) > 3
-        for text, box in zip(texts, boxes, strict=True):
-            assert fig.bbox.padded(1).contains(*box.get_extents().min), text
-            assert fig.bbox.padded(1).contains(*box.get_extents().max), text
-        for (a, left), (b, right) in itertools.combinations(zip(texts, boxes, strict=True), 2):
-            assert not left.intersects_path(right, filled=True), (a, b)
-
-
-def test_names_of_lines_that_end_together_are_moved_apart_in_their_order():
-    lines = [Line(f"line {i}", [0, 1, 2], [3, 2, 1 + 1e-9 * i], "blue") for i in range(4)]
-    fig = figure(lambda ax: draw_lines(ax, lines, y_label="y", reference=("level", 1.0)))
-    FigureCanvasAgg(fig).draw()
-    boxes = {text.get_text(): text.get_window_extent() for text in fig.axes[0].texts}
-    assert len(boxes) == 5
-    bottoms = [boxes[f"line {i}"] for i in range(4)]
-    assert all(low.y1 <= high.y0 for low, high in itertools.pairwise(bottoms))
-
-
-def test_a_line_without_any_point_to_draw_is_left_out():
-    lines = [Line("none", [0, 1], [np.nan, np.nan], "blue"), Line("some", [0, 1, 9], [9, 1, 0.1], "orange")]
-    fig = figure(lambda ax: draw_lines(ax, lines, y_label="y"))
-    assert [text.get_text() for text in fig.axes[0].texts] == ["some"]
+        assert_legible(fig)
 
 
 def test_agents_are_joined_as_the_graph_says():
@@ -385,16 +464,31 @@ def test_a_script_in_the_page_would_be_refused_and_be_seen_on_the_console(page, 
     assert "<title>ran</title>" not in document
 
 
-@needs_browser
-@pytest.mark.parametrize("width", [500, 1200])
-def test_every_figure_has_its_size_in_a_browser_and_nothing_sticks_out(page, tmp_path, width):
+def measure(page, tmp_path, width):
+    """Open a page; return the width of the window and of what can be scrolled to, and the boxes of its parts."""
     path = tmp_path / "report.html"
     policy = re.search(r'<meta http-equiv="Content-Security-Policy".*?>', page).group()
     path.write_text(page.replace(policy, "").replace("</body>", f"{PROBE}</body>"), encoding="utf-8")
     document, console = browse(path, tmp_path, width)
     assert console == []
-    found = re.search(r'data-boxes="([^"]*)"', document).group(1)
-    inner, scroll, boxes = json.loads(html.unescape(found))
+    return json.loads(html.unescape(re.search(r'data-boxes="([^"]*)"', document).group(1)))
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [500, 1200])
+def test_a_table_or_a_drawing_that_is_too_wide_scrolls_within_itself(tmp_path, width):
+    inner, scroll, boxes = measure(render(claims_page()), tmp_path, width)
+    assert scroll <= inner
+    assert boxes["undefined table"][0] > inner  # the last table, the wide one
+    if width == 500:
+        assert boxes["fig-b svg"][0] > inner
+    assert boxes["fig-b figure"][2] <= inner
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [500, 1200])
+def test_every_figure_has_its_size_in_a_browser_and_nothing_sticks_out(page, tmp_path, width):
+    inner, scroll, boxes = measure(page, tmp_path, width)
     assert scroll <= inner
     for name in FIGURES:
         for part in ("figure", "svg"):

@@ -14,18 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from elmesh.report.comparison import Comparison, Method, megabytes
-from elmesh.report.figures import (
-    COLOURS,
-    TEXT,
-    Line,
-    draw_agents,
-    draw_bars,
-    draw_errors,
-    draw_lines,
-    figure,
-    signed,
-)
+from elmesh.report.curves import Curve, draw_curves
+from elmesh.report.figures import draw_agents, draw_bars, draw_errors, signed
 from elmesh.report.page import Fact, Figure, Page, Section, Table
+from elmesh.report.sheet import figure
+from elmesh.report.style import COLOURS, TEXT
 
 __all__ = ["overview", "page_of"]
 
@@ -212,21 +205,23 @@ def _draw_errors(ax: Axes, comparison: Comparison) -> None:
 
 def _draw_objective(ax: Axes, comparison: Comparison) -> None:
     level = comparison.method(comparison.pooled).last("objective")
-    reference = None if level is None else (comparison.pooled, level)
-    draw_lines(ax, _lines(comparison, "objective"), y_label="objective", reference=reference)
+    levels = [] if level is None else [(comparison.pooled, level)]
+    curves = _curves(comparison, "objective")
+    draw_curves(ax, curves, x_label="round", y_label="objective", x_scale="rounds", y_scale="auto", levels=levels)
 
 
 def _draw_consensus(ax: Axes, comparison: Comparison) -> None:
-    draw_lines(ax, _lines(comparison, "consensus_gap"), y_label="consensus gap")
+    curves = _curves(comparison, "consensus_gap")
+    draw_curves(ax, curves, x_label="round", y_label="consensus gap", x_scale="rounds", y_scale="auto")
 
 
-def _lines(comparison: Comparison, column: str) -> list[Line]:
+def _curves(comparison: Comparison, column: str) -> list[Curve]:
     """Return the curves to draw: methods with rounds; for the consensus gap, those that send messages."""
     methods = [m for m in comparison.methods if len(m.history) > 1 and (column == "objective" or m.bytes > 0)]
     # Agreement to the last digit is nought but for rounding, which would stretch the scale and say nothing.
     least = ROUNDING if column == "consensus_gap" else -np.inf
     return [
-        Line(m.name, m.history["round"], m.history[column].where(m.history[column] > least), m.colour, m.dash)
+        Curve(m.name, m.history["round"], m.history[column].where(m.history[column] > least), m.colour, m.dash)
         for m in methods
     ]
 
@@ -235,13 +230,13 @@ def _ends(comparison: Comparison, column: str) -> str:
     """Say where each line ends, and for the objective how far from the method to match."""
     level = comparison.method(comparison.pooled).last("objective") if column == "objective" else None
     parts = []
-    for line in _lines(comparison, column):
-        value = comparison.method(line.label).last(column)
+    for curve in _curves(comparison, column):
+        value = comparison.method(curve.label).last(column)
         if value is not None:
             away = ""
-            if level and line.label != comparison.pooled:
+            if level and curve.label != comparison.pooled:
                 away = f" ({_number(100 * (value / level - 1), '+')} % from {comparison.pooled})"
-            parts.append(f"{line.label} ends at {_number(value)}{away}")
+            parts.append(f"{curve.label} ends at {_number(value)}{away}")
     return "; ".join(parts) + "." if parts else "No method has rounds to draw."
 
 

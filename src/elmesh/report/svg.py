@@ -1,6 +1,6 @@
 """A Matplotlib figure as an ``<svg>`` element that a page can hold.
 
-Each colour of :data:`~elmesh.report.figures.COLOURS` becomes a CSS variable of the same name, so that one
+Each colour of :data:`~elmesh.report.style.COLOURS` becomes a CSS variable of the same name, so that one
 drawing serves a light and a dark page. Words are outlines: it looks the same whatever fonts a reader has.
 """
 
@@ -13,7 +13,7 @@ from html import escape
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from elmesh.report.figures import COLOURS
+from elmesh.report.style import COLOURS
 
 __all__ = ["to_svg"]
 
