@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n auto -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench readme clean
+.PHONY: help demo test test-all lint format bench readme paper clean
 
 help:
 	@echo "make demo      fit the four methods on bundled digits; writes elmesh-demo/report.html"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-all  the same with the slow, exhaustive cases"
 	@echo "make bench     the benchmarks; one JSON object each, in benchmarks/results/"
 	@echo "make readme    demo and bench, and their figures into the README"
+	@echo "make paper     reproduce the paper's evaluation, 100 runs (half an hour), and write docs/paper.md"
 	@echo "make format    let ruff put the code in order"
 	@echo "make clean     remove .venv and what was built"
 
@@ -20,7 +21,7 @@ help:
 $(VENV)/stamp: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "elmesh needs Python 3.11 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,paper]'
 	@touch $@
 
 demo: $(VENV)/stamp
@@ -44,9 +45,14 @@ bench: $(VENV)/stamp
 readme: demo bench
 	$(BIN)/python tools/readme.py
 
+# It goes on where it was interrupted.
+paper: $(VENV)/stamp
+	$(BIN)/elmesh reproduce all --runs 100 --out elmesh-paper
+	$(BIN)/python tools/paper.py elmesh-paper
+
 format: $(VENV)/stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis elmesh-demo
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis elmesh-demo elmesh-paper

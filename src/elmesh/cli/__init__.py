@@ -16,6 +16,7 @@ from elmesh.cli.demo import demo
 from elmesh.cli.evaluate import evaluate
 from elmesh.cli.fit import fit
 from elmesh.cli.predict import predict
+from elmesh.cli.reproduce import reproduce
 
 __all__ = ["app", "main"]
 
@@ -61,6 +62,12 @@ _add(
     predict,
     "elmesh predict model/ new.csv --out predictions.csv",
     "elmesh predict model/ new.csv --proba --quiet > predictions.csv",
+)
+_add(
+    reproduce,
+    "elmesh reproduce table1 --runs 100 --out paper/",
+    "elmesh reproduce all --out paper/",
+    "elmesh reproduce fig3 --runs 20 --json --quiet",
 )
 _add(evaluate, "elmesh evaluate model/ test.csv", "elmesh evaluate model/ test.csv --json --quiet")
 

@@ -113,19 +113,20 @@ class Output:
             yield
 
     @contextmanager
-    def progress(self, what: str, unit: str = "round") -> Iterator[Callable[[Round], None]]:
-        """Show a bar that moves with the rounds of a fit, on a terminal only."""
+    def bar(self, what: str) -> Iterator[Callable[[int, int, str], None]]:
+        """Show a bar that moves when told how much of how much is done, with words; on a terminal only."""
         console = _console(sys.stderr)
         shown = sys.stderr.isatty() and not self.quiet
         columns = (TextColumn(what), BarColumn(), TextColumn("{task.fields[words]}"), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
             job = bar.add_task(what, total=None, words="starting")
+            yield lambda done, total, words: bar.update(job, total=total, completed=done, words=words)
 
-            def show(step: Round) -> None:
-                words = f"{unit} {step.round} of at most {step.max_iter}"
-                bar.update(job, total=step.max_iter, completed=step.round, words=words)
-
-            yield show
+    @contextmanager
+    def progress(self, what: str) -> Iterator[Callable[[Round], None]]:
+        """Show a bar that moves with the rounds of a fit."""
+        with self.bar(what) as update:
+            yield lambda step: update(step.round, step.max_iter, f"round {step.round} of at most {step.max_iter}")
 
 
 @dataclass
@@ -136,13 +137,15 @@ class StopRequest:
 
 
 @contextmanager
-def stop_on_interrupt(output: Output) -> Iterator[StopRequest]:
+def stop_on_interrupt(output: Output, when: str = "after this round") -> Iterator[StopRequest]:
     """Have the first Ctrl-C recorded and the second abort.
 
     Parameters
     ----------
     output
         Says whether to acknowledge the first.
+    when
+        When it will stop, in the acknowledgement.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
@@ -155,7 +158,7 @@ def stop_on_interrupt(output: Output) -> Iterator[StopRequest]:
         request.asked = True
         if not output.quiet:
             # Straight to the descriptor: the handler may have broken into a buffered write to the same stream.
-            os.write(2, b"\nStopping after this round; press Ctrl-C again to abort.\n")
+            os.write(2, f"\nStopping {when}; press Ctrl-C again to abort.\n".encode())
 
     before = signal.signal(signal.SIGINT, handle)
     try:
