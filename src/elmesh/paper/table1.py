@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,7 @@ from elmesh.paper.methods import (
 from elmesh.paper.printed import Agents, alternate
 from elmesh.paper.protocol import DATA_SETS, DataSet, draw, reduced, stand_in
 from elmesh.paper.trials import Numbers, Trial, repeat
-from elmesh.solvers import DMTLELM, FODMTLELM
+from elmesh.solvers import DMTLELM
 from elmesh.tasks import group_rows, one_hot
 
 __all__ = ["HIDDEN", "KRONECKER_RUNS", "KRONECKER_STEPS", "measure", "trials"]
@@ -75,11 +74,9 @@ def _own(data: DataSet) -> list[Method]:
     """Return what is not in the paper: the spectral start with its parameters, and automatic parameters."""
     root = math.sqrt(data.penalty)
     spectral = graph_methods(data, TABLE_WEIGHTS, init="spectral")[0].solver
-    auto: dict[str, Any] = {"rank": RANK, "mu1": root, "mu2": root, "graph": "star"}
     return [
         Method("DMTL-ELM, spectral start", spectral),
-        Method("DMTL-ELM, automatic", DMTLELM(**auto)),
-        Method("FO-DMTL-ELM, automatic", FODMTLELM(**auto)),
+        Method("DMTL-ELM, automatic", DMTLELM(rank=RANK, mu1=root, mu2=root, graph="star")),
     ]
 
 

@@ -95,8 +95,10 @@ class Heard:
         if self.hearer is None:
             for row in rows:
                 sums += row
-        else:
-            np.add.at(sums, self.hearer, rows)
+        elif len(rows):
+            # Hearers are in order, so each one's rows are together.
+            starts = np.flatnonzero(np.diff(self.hearer, prepend=-1))
+            sums[self.hearer[starts]] = np.add.reduceat(rows, starts, axis=0)
         return sums
 
 

@@ -31,7 +31,7 @@ def conclude(trials: Trials, runs: int) -> Finding:
         leak = difference(*([run[name]["DMTL-ELM"] for run in found] for name in ("PCA on test rows too", "as read")))
         tables.append(
             Table(
-                f"{title}: test error in per cent, {runs} draws",
+                f"{title}: test error in per cent, {len(found)} draws",
                 ("reading", *METHODS),
                 rows,
                 note=f"Fitting PCA on the test rows too changes DMTL-ELM by {leak.mean:+.2f} ± {leak.half:.2f} points.",
