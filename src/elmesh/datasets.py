@@ -11,6 +11,7 @@ variable ``ELMESH_DATA`` names, then in a cache folder; USPS is then fetched fro
 from __future__ import annotations
 
 import os
+import warnings
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -355,7 +356,10 @@ def _read(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, NDArray[A
 
 def _fetch_usps() -> dict[str, NDArray[Any]]:
     try:
-        X, y = fetch_openml(data_id=USPS_OPENML_ID, return_X_y=True, as_frame=False, cache=False)
+        with warnings.catch_warnings():
+            # It warns of each failed attempt; that all failed is told below, once.
+            warnings.simplefilter("ignore", UserWarning)
+            X, y = fetch_openml(data_id=USPS_OPENML_ID, return_X_y=True, as_frame=False, cache=False)
         X, y = np.asarray(X, dtype=np.float32), np.asarray(y).astype(float).astype(np.uint8) - 1
         n = USPS_TRAIN_ROWS
         # The two halves come in one table; the class counts show that it is cut in the right place.

@@ -76,10 +76,11 @@ def reproduce(
             fail(f"Stopped. What was finished is kept in {out}; the same command goes on from there.", INTERRUPTED)
     for name, reason in result.missing.items():
         output.note(f"{name.upper()} is missing. {reason}")
-    output.table(
-        ("experiment", "runs", "the paper's statements"),
-        [[name, str(result.runs[name]), result.summary(name)] for name in result.findings],
-        left=3,
-    )
+    if not quiet:
+        output.table(
+            ("experiment", "runs", "the paper's statements"),
+            [[name, str(result.runs[name]), result.summary(name)] for name in result.findings],
+            left=3,
+        )
     output.say(f"Open {out / reproduction.PAGE} in a browser.")
     output.result({"command": "reproduce", **result.to_json(), "folder": str(out)})

@@ -40,12 +40,13 @@ def measure(trial: Trial) -> Numbers:
     numbers: Numbers = {"optimum": {"U": float(U_best[0, 0]), "A": A_best[:, 0, 0].tolist()}}
     for name, solver in zip(METHODS, decentralised(panel, ROUNDS), strict=True):
         U, A = _path(solver, task, trial.seed)
+        shown = np.minimum(SHOWN, len(U) - 1)  # a run that diverges ends early
         numbers[name] = {
-            "U_accuracy": np.sqrt(np.mean((U - U_best) ** 2, axis=(1, 2, 3)))[SHOWN].tolist(),
-            "A_accuracy": np.sqrt(np.mean((A - A_best) ** 2, axis=(1, 2, 3)))[SHOWN].tolist(),
+            "U_accuracy": np.sqrt(np.mean((U - U_best) ** 2, axis=(1, 2, 3)))[shown].tolist(),
+            "A_accuracy": np.sqrt(np.mean((A - A_best) ** 2, axis=(1, 2, 3)))[shown].tolist(),
         }
         if trial.run == 0:
-            numbers[name] |= {"U": U[SHOWN, :, 0, 0].tolist(), "A": A[SHOWN, :, 0, 0].tolist()}
+            numbers[name] |= {"U": U[shown, :, 0, 0].tolist(), "A": A[shown, :, 0, 0].tolist()}
     return numbers
 
 

@@ -36,7 +36,7 @@ def measure(trial: Trial) -> Numbers:
     """Test the methods on one draw under every reading that concerns the data set."""
     data = DATA_SETS[trial.case]
     dnsp = on_inputs(data)[-1]
-    methods = (local(data), central(data), graph_methods(data, TABLE_WEIGHTS)[0], dnsp)
+    methods = (local(data), central(data), *graph_methods(data, TABLE_WEIGHTS), dnsp)
     numbers: Numbers = {}
     for name, reading in READINGS.items():
         if reading.pool != AS_READ.pool and trial.case != "usps":

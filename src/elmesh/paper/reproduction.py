@@ -166,6 +166,7 @@ def reproduce(
 
         advance(name, done, len(trials))
         finished = run_trials(trials, experiment.measure, journal, advance=step, stopping=stopping)
+        runs[name] = len({trial.run for trial in trials})  # some stop at fewer than were asked for
         findings[name] = experiment.conclude(finished, runs[name])
     needed = dict.fromkeys(name for experiment in findings for name in EXPERIMENTS[experiment].data)
     missing = {name: reason for name in needed if (reason := why_missing(name))}

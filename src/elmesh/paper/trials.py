@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -95,19 +95,23 @@ class Journal:
         head = {"elmesh": _fingerprint(), "seed": seed}
         self._done: dict[Trial, Numbers] = {}
         if path.exists() and not fresh:
+            first, *rest = path.read_text(encoding="utf-8").splitlines() or [""]
+            self._check(_parsed(first), head)
             # A line cut short by a crash was never finished: its trial runs again.
-            first, *rest = [line for line in map(_parsed, path.read_text(encoding="utf-8").splitlines()) if line]
-            if first != head:
-                what = "seed" if first.get("elmesh") == head["elmesh"] else "version of elmesh"
-                raise ElmeshError(
-                    f"{path} holds trials of another {what}; choose another folder, or give --force to begin anew."
-                )
-            self._done = {Trial(**line["trial"]): line["numbers"] for line in rest}
+            self._done = dict(filter(None, map(_finished, rest)))
         lines = [head, *({"trial": asdict(trial), "numbers": numbers} for trial, numbers in self._done.items())]
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
         part.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         part.replace(path)
+
+    def _check(self, found: Numbers, expected: Numbers) -> None:
+        remedy = "choose another folder, or give --force to begin anew"
+        if set(found) != set(expected):
+            raise ElmeshError(f"{self._path} does not begin as a journal of trials does; {remedy}.")
+        if found != expected:
+            what = "seed" if found["elmesh"] == expected["elmesh"] else "version of elmesh"
+            raise ElmeshError(f"{self._path} holds trials of another {what}; {remedy}.")
 
     def __contains__(self, trial: Trial) -> bool:
         return trial in self._done
@@ -175,20 +179,27 @@ def _work_through(
 ) -> None:
     # Only as many are handed out as can run, so that there are few to wait for when it is to stop.
     waiting, running = deque(trials), dict[Future[Numbers], Trial]()
-    try:
-        while running or (waiting and not stopping()):
-            while waiting and len(running) < width and not stopping():
-                trial = waiting.popleft()
+    broken: BaseException | None = None
+    while broken is None and (running or (waiting and not stopping())):
+        while waiting and len(running) < width and not stopping():
+            trial = waiting.popleft()
+            with _deaf_to_interrupts():
                 running[pool.submit(measure, trial)] = trial
-            for future in wait(running, timeout=_PATIENCE, return_when=FIRST_COMPLETED).done:
-                trial = running.pop(future)
-                journal.add(trial, future.result())
-                advance(trial)
-    except BrokenProcessPool as error:
+        for future in wait(running, timeout=_PATIENCE, return_when=FIRST_COMPLETED).done:
+            trial = running.pop(future)
+            # One that died must not take with it what the others have finished.
+            if (error := future.exception()) is not None:
+                broken = error
+                continue
+            journal.add(trial, future.result())
+            advance(trial)
+    if isinstance(broken, BrokenProcessPool):
         raise ElmeshError(
             "A process died in the middle of a trial, perhaps for want of memory. What was finished is kept: the same "
             "command goes on from there."
-        ) from error
+        ) from broken
+    if broken is not None:
+        raise broken
     if waiting:
         raise KeyboardInterrupt
 
@@ -198,9 +209,15 @@ def _pool(processes: int) -> Iterator[tuple[ProcessPoolExecutor, int]]:
     # Fresh processes, not forks: BLAS reads its number of threads when it is loaded.
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))
+    others = set(active_children())
     pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_prepare_worker)
     try:
         yield pool, processes
+    except BaseException:
+        # Whoever aborts does not want to wait for the trials under way.
+        for child in set(active_children()) - others:
+            child.kill()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         for name, value in before.items():
@@ -210,8 +227,21 @@ def _pool(processes: int) -> Iterator[tuple[ProcessPoolExecutor, int]]:
                 os.environ[name] = value
 
 
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Have processes that are started inside begin deaf to Ctrl-C, which reaches the whole process group."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows has none
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _prepare_worker() -> None:
-    # Ctrl-C reaches the whole process group; the parent decides what becomes of it.
+    # The parent decides what becomes of a Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if (parent := parent_process()) is not None:
         threading.Thread(target=_follow, args=(parent.join,), daemon=True).start()
@@ -227,20 +257,31 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _parsed(line: str) -> Numbers | None:
+def _parsed(line: str) -> Numbers:
     try:
         value = json.loads(line)
     except json.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _finished(line: str) -> tuple[Trial, Numbers] | None:
+    """Read a line of the journal; None if it is not a whole one."""
+    try:
+        entry = _parsed(line)
+        return Trial(**entry["trial"]), dict(entry["numbers"])
+    except (KeyError, TypeError, ValueError):
         return None
-    return value if isinstance(value, dict) else None
 
 
 @cache
 def _fingerprint() -> str:
     """Return a digest of the code that numbers come from: trials of other code must not be mixed with these."""
     root = Path(str(resources.files("elmesh")))
-    # What draws, words and asks for numbers does not change them.
-    others = [root / "cli", root / "report", root / "tables", root / "paper" / "findings"]
+    # What draws, words, asks for and keeps numbers does not change them.
+    paper = root / "paper"
+    others = [root / "cli", root / "report", root / "tables", paper / "findings", paper / "reproduction.py"]
+    others.append(Path(__file__))
     digest = hashlib.sha256()
     for file in sorted(root.rglob("*.py")):
         if not any(file.is_relative_to(folder) for folder in others):

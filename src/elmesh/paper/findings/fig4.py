@@ -31,9 +31,9 @@ def conclude(trials: Trials, runs: int) -> Finding:
     claims = [
         Claim(
             "DMTL-ELM brings all agents to the one subspace U* of MTL-ELM.",
-            f"Nearly: at k = {ROUNDS} agents are {np.median(final[EXACT]):.1e} (median, largest "
-            f"{max(final[EXACT]):.1e}) from it, root mean square over entries, and no longer move: the rule for gamma "
-            "has frozen what was left. See the misprints below.",
+            f"At k = {ROUNDS} agents are {np.median(final[EXACT]):.1e} (median, largest {max(final[EXACT]):.1e}) from "
+            "it, root mean square over entries. What is left then stays: the rule for gamma has frozen it (see the "
+            "misprints below).",
             counted(sum(value < 1e-6 for value in final[EXACT]), runs),
         ),
         Claim(

@@ -97,7 +97,7 @@ def _claims(found: list[Numbers]) -> list[Claim]:
     claims.append(
         Claim(
             "DMTL-ELM loses next to nothing against MTL-ELM.",
-            f"Difference at L = 300: {close.mean:+.2f} ± {close.half:.2f} points.",
+            f"Difference at L = 300: {close.signed} points.",
             Verdict.AGREES if close.high < 0.25 else Verdict.DIFFERS if close.low > 0.25 else Verdict.UNDETERMINED,
         )
     )

@@ -93,7 +93,7 @@ def _claims(found: list[Numbers], points: dict[tuple[str, int, int], dict[str, A
         *(
             Claim(
                 f"With k = {k} and enough hidden units DMTL-ELM is better than DNSP.",
-                f"At its best L: {best[k]['error']} %, {best[k]['gap'].mean:+.2f} ± {best[k]['gap'].half:.2f} points.",
+                f"At its best L: {best[k]['error']} %, {best[k]['gap'].signed} points.",
                 below(best[k]["gap"]),
             )
             for k in (50, 100)
@@ -102,7 +102,7 @@ def _claims(found: list[Numbers], points: dict[tuple[str, int, int], dict[str, A
             "k = 50 with L = 300 is better than “k = 50 with L = 200”, at smaller cost. (As printed this cannot be: at "
             "one k the cost grows with L. Read as k = 100 with L = 200.)",
             f"k = 50, L = 300 sends {50 * 300 / (100 * 200):.2f} of what k = 100, L = 200 sends; its error is "
-            f"{cheaper.mean:+.2f} ± {cheaper.half:.2f} points.",
+            f"{cheaper.signed} points.",
             below(cheaper),
         ),
     ]

@@ -62,6 +62,17 @@ class Estimate:
     def __str__(self) -> str:
         return f"{self.mean:.2f}" if self.runs < 2 else f"{self.mean:.2f} ± {self.half:.2f}"
 
+    @property
+    def signed(self) -> str:
+        """Say it as a difference, with its sign.
+
+        Examples
+        --------
+        >>> Estimate(0.25, 0.5, 1).signed
+        '+0.25'
+        """
+        return f"{self.mean:+.2f}" if self.runs < 2 else f"{self.mean:+.2f} ± {self.half:.2f}"
+
     def to_json(self) -> dict[str, Any]:
         """Return it as results.json has it."""
         return {"mean": self.mean, "sd": self.sd, "runs": self.runs}

@@ -65,8 +65,7 @@ def _start_claim(start: list[Numbers], errors: dict[str, Estimate]) -> Claim:
     broken = {method: [run[f"{method}, ones"]["broken"] for run in start] for method in METHODS}
     told = [
         f"{method}: {errors[f'{method}, ones']} % from ones and {errors[f'{method}, random']} % from random, "
-        f"{errors[f'{method}, rank one']} % at rank one; the tie broke after "
-        f"{np.median([k for k in broken[method] if k is not None] or [np.nan]):.0f} iterations (median)"
+        f"{errors[f'{method}, rank one']} % at rank one; {_broke(broken[method])}"
         for method in METHODS
     ]
     apart = [
@@ -82,6 +81,13 @@ def _start_claim(start: list[Numbers], errors: dict[str, Estimate]) -> Claim:
         "rely on; here U starts from a seeded random block or the spectral start.",
         worst([close(gap, 0.0, 0.5) for gap in apart]),
     )
+
+
+def _broke(iterations: list[int | None]) -> str:
+    known = [k for k in iterations if k is not None]
+    if not known:
+        return "the tie never broke"
+    return f"the tie broke in {len(known)} of {len(iterations)} runs, after {np.median(known):.0f} iterations (median)"
 
 
 def _figures(trials: Trials) -> list[Figure]:

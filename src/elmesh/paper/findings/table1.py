@@ -88,7 +88,7 @@ def _errors(found: list[Numbers], name: str) -> list[float]:
 
 def _order(statement: str, found: list[Numbers], name: str, setting: str) -> Claim:
     gaps = {rival: difference(_errors(found, name), _errors(found, rival + setting)) for rival in RIVALS}
-    told = ", ".join(f"{gap.mean:+.2f} ± {gap.half:.2f} to {rival}" for rival, gap in gaps.items())
+    told = ", ".join(f"{gap.signed} to {rival}" for rival, gap in gaps.items())
     return Claim(statement, f"Difference in points: {told}.", worst([below(gap) for gap in gaps.values()]))
 
 
@@ -125,7 +125,7 @@ def _claims(found: list[Numbers], case: str) -> list[Claim]:
     claims.append(
         Claim(
             f"{title}: DMTL-ELM is almost as good as MTL-ELM.",
-            f"Difference {alike.mean:+.2f} ± {alike.half:.2f} points (in the paper "
+            f"Difference {alike.signed} points (in the paper "
             f"{printed['DMTL-ELM'].error - printed['MTL-ELM'].error:+.2f}).",
             Verdict.AGREES if alike.high < 0.25 else Verdict.DIFFERS if alike.low > 0.25 else Verdict.UNDETERMINED,
         )
