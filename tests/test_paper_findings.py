@@ -101,10 +101,12 @@ def test_close_is_judged_by_the_interval_and_a_wider_margin_is_no_stricter(found
     assert close(Estimate(-found.mean, found.sd, found.runs), -printed, within) is verdict
 
 
-def test_counting_agrees_with_all_differs_with_none_and_withholds_with_some():
-    for runs in range(1, 6):
-        expected = [DIFFERS, *[UNDETERMINED] * (runs - 1), AGREES]
-        assert [counted(yes, runs) for yes in range(runs + 1)] == expected
+def test_counting_agrees_with_nearly_all_differs_with_a_minority_and_withholds_between():
+    assert [counted(yes, 4) for yes in range(5)] == [DIFFERS, DIFFERS, UNDETERMINED, UNDETERMINED, AGREES]
+    assert [counted(yes, 100) for yes in (0, 49, 50, 94, 95, 100)] == [
+        DIFFERS, DIFFERS, UNDETERMINED, UNDETERMINED, AGREES, AGREES,
+    ]  # fmt: skip
+    assert {counted(yes, 1) for yes in (0, 1)} == {UNDETERMINED}
 
 
 @given(st.lists(st.sampled_from(RANKING), max_size=6), st.randoms())
@@ -152,7 +154,7 @@ def invent_fig4() -> Invented:
         ends = {"DMTL-ELM": (1.0, 1e-9), "FO-DMTL-ELM": (0.5, 1e-1)}
         found: Numbers = {"optimum": {"U": 0.3, "A": [0.1, 0.2, 0.3, 0.4, 0.5]}}
         for name, (start, end) in ends.items():
-            found[name] = {"U_accuracy": course(start, end), "A_accuracy": course(start, end)}
+            found[name] = {"U_accuracy": course(start, end), "A_accuracy": course(start, 1e-9)}
             if run == 0:
                 entries = np.linspace(1, 0.3, len(k))[:, None] * np.ones(5)
                 found[name] |= {"U": entries.tolist(), "A": entries.tolist()}
@@ -180,10 +182,11 @@ def invent_fig6(case: str = "usps") -> Invented:
         return {"error": error + 0.01 * run, "bytes": bytes_sent, "seconds": 0.1, "rounds": k, "stop": "MAX_ITER"}
 
     def one(run: int) -> Numbers:
-        random = {f"{L}": {f"{k}": cell(k, L, errors[k], run) for k in fig6.ROUNDS} for L in fig6.HIDDEN}
+        random = {f"{L}": {f"{k}": cell(k, L, errors[k] - 0.001 * L, run) for k in fig6.ROUNDS} for L in fig6.HIDDEN}
         random["300"]["50"]["error"] -= 0.5
-        spectral = {f"{L}": {f"{k}": cell(k, L, 4.0, run) for k in fig6.SPECTRAL_ROUNDS} for L in fig6.HIDDEN}
-        return {"DNSP": cell(1, 10, 5.0, run), "random": random, "spectral": spectral}
+        spectral = {"300": {f"{k}": cell(k, 300, 4.0, run) for k in fig6.SPECTRAL_ROUNDS}}
+        # What DNSP sends by the paper's count: ranks 6 + 1 times 64 inputs, halved.
+        return {"DNSP": cell(1, 224, 5.0, run), "random": random, "spectral": spectral}
 
     return {case: [one(run) for run in range(RUNS)]}
 
@@ -197,10 +200,11 @@ def invent_table1(*cases: str) -> Invented:
         for name, cell in printed.items():
             found[name] = {"error": cell.error + 0.01 * run, "seconds": 0.1 + 0.01 * run, "bytes": 8, "rounds": 3}
             if name in proposed:
-                found[name] |= {"objective": 10.0 + run, "gap": 1e-3}
+                found[name] |= {"objective": (20.0 if name == "FO-DMTL-ELM" else 10.0) + run, "gap": 1e-3}
                 if run < 2:
                     found[name]["printed_seconds"] = 1.0 if name == "FO-DMTL-ELM" else 30.0
-        for name in (*table1_finding.RIVALS, "DMTL-ELM"):
+        found["Local ELM"]["seconds"] = 0.05
+        for name in (*table1_finding.OTHERS, "DMTL-ELM"):
             found[f"{name}, chosen"] = {"error": found[name]["error"], "seconds": 0.1, "bytes": 8, "rounds": 3}
         found["DMTL-ELM, automatic"] = dict(found["DMTL-ELM"])
         found["DMTL-ELM, automatic"].pop("printed_seconds", None)
@@ -278,7 +282,8 @@ def texts(finding: Finding) -> list[str]:
     section = finding.section
     cells = itertools.chain.from_iterable(itertools.chain.from_iterable(table.rows) for table in section.tables)
     return [
-        *section.paragraphs, *(claim.found for claim in section.claims), *cells,
+        *section.paragraphs, *(meaning for _, meaning, *_ in section.terms),
+        *(claim.found for claim in section.claims), *cells,
         *(table.note for table in section.tables), *(figure.caption for figure in section.figures),
     ]  # fmt: skip
 
@@ -287,7 +292,7 @@ def texts(finding: Finding) -> list[str]:
 def test_numbers_that_bear_the_paper_out_agree_with_every_statement(name):
     finding = conclude(name, INVENTED[name]())
     assert set(verdicts(finding)) <= {AGREES}
-    assert bool(verdicts(finding)) == (name not in ("readings", "choice"))
+    assert bool(verdicts(finding)) == (name not in ("misprints", "readings", "choice"))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -384,28 +389,28 @@ TURNS = {
     "A far off": ("fig4", "a", change("DMTL-ELM/A_accuracy/-1", 1e-3), 1),
     "FO late": ("fig4", "a", change("FO-DMTL-ELM/U_accuracy/3", 2.0), 1),
     "FO better in the end": ("fig4", "a", change("FO-DMTL-ELM/U_accuracy/-1", 1e-12), 1),
-    "MTL-ELM worse than alone at one L": ("fig5", "usps", change("MTL-ELM/0", 40.0), 1),
+    "alone better than together": ("fig5", "usps", change("Local ELM/5", 2.0), 3),
+    "FO as good as DMTL-ELM": ("fig5", "usps", change("FO-DMTL-ELM/5", 2.7), 1),
     "MTL-ELM worse than rivals at L = 150": ("fig5", "usps", change("MTL-ELM/2", 9.0), 2),
     "FO worse than rivals at L = 200": ("fig5", "usps", change("FO-DMTL-ELM/3", 9.0), 2),
     "FO worse than rivals at L = 150, of which nothing is said": ("fig5", "usps", change("FO-DMTL-ELM/2", 9.0), 0),
     "DMTL-ELM between DNSP and MTFL at L = 250": ("fig5", "usps", change("DMTL-ELM/4", 7.8), 1),
     "alone it does not improve with L": ("fig5", "usps", change("Local ELM/5", 31.0), 1),
-    "DMTL-ELM loses": ("fig5", "usps", change("DMTL-ELM/5", 4.0), 2),
-    "DMTL-ELM sends less than DNSP": ("fig6", "usps", change("random/100/25/bytes", 5000), 1),
+    "DMTL-ELM loses": ("fig5", "usps", change("DMTL-ELM/5", 4.0), 3),
+    "DMTL-ELM sends less than DNSP": ("fig6", "usps", change("random/100/25/bytes", 5000), 2),
     "k = 25 is enough": ("fig6", "usps", change("random/250/25/error", 4.0), 1),
     "k = 50 is too few": ("fig6", "usps", all_sizes(50, 6.0), 2),
-    "k = 100 is too few": ("fig6", "usps", all_sizes(100, 6.0), 1),
+    "k = 100 is too few": ("fig6", "usps", all_sizes(100, 6.0), 2),
     "k = 50, L = 300 is worse": ("fig6", "usps", change("random/300/50/error", 4.8), 1),
     "Local ELM elsewhere": ("table1", "usps", change("Local ELM/error", 7.0), 1),
     "MTL-ELM elsewhere": ("table1", "mnist", change("MTL-ELM/error", 4.5), 2),
     "MTL-ELM worse than most": ("table1", "usps", change("MTL-ELM/error", 5.2), 2),
-    "a rival better than all": ("table1", "mnist", change("DNSP/error", 1.0), 3),
-    "a rival better than all when all choose": ("table1", "usps", change("DNSP, chosen/error", 1.0), 1),
-    "DMTL-ELM not as good": ("table1", "usps", change("DMTL-ELM/error", 4.0), 1),
+    "a rival better than all": ("table1", "mnist", change("DNSP/error", 1.0), 4),
+    "DMTL-ELM not as good": ("table1", "usps", change("DMTL-ELM/error", 4.0), 2),
+    "FO as good": ("table1", "usps", change("FO-DMTL-ELM/error", 3.5), 1),
+    "DMTL-ELM far from the optimum": ("table1", "mnist", change("DMTL-ELM/objective", 20.0), 1),
+    "Local ELM not the fastest": ("table1", "usps", change("Local ELM/seconds", 9.0), 1),
     "FO not faster": ("table1", "mnist", change("FO-DMTL-ELM/printed_seconds", 20.0), 1),
-    "ones are worse": ("misprints", "start", change("DMTL-ELM, ones/error", 9.0), 1),
-    "the sign blows up": ("misprints", "sign", change("as printed/objective/-1", 1e50), 1),
-    "gamma freezes": ("misprints", "gamma", change("paper/gap/-1", 1e-3), 1),
 }  # fmt: skip
 
 
@@ -445,14 +450,20 @@ def test_where_runs_scatter_nothing_about_errors_is_decided(name):
             return [scatter(item, sign) for item in value]
         return value + next(sign) if isinstance(value, float) and name == "fig5" else value
 
-    rng = np.random.default_rng(0)
-    noise = (50.0 * rng.normal() for _ in itertools.count())
-    noisy = {case: [scatter(copy.deepcopy(run), noise) for run in found] for case, found in invented.items()}
-    found = verdicts(conclude(name, noisy))
-    # What a clock or a count of bytes decides is decided all the same.
-    others = {"fig5": 0, "fig6": 1, "table1": 2}[name]
-    assert sum(verdict is AGREES for verdict in found) <= others
-    assert sum(verdict is UNDETERMINED for verdict in found) >= (len(found) - others) // 2
+    # What a clock, an objective or a count of bytes decides is decided all the same.
+    others = {"fig5": 0, "fig6": 2, "table1": 6}[name]
+    agreed = undecided = judged = 0
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        noise = (50.0 * rng.normal() for _ in itertools.count())
+        noisy = {case: [scatter(copy.deepcopy(run), noise) for run in found] for case, found in invented.items()}
+        found = verdicts(conclude(name, noisy))
+        agreed += sum(verdict is AGREES for verdict in found) - others
+        undecided += sum(verdict is UNDETERMINED for verdict in found)
+        judged += len(found) - others
+    # One interval of 95 % in forty lies wholly below zero by chance.
+    assert agreed <= 0.1 * judged
+    assert undecided >= judged / 2
 
 
 # Numbers
@@ -480,7 +491,7 @@ def test_figure_5_has_a_mean_for_every_size_and_one_for_those_without():
 def test_figure_6_has_both_ratios_for_every_point():
     found = conclude("fig6", invent_fig6()).numbers
     points = {(point["start"], point["rounds"], point["hidden"]): point for point in found["DMTL-ELM"]}
-    assert len(points) == len(fig6.HIDDEN) * (len(fig6.ROUNDS) + len(fig6.SPECTRAL_ROUNDS))
+    assert len(points) == len(fig6.HIDDEN) * len(fig6.ROUNDS) + len(fig6.SPECTRAL_ROUNDS)
     for (_, k, L), point in points.items():
         assert point["ratio_in_bytes"] == pytest.approx(1000 * k * L / found["DNSP"]["bytes"])
         assert point["ratio_by_formula"] == pytest.approx(2 * k * L / (7 * 64))
@@ -537,8 +548,8 @@ def test_readings_stand_beside_what_the_paper_prints():
     assert len(mnist.rows) == len(readings.READINGS)
     printed = [f"{table1_finding.PRINTED['usps'][method].error:.2f}" for method in readings_finding.METHODS]
     assert usps.rows[0][1 : 1 + len(printed)] == printed
-    assert {"Local ELM", "MTL-ELM", "DMTL-ELM"} <= set(readings_finding.METHODS)
-    assert finding.numbers["USPS"]["as read"]["MTL-ELM"]["mean"] == pytest.approx(3.11)
+    assert {"Local ELM", "DMTL-ELM"} <= set(readings_finding.METHODS)
+    assert finding.numbers["USPS"]["as read"]["DMTL-ELM"]["mean"] == pytest.approx(3.11)
     # Of "as read" and "PCA on test rows too", the third, in these invented trials.
     assert "+2.00" in usps.note
     assert "+1.00" in mnist.note

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+from dataclasses import replace
 from urllib.error import URLError
 
 import numpy as np
@@ -188,8 +189,8 @@ def test_bundled_digits_are_in_the_unit_interval():
 
 @needs_data
 def test_usps_is_drawn_from_the_part_asked_for():
-    sizes = {pool: pictures("usps", pool).X.shape for pool in ("train", "test", "all")}
-    assert sizes == {"train": (7291, 256), "test": (2007, 256), "all": (9298, 256)}
+    sizes = {pool: pictures("usps", pool).X.shape for pool in ("train", "all")}
+    assert sizes == {"train": (7291, 256), "all": (9298, 256)}
     assert pictures("usps").X.shape == sizes[AS_READ.pool]
     for pool in sizes:
         X = pictures("usps", pool).X
@@ -243,7 +244,7 @@ def parameters(solver) -> dict:
 @pytest.mark.parametrize(("name", "mu", "basis"), [("usps", 10.0, 10.0), ("mnist", 20.0, 100.0)])
 def test_the_rivals_have_the_papers_parameters(name, mu, basis):
     data = DATA_SETS[name]
-    solvers = {method.title: method.solver for method in (methods.local(data), *methods.on_inputs(data))}
+    solvers = {method.title: method.solver for method in (methods.local(data), *methods.on_inputs(data).values())}
     assert parameters(solvers["Local ELM"]) == {"mu": mu}
     assert {"mu": 10.0, "eps": 20.0}.items() <= parameters(solvers["MTFL"]).items()
     assert {"rank": 6, "mu1": basis}.items() <= parameters(solvers["GO-MTL"]).items()
@@ -251,7 +252,7 @@ def test_the_rivals_have_the_papers_parameters(name, mu, basis):
     assert {"rank": 6, "mu": mu}.items() <= parameters(solvers["DNSP"]).items()
     kinds = {"Local ELM": LocalELM, "MTFL": MTFL, "GO-MTL": GOMTL, "DGSP": DGSP, "DNSP": DNSP}
     assert {title: type(solver) for title, solver in solvers.items()} == kinds
-    assert all(not method.hidden for method in methods.on_inputs(data))
+    assert all(not method.hidden for method in methods.on_inputs(data).values())
     assert methods.local(data).hidden
 
 
@@ -301,8 +302,8 @@ def test_the_convergence_setting_is_the_papers():
 def test_every_method_of_the_table_has_a_title_of_its_own():
     for name, data in DATA_SETS.items():
         all_of_them = [
-            methods.local(data), *methods.on_inputs(data), *methods.chosen(name), methods.central(data),
-            *methods.graph_methods(data, methods.TABLE_WEIGHTS), *table1._own(data),
+            methods.local(data), *methods.on_inputs(data).values(), *methods.chosen(name),
+            methods.central(data), *methods.graph_methods(data, methods.TABLE_WEIGHTS), *table1._own(data),
         ]  # fmt: skip
         titles = [method.title for method in all_of_them]
         assert len(set(titles)) == len(titles)
@@ -347,13 +348,32 @@ def test_a_score_is_the_share_of_test_rows_told_wrongly(split):
     wrong = np.mean(model.predict(split.X_test, tasks=split.tasks_test) != split.y_test)
     assert numbers["error"] == pytest.approx(100 * wrong)
     assert 0 < numbers["error"] < 50
+    assert not model.fit_intercept
     assert numbers["bytes"] == 0
     assert numbers["stop"] == "DIRECT"
 
 
 def test_rivals_see_the_inputs_and_not_the_hidden_layer(split):
-    for method in methods.on_inputs(DIGITS)[2:]:
+    for method in (methods.on_inputs(DIGITS)[title] for title in ("DGSP", "DNSP")):
         assert methods.score(method, split, 10, 1)["error"] == methods.score(method, split, 200, 1)["error"]
+
+
+def test_rivals_have_an_intercept_unless_told_otherwise(split):
+    rival = methods.on_inputs(DIGITS)["DNSP"]
+    assert methods.fit(rival, split, 10, 1)[0].fit_intercept
+    assert not methods.fit(replace(rival, intercept=False), split, 10, 1)[0].fit_intercept
+
+
+def test_a_reading_changes_what_it_concerns_and_leaves_the_rest(monkeypatch):
+    small(monkeypatch)
+    found = readings.measure(Trial("readings", "digits", 0, 21))
+    for name, concerned in {
+        "rank 3": {"DMTL-ELM", "FO-DMTL-ELM", "DNSP"},
+        "rivals without intercept": {"DNSP"},
+    }.items():
+        changed = {method for method, error in found[name].items() if error != found["as read"][method]}
+        assert changed <= concerned
+    assert found["rank 3"] != found["as read"]
 
 
 def test_the_stack_of_tasks_is_the_problem_that_the_estimator_solves(split):
@@ -426,7 +446,7 @@ def test_a_trial_gives_numbers_that_json_holds_and_the_same_again_from_the_same_
 def test_the_papers_formulas_are_timed_in_the_first_runs_only_and_scaled_to_all_rounds(monkeypatch):
     small(monkeypatch)
     monkeypatch.setattr(table1, "KRONECKER_STEPS", 4)
-    monkeypatch.setattr(table1, "on_inputs", lambda data: [])
+    monkeypatch.setattr(table1, "on_inputs", lambda data: {})
     monkeypatch.setattr(table1, "chosen", lambda name: [])
     monkeypatch.setattr(table1, "_printed_seconds", lambda *_: {"MTL-ELM": 2.0})
     early = table1.measure(Trial("table1", "digits", table1.KRONECKER_RUNS - 1, 1))

@@ -39,8 +39,9 @@ def page(results: dict[str, Any]) -> str:
         "What became of every statement in the evaluation of *Decentralized Multi-Task Learning Based on Extreme "
         "Learning Machines* when it was run again with this package. Written by `make paper` from "
         f"[paper.json](paper.json), a run of `elmesh reproduce all` with seed {results['seed']}, elmesh "
-        f"{results['elmesh']}, {versions}. A verdict is given where a 95 % interval over random draws decides, or "
-        "where every run shows the same; where they do not, it could not be determined.",
+        f"{results['elmesh']}, {versions}. A verdict is given where a 95 % interval over random draws decides; "
+        "a statement about single runs agrees if 95 % of them bear it out, and differs if fewer than half do. Else it "
+        "could not be determined.",
         "",
         "| | runs | agree | differ | could not be determined |",
         "|---|---|---|---|---|",
@@ -67,6 +68,8 @@ def _experiment(entry: dict[str, Any]) -> list[str]:
     lines = [f"## {entry['title']}", ""]
     for paragraph in entry["paragraphs"]:
         lines += [paragraph, ""]
+    for term, meaning in entry["terms"]:
+        lines += [f"- **{term}.** {meaning}", ""]
     for figure in entry["figures"]:
         lines += [f"![{entry['title']}](images/paper-{figure}.png)", ""]
     if entry["claims"]:

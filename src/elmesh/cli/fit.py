@@ -184,6 +184,7 @@ def _summary(model: Any, schema: TableSchema, solver: str, rows: int) -> dict[st
         "solver": solver,
         "rank": int(model.U_.shape[-1]) if "rank" in model.solver.get_params() else None,
         "rounds": int(model.n_iter_),
+        "pooled": model.solver.pooled,
         "bytes": int(history["bytes"].iloc[-1]) if len(history) else 0,
         "objective": float(history["objective"].iloc[-1]) if len(history) else None,
         "stop": model.stop_.name,
@@ -198,7 +199,8 @@ def _tell(output: Output, summary: dict[str, Any]) -> None:
     output.say(f"{count(summary['rows'], 'row')} of {count(tasks, 'task')}, {count(columns, 'column')} once encoded.")
     if tasks == 1:
         output.say("With one task there is nobody to learn with; --task names the column that tells sites apart.")
-    sent = f"{summary['bytes'] / 1e6:.3g} MB sent" if summary["bytes"] else "nothing sent"
+    nothing = "all data in one place" if summary["pooled"] else "nothing sent"
+    sent = f"{summary['bytes'] / 1e6:.3g} MB sent" if summary["bytes"] else nothing
     # The other ways to end come with a warning of their own.
     advice = f" {summary['advice']}" if summary["stop"] in ("CONVERGED", "DIRECT", "COMPLETED") else ""
     rank = "" if summary["rank"] is None else f" of rank {summary['rank']}"

@@ -25,13 +25,13 @@ MOST_RUNS = 5
 
 #: What each method can choose from.
 GRIDS: dict[str, list[dict[str, float | int]]] = {
-    "Local ELM": [{"mu": mu} for mu in (1.0, 3.0, 10.0, 30.0)],
-    "MTFL": [{"mu": mu, "eps": eps} for mu in (0.3, 1.0, 3.0, 10.0, 30.0) for eps in (0.01, 1.0)],
+    "Local ELM": [{"mu": mu} for mu in (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)],
+    "MTFL": [{"mu": mu, "eps": eps} for mu in (0.1, 0.3, 1.0, 3.0, 10.0) for eps in (0.001, 0.01, 0.1)],
     # Of its two penalties only one combination matters: a factor can move from the basis to the codes.
-    "GO-MTL": [{"rank": rank, "mu2": mu2} for rank in (6, 10) for mu2 in (3.0, 10.0, 30.0)],
-    "DGSP": [{"rank": rank, "mu": mu} for rank in (6, 10, 15, 20) for mu in (1.0, 10.0, 30.0)],
-    "DNSP": [{"rank": rank, "mu": mu} for rank in (6, 10, 15, 20) for mu in (1.0, 10.0, 30.0)],
-    "DMTL-ELM": [{"rank": rank, "mu1": mu, "mu2": mu} for rank in (6, 10, 15) for mu in (1.0, 3.0, 10.0)],
+    "GO-MTL": [{"rank": rank, "mu2": mu2} for rank in (6, 10, 15) for mu2 in (3.0, 10.0, 30.0)],
+    "DGSP": [{"rank": rank, "mu": mu} for rank in (6, 10, 15, 20, 25) for mu in (1.0, 10.0, 30.0, 100.0)],
+    "DNSP": [{"rank": rank, "mu": mu} for rank in (3, 6, 10, 15, 20) for mu in (1.0, 10.0, 30.0, 100.0)],
+    "DMTL-ELM": [{"rank": rank, "mu1": mu, "mu2": mu} for rank in (6, 10, 15, 20) for mu in (1.0, 3.0, 10.0)],
 }
 
 

@@ -45,7 +45,7 @@ def problem(panel: Panel, seed: int) -> tuple[list[FloatArray], list[FloatArray]
 
 
 def ring() -> Topology:
-    """Return the graph of Fig. 2 (a): of the likely ones, the ring alone shows what the text tells of Fig. 3."""
+    """Return the graph that stands for Fig. 2 (a), which the paper draws and does not describe: a ring."""
     return make_topology("ring", range(AGENTS))
 
 

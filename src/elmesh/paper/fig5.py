@@ -21,7 +21,7 @@ def measure(trial: Trial) -> Numbers:
     """Test the methods on one draw: those on the inputs once, those on the hidden layer for each size."""
     data, split = DATA_SETS[trial.case], draw(trial.case, trial.seed)
     numbers: Numbers = {
-        method.title: score(method, split, HIDDEN[-1], trial.seed)["error"] for method in on_inputs(data)
+        method.title: score(method, split, HIDDEN[-1], trial.seed)["error"] for method in on_inputs(data).values()
     }
     for method in (local(data), central(data), *graph_methods(data, FIGURE_WEIGHTS)):
         numbers[method.title] = [score(method, split, L, trial.seed)["error"] for L in HIDDEN]

@@ -28,11 +28,10 @@ def trials(runs: int, seed: int) -> list[Trial]:
 def measure(trial: Trial) -> Numbers:
     """Test DNSP once and DMTL-ELM for every size and number of rounds, on one draw."""
     data, split = DATA_SETS[trial.case], draw(trial.case, trial.seed)
-    dnsp = next(method for method in on_inputs(data) if method.title == "DNSP")
-    numbers: Numbers = {"DNSP": score(dnsp, split, HIDDEN[0], trial.seed)}
-    for init, schedule in (("random", ROUNDS), ("spectral", SPECTRAL_ROUNDS)):
+    numbers: Numbers = {"DNSP": score(on_inputs(data)["DNSP"], split, HIDDEN[0], trial.seed)}
+    for init, sizes, schedule in (("random", HIDDEN, ROUNDS), ("spectral", HIDDEN[-1:], SPECTRAL_ROUNDS)):
         numbers[init] = {
-            f"{L}": {f"{k}": score(_dmtl_elm(data, k, init), split, L, trial.seed) for k in schedule} for L in HIDDEN
+            f"{L}": {f"{k}": score(_dmtl_elm(data, k, init), split, L, trial.seed) for k in schedule} for L in sizes
         }
     return numbers
 

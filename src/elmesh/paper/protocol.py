@@ -72,17 +72,23 @@ class Reading:
 
     Parameters
     ----------
-    pool : {"all", "train", "test"}
+    pool : {"all", "train"}
         Which part of USPS rows are drawn from.
     scaling : str
         What is done to the principal components before the hidden layer: a key of :data:`SCALINGS`.
     pca_rows : {"train", "all"}
         Whether components come from the training rows or from training and test rows together.
+    rank : int
+        Number of columns of U, and of latent tasks of the rivals.
+    rivals_intercept : bool
+        Whether the methods on the inputs themselves have an intercept.
     """
 
     pool: str = "train"
     scaling: str = "none"
     pca_rows: str = "train"
+    rank: int = 6
+    rivals_intercept: bool = True
 
 
 AS_READ = Reading()
@@ -112,9 +118,9 @@ def pictures(name: str, pool: str = AS_READ.pool) -> Digits:
         X, y = load_digits(return_X_y=True)
         return Digits(X / 16.0, y)
     usps = load_usps()
-    parts = {"train": (usps.X_train, usps.y_train), "test": (usps.X_test, usps.y_test)}
-    chosen = [parts[pool]] if pool in parts else list(parts.values())
-    X, y = (np.concatenate(arrays) for arrays in zip(*chosen, strict=True))
+    X, y = usps.X_train, usps.y_train
+    if pool == "all":
+        X, y = np.concatenate([X, usps.X_test]), np.concatenate([y, usps.y_test])
     return Digits((X + 1.0) / 2.0, y)
 
 

@@ -7,10 +7,8 @@ gone on with after an interrupt, with more runs, or with another experiment.
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from elmesh.errors import ElmeshError
 from elmesh.paper.experiments import EXPERIMENTS
 from elmesh.paper.findings.finding import Finding
 from elmesh.paper.protocol import DATA_SETS, why_missing
-from elmesh.paper.trials import Journal, Trial, run_trials
+from elmesh.paper.trials import Journal, Trial, run_trials, versions
 from elmesh.report import Claim, Fact, Page, Verdict, render, save, tally
 
 __all__ = ["Reproduction", "reproduce"]
@@ -74,13 +72,14 @@ class Reproduction:
                 ],
                 "figures": [figure.id for figure in finding.section.figures],
                 "paragraphs": list(finding.section.paragraphs),
+                "terms": [list(term) for term in finding.section.terms],
                 "numbers": finding.numbers,
             }
             for name, finding in self.findings.items()
         }
         return {
             "elmesh": elmesh.__version__,
-            "versions": _versions(),
+            "versions": versions(),
             "seed": self.seed,
             "missing": dict(self.missing),
             "experiments": experiments,
@@ -89,14 +88,15 @@ class Reproduction:
     def page(self) -> Page:
         """Return the report."""
         counts = {verdict: sum(claim.verdict is verdict for claim in self.claims) for verdict in Verdict}
-        versions = ", ".join(f"{name} {number}" for name, number in _versions().items())
+        named = ", ".join(f"{name} {number}" for name, number in versions().items())
         return Page(
             title="elmesh: the paper, reproduced",
             headline="Decentralized Multi-Task Learning Based on Extreme Learning Machines, reproduced",
             lead=[
                 "Every figure and table of the paper's evaluation, run again, beside what the paper says of it. A "
-                "verdict is given where a 95 % interval over random draws decides, or where every run shows the same; "
-                "where they do not, it could not be determined.",
+                "verdict is given where a 95 % interval over random draws decides; a statement about single runs "
+                "agrees if 95 % of them bear it out, and differs if fewer than half do. Else it could not be "
+                "determined.",
                 *(f"{DATA_SETS[name].title} is missing. {reason}" for name, reason in self.missing.items()),
             ],
             facts=[
@@ -107,7 +107,7 @@ class Reproduction:
             sections=[finding.section for finding in self.findings.values()],
             foot=f"Seed {self.seed}; "
             + ", ".join(f"{name} {runs} runs" for name, runs in self.runs.items())
-            + f"; elmesh {elmesh.__version__}, {versions}. Every number is in {RESULTS}, every trial in {JOURNAL}.",
+            + f"; elmesh {elmesh.__version__}, {named}. Every number is in {RESULTS}, every trial in {JOURNAL}.",
             contents=True,
         )
 
@@ -191,7 +191,3 @@ def _known(path: Path) -> dict[str, int]:
         return {str(name): int(entry["runs"]) for name, entry in experiments.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-
-
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version()} | {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}

@@ -52,7 +52,7 @@ def trials(runs: int, seed: int) -> list[Trial]:
 def measure(trial: Trial) -> Numbers:
     """Test every method on one draw."""
     data, split = DATA_SETS[trial.case], draw(trial.case, trial.seed)
-    simple = (local(data), *on_inputs(data), *chosen(trial.case))
+    simple = (local(data), *on_inputs(data).values(), *chosen(trial.case))
     numbers = {method.title: score(method, split, HIDDEN, trial.seed) for method in simple}
     task, root = reduced(split, HIDDEN, trial.seed), math.sqrt(data.penalty)
     for method in (central(data), *graph_methods(data, TABLE_WEIGHTS), *_own(data)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import signal
 import threading
 from collections import deque
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
+from importlib.metadata import version
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ import numpy as np
 
 from elmesh.errors import ElmeshError
 
-__all__ = ["Journal", "Numbers", "Trial", "Trials", "repeat", "run_trials"]
+__all__ = ["Journal", "Numbers", "Trial", "Trials", "repeat", "run_trials", "versions"]
 
 Numbers = dict[str, Any]
 
@@ -92,7 +94,7 @@ class Journal:
 
     def __init__(self, path: Path, seed: int, *, fresh: bool = False) -> None:
         self._path = path
-        head = {"elmesh": _fingerprint(), "seed": seed}
+        head = {"elmesh": _fingerprint(), "versions": versions(), "seed": seed}
         self._done: dict[Trial, Numbers] = {}
         if path.exists() and not fresh:
             first, *rest = path.read_text(encoding="utf-8").splitlines() or [""]
@@ -110,7 +112,12 @@ class Journal:
         if set(found) != set(expected):
             raise ElmeshError(f"{self._path} does not begin as a journal of trials does; {remedy}.")
         if found != expected:
-            what = "seed" if found["elmesh"] == expected["elmesh"] else "version of elmesh"
+            named = {
+                "elmesh": "version of elmesh",
+                "versions": "version of NumPy, SciPy or scikit-learn",
+                "seed": "seed",
+            }
+            what = next(named[key] for key in expected if found[key] != expected[key])
             raise ElmeshError(f"{self._path} holds trials of another {what}; {remedy}.")
 
     def __contains__(self, trial: Trial) -> bool:
@@ -272,6 +279,11 @@ def _finished(line: str) -> tuple[Trial, Numbers] | None:
         return Trial(**entry["trial"]), dict(entry["numbers"])
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what numbers are computed with."""
+    return {"python": platform.python_version()} | {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}
 
 
 @cache

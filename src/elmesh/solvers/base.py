@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 from sklearn.base import BaseEstimator
 
@@ -18,6 +18,9 @@ __all__ = ["LowRankSolver", "SharedBasisSolver", "Solver", "check_choice", "chec
 
 class Solver(BaseEstimator, ABC):
     """A method, with its parameters. It says what to run; a runtime runs it."""
+
+    #: Whether all tasks' data must be in one place.
+    pooled: ClassVar[bool] = False
 
     @abstractmethod
     def check(self) -> None:

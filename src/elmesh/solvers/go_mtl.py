@@ -14,6 +14,7 @@ increases the objective:
 from __future__ import annotations
 
 import warnings
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +71,8 @@ class GOMTL(SharedBasisSolver):
     >>> GOMTL(rank=4, mu2=0.1).mu2
     0.1
     """
+
+    pooled: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -133,6 +136,9 @@ class GOMTL(SharedBasisSolver):
             U = shared.solve(A, U, most=_STEPS)
             HU = project(task, U)
             A = lasso_codes(task, HU, A, mu2)
+            if not A.any():
+                # With no code left the basis is zero too, and there is nothing to iterate on.
+                U, HU = np.zeros_like(U), np.zeros_like(HU)
         yield report(self.max_iter)
         return State(U, A)
 

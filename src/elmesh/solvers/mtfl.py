@@ -17,6 +17,7 @@ D is a multiple of the identity plus a matrix of low rank, and no L x L matrix i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,8 @@ class MTFL(Solver):
     >>> MTFL(mu=10.0, eps=20.0).eps
     20.0
     """
+
+    pooled: ClassVar[bool] = True
 
     def __init__(self, mu: float = 1.0, eps: float = 1e-3, max_iter: int = 500, tol: float = 1e-2) -> None:
         self.mu = mu

@@ -1,6 +1,8 @@
-"""MTL-ELM (Algorithm 1): all tasks in one place, alternating exact updates of U and of the A_t."""
+"""MTL-ELM (Algorithm 1): all tasks in one place, alternating updates of U and of the A_t."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +44,8 @@ class MTLELM(SharedBasisSolver):
     >>> MTLELM(rank=2, mu1=0.1).mu1
     0.1
     """
+
+    pooled: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -47,7 +47,8 @@ class SharedU:
     ) -> FloatArray:
         """Return U for the given A, starting from another U.
 
-        It ends when the residual is ``rtol`` of the right-hand side, or ``reduction`` of what it was at the start.
+        It ends when the residual is ``rtol`` of the right-hand side, or ``reduction`` of what it was at the start, or
+        after ``most`` steps.
         """
         task, mu1, basis = self._task, self._mu1, self._basis
         AA = A @ A.mT

@@ -35,7 +35,8 @@ def conclude(trials: Trials, runs: int) -> Finding:
         "Parameters chosen on training rows",
         paragraphs=(
             f"Error in per cent by {FOLDS}-fold cross-validation on the training rows of {len(trials.of(cases[0]))} "
-            "draws; no test row is looked at. “In use” is what Table 1 takes for its rows “chosen”.",
+            "draws; no draw's own test rows are looked at, though draws share one pool of pictures. “In use” is what "
+            "Table 1 takes for its rows “chosen”.",
         ),
         tables=[
             Table("Best and in use", ("", "best", "error", "in use", "its error"), rows, frozenset({"best", "in use"}))

@@ -16,7 +16,7 @@ from scipy.stats import t as student
 
 from elmesh.report import Verdict
 
-__all__ = ["Estimate", "below", "close", "counted", "difference", "worst"]
+__all__ = ["Estimate", "below", "close", "counted", "difference", "not_above", "worst"]
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,28 @@ def close(found: Estimate, printed: float, within: float) -> Verdict:
     return Verdict.DIFFERS if found.low > printed + within or found.high < printed - within else Verdict.UNDETERMINED
 
 
+def not_above(gap: Estimate, most: float) -> Verdict:
+    """Judge a statement that a difference is next to nothing, or in favour.
+
+    Examples
+    --------
+    >>> not_above(Estimate(0.1, 0.2, 100), 0.25).value
+    'agrees'
+    """
+    return below(Estimate(gap.mean - most, gap.sd, gap.runs))
+
+
 def counted(yes: int, runs: int) -> Verdict:
-    """Judge a statement about every run by how many bear it out: all, none, or some."""
-    return Verdict.AGREES if yes == runs else Verdict.DIFFERS if yes == 0 else Verdict.UNDETERMINED
+    """Judge a statement about every run: it agrees if 95 % bear it out, and differs if fewer than half do.
+
+    Examples
+    --------
+    >>> [counted(yes, 100).value for yes in (99, 73, 30)]
+    ['agrees', 'could not be determined', 'differs']
+    """
+    if runs < 2:
+        return Verdict.UNDETERMINED
+    return Verdict.AGREES if yes >= 0.95 * runs else Verdict.DIFFERS if yes < runs / 2 else Verdict.UNDETERMINED
 
 
 def worst(verdicts: Sequence[Verdict]) -> Verdict:

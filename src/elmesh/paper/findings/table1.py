@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from elmesh.paper.findings.finding import Finding
-from elmesh.paper.findings.inference import Estimate, below, close, difference, worst
+from elmesh.paper.findings.inference import Estimate, below, close, difference, not_above, worst
 from elmesh.paper.protocol import DATA_SETS
 from elmesh.paper.table1 import KRONECKER_RUNS, KRONECKER_STEPS
 from elmesh.paper.trials import Numbers, Trials
@@ -47,7 +47,9 @@ PRINTED: dict[str, dict[str, Cell]] = {
     },
 }
 PROPOSED = ("MTL-ELM", "DMTL-ELM", "FO-DMTL-ELM")
-RIVALS = ("Local ELM", "MTFL", "GO-MTL", "DGSP", "DNSP")
+# Points of error that count as nothing.
+NOTHING = 0.25
+OTHERS = ("Local ELM", "MTFL", "GO-MTL", "DGSP", "DNSP")
 # How far from the printed error still counts as the same, in points.
 WITHIN = 0.8
 
@@ -73,8 +75,10 @@ def conclude(trials: Trials, runs: int) -> Finding:
             "sqrt(10) for USPS and sqrt(20) for MNIST, tau = 20 + d (first order: 30 + d), zeta = 40; 10 and 20 for "
             "Local ELM, DGSP and DNSP; MTFL gamma = 10, epsilon = 20; GO-MTL lambda = 10 (MNIST 100) on its basis, and "
             "1 on its codes, which the paper does not give. Rows “chosen” have parameters picked on training rows.",
-            *(() if "usps" in cases else ("USPS is not at hand; digits stand in for it and are not judged.",)),
-            *(() if "mnist" in cases else ("MNIST is not at hand.",)),
+            "What the paper leaves open is read as in the section on that; the reading was picked with the printed "
+            "errors of Local ELM and DMTL-ELM in view, so that these agree says less than the order of methods does.",
+            *(_tuned(trials.of(case), case) for case in cases if case in PRINTED),
+            *(() if "digits" not in cases else ("What is not at hand is stood in for by digits, and not judged.",)),
         ),
         claims=claims,
         tables=tables,
@@ -86,8 +90,21 @@ def _errors(found: list[Numbers], name: str) -> list[float]:
     return [run[name]["error"] for run in found]
 
 
+def _ratios(found: list[Numbers], name: str) -> list[float]:
+    """Return the objective as a multiple of MTL-ELM's, run by run."""
+    return [run[name]["objective"] / run["MTL-ELM"]["objective"] for run in found]
+
+
+def _tuned(found: list[Numbers], case: str) -> str:
+    """Say how DMTL-ELM fares when everybody chooses parameters on training rows."""
+    gaps = _order("", found, "DMTL-ELM, chosen", ", chosen")
+    return f"Not in the paper, {DATA_SETS[case].title} with parameters chosen on training rows: DMTL-ELM has " + (
+        f"{Estimate.of(_errors(found, 'DMTL-ELM, chosen'))} %. {gaps.found}"
+    )
+
+
 def _order(statement: str, found: list[Numbers], name: str, setting: str) -> Claim:
-    gaps = {rival: difference(_errors(found, name), _errors(found, rival + setting)) for rival in RIVALS}
+    gaps = {rival: difference(_errors(found, name), _errors(found, rival + setting)) for rival in OTHERS}
     told = ", ".join(f"{gap.signed} to {rival}" for rival, gap in gaps.items())
     return Claim(statement, f"Difference in points: {told}.", worst([below(gap) for gap in gaps.values()]))
 
@@ -102,7 +119,7 @@ def _numbers(found: list[Numbers], name: str) -> dict[str, Any]:
 def _claims(found: list[Numbers], case: str) -> list[Claim]:
     title, printed = DATA_SETS[case].title, PRINTED[case]
     claims = []
-    for name in ("Local ELM", *PROPOSED):
+    for name in printed:
         error = Estimate.of(_errors(found, name))
         claims.append(
             Claim(
@@ -113,23 +130,35 @@ def _claims(found: list[Numbers], case: str) -> list[Claim]:
         )
     for name in PROPOSED:
         claims.append(_order(f"{title}: {name} is better than all methods not proposed in the paper.", found, name, ""))
-    claims.append(
-        _order(
-            f"{title}: so it is when all choose their parameters on training rows (DMTL-ELM for the proposed ones).",
-            found,
-            "DMTL-ELM, chosen",
-            ", chosen",
-        )
-    )
     alike = difference(_errors(found, "DMTL-ELM"), _errors(found, "MTL-ELM"))
-    claims.append(
+    decayed = difference(_errors(found, "DMTL-ELM"), _errors(found, "FO-DMTL-ELM"))
+    ratio = {name: Estimate.of(_ratios(found, name)) for name in ("DMTL-ELM", "FO-DMTL-ELM")}
+    seconds = {name: Estimate.of([run[name]["seconds"] for run in found]).mean for name in printed}
+    claims += [
         Claim(
             f"{title}: DMTL-ELM is almost as good as MTL-ELM.",
             f"Difference {alike.signed} points (in the paper "
-            f"{printed['DMTL-ELM'].error - printed['MTL-ELM'].error:+.2f}).",
-            Verdict.AGREES if alike.high < 0.25 else Verdict.DIFFERS if alike.low > 0.25 else Verdict.UNDETERMINED,
-        )
-    )
+            f"{printed['DMTL-ELM'].error - printed['MTL-ELM'].error:+.2f}); up to {NOTHING} counts as nothing.",
+            not_above(alike, NOTHING),
+        ),
+        Claim(
+            f"{title}: FO-DMTL-ELM is worse than DMTL-ELM after as many iterations.",
+            f"DMTL-ELM less FO-DMTL-ELM: {decayed.signed} points.",
+            below(decayed),
+        ),
+        Claim(
+            f"{title}: with k = 100 DMTL-ELM has converged to the outputs of MTL-ELM, FO-DMTL-ELM has not.",
+            f"The objective at the agents' mean U is {ratio['DMTL-ELM'].mean:.2f} and "
+            f"{ratio['FO-DMTL-ELM'].mean:.2f} times MTL-ELM's; within 1 % counts as converged.",
+            worst([close(ratio["DMTL-ELM"], 1.0, 0.01), below(Estimate(1.01 - ratio["FO-DMTL-ELM"].mean, 0.0, 2))]),
+        ),
+        Claim(
+            f"{title}: Local ELM has the shortest running time.",
+            f"Here the shortest is {min(seconds, key=lambda name: seconds[name])} with {min(seconds.values()):.3f} s; "
+            f"Local ELM, with a hidden layer to compute and decompose, takes {seconds['Local ELM']:.3f} s.",
+            Verdict.AGREES if seconds["Local ELM"] <= min(seconds.values()) else Verdict.DIFFERS,
+        ),
+    ]
     claims.append(_speed(found, title))
     return claims
 
@@ -142,10 +171,9 @@ def _speed(found: list[Numbers], title: str) -> Claim:
     }
     return Claim(
         f"{title}: FO-DMTL-ELM is much faster than MTL-ELM and DMTL-ELM.",
-        f"By the paper's formulas it is ({formula['FO-DMTL-ELM']:.1f} s against {formula['MTL-ELM']:.0f} and "
-        f"{formula['DMTL-ELM']:.0f} s). As solved here the exact steps cost no more than first-order ones: "
-        f"{own['FO-DMTL-ELM']:.2f} s against {own['DMTL-ELM']:.2f} s for DMTL-ELM and {own['MTL-ELM']:.2f} s for "
-        "MTL-ELM.",
+        f"By the paper's formulas {formula['FO-DMTL-ELM']:.1f} s against {formula['MTL-ELM']:.0f} and "
+        f"{formula['DMTL-ELM']:.0f} s. As solved here {own['FO-DMTL-ELM']:.2f} s against {own['MTL-ELM']:.2f} and "
+        f"{own['DMTL-ELM']:.2f} s: an exact step need cost no more than a first-order one.",
         Verdict.AGREES
         if 2 * formula["FO-DMTL-ELM"] < min(formula["MTL-ELM"], formula["DMTL-ELM"])
         else Verdict.DIFFERS,
@@ -154,16 +182,11 @@ def _speed(found: list[Numbers], title: str) -> Claim:
 
 def _table(found: list[Numbers], case: str, runs: int) -> Table:
     printed = PRINTED.get(case, {})
-    best = [run["MTL-ELM"]["objective"] for run in found]
     rows = []
     for name in found[0]:
         cell, numbers = printed.get(name), _numbers(found, name)
         formula = numbers.get("printed_formula_seconds")
-        above = (
-            f"{Estimate.of([run[name]['objective'] / low for run, low in zip(found, best, strict=True)]).mean:.2f}"
-            if "objective" in numbers
-            else "–"
-        )
+        above = f"{Estimate.of(_ratios(found, name)).mean:.2f}" if "objective" in numbers else "–"
         rows.append(
             [
                 name,
@@ -187,6 +210,7 @@ def _table(found: list[Numbers], case: str, runs: int) -> Table:
         note=f"“Its formulas here”: the Kronecker systems (9) and (20) and the update (23) on this machine in the same "
         f"processes, timed over {KRONECKER_STEPS} iterations in each of {min(runs, KRONECKER_RUNS)} draws and scaled "
         "to 100. Objective: at the agents' mean U with A solved out, as a multiple of MTL-ELM's after 100 iterations. "
-        "Gap: how far agents' U are from their mean. Neither shows in the test error. The last two rows are not in "
-        "the paper: the spectral start with its parameters, and automatic parameters with their own stopping rule.",
+        "Gap: how far agents' U are from their mean. Neither shows in the test error. Seconds are those of the whole "
+        "fit, calibration of probabilities included. Not in the paper: rows “chosen” (parameters picked on training "
+        "rows), the spectral start, and automatic parameters with their own stopping rule.",
     )
