@@ -135,6 +135,7 @@ def test_every_solver_can_be_named(folder, tmp_path, name, target):
     data = json.loads(result.stdout)
     assert (data["solver"], data["notes"], result.stderr) == (name, [], "")
     assert (data["rank"] is None) == (name in ("local-elm", "mtfl"))
+    assert data["pooled"] == (name in ("mtl-elm", "mtfl", "go-mtl"))
     model = elmesh.load(tmp_path / "m")
     assert type(model.solver) is SOLVERS[name]
     given = {key: value for key, value in model.solver.get_params().items() if key in ("mu", "mu1", "mu2")}

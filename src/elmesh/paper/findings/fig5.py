@@ -66,13 +66,14 @@ def _claims(found: list[Numbers]) -> list[Claim]:
         return ", ".join(f"{gap.mean:+.2f} at L = {L}" for L, gap in pairs)
 
     claims = []
+    means = {name: [float(np.mean(run[name])) for run in found] for name in ON_HIDDEN}
     for name in ON_HIDDEN[1:]:
-        pairs = gaps(name, "Local ELM", HIDDEN[-1])
+        overall = difference(means[name], means["Local ELM"])
         claims.append(
             Claim(
-                f"{name} can have a lower test error than Local ELM.",
-                f"Difference in points: {told(gaps(name, 'Local ELM', HIDDEN[0]))}; judged at the last.",
-                worst([below(gap) for _, gap in pairs]),
+                f"{name} has a lower test error than Local ELM.",
+                f"Difference in points: {told(gaps(name, 'Local ELM', HIDDEN[0]))}; mean {overall.signed}.",
+                below(overall),
             )
         )
     for name, least in (("MTL-ELM", 150), ("DMTL-ELM", 150), ("FO-DMTL-ELM", 200)):
