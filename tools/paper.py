@@ -82,13 +82,14 @@ def _reasons(table: dict[str, Any]) -> list[str]:
         "",
         "1. *Rivals.* The paper gives MTFL and GO-MTL their parameters as letters of other papers' notation, and no "
         "method its rank. Read literally they are far from the printed errors, in both directions. With parameters "
-        f"chosen on training rows: {errors('MTFL, chosen', 'GO-MTL, chosen', 'DGSP, chosen', 'DNSP, chosen')} per cent.",
+        "chosen on training rows: "
+        f"{errors('MTFL, chosen', 'GO-MTL, chosen', 'DGSP, chosen', 'DNSP, chosen')} per cent.",
         "2. *Order.* The better methods are a few tenths of a point apart, which a hundred draws only just decide: "
         f"{errors('Local ELM', 'DMTL-ELM', 'DMTL-ELM, chosen')} per cent. What learning together gains depends on the "
         "scale of the inputs, which the paper does not give.",
-        "3. *Convergence.* With the printed parameters agents do not agree after 100 rounds: the objective at their mean U "
-        f"is {objective('DMTL-ELM')} times MTL-ELM's (DMTL-ELM) and {objective('FO-DMTL-ELM')} times (FO-DMTL-ELM). They "
-        f"predict well all the same. With automatic parameters it is {objective('DMTL-ELM, automatic')} times.",
+        "3. *Convergence.* With the printed parameters agents do not agree after 100 rounds: the objective at their mean "
+        f"U is {objective('DMTL-ELM')} times MTL-ELM's (DMTL-ELM) and {objective('FO-DMTL-ELM')} times (FO-DMTL-ELM). "
+        f"They predict well all the same. With automatic parameters it is {objective('DMTL-ELM, automatic')} times.",
         "4. *The rule for gamma* stops the multiplier before agents agree, and the theorems' conditions are not met by "
         "the parameters that are said to meet them.",
     ]
