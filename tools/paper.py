@@ -87,9 +87,10 @@ def _reasons(table: dict[str, Any]) -> list[str]:
         "2. *Order.* The better methods are a few tenths of a point apart, which a hundred draws only just decide: "
         f"{errors('Local ELM', 'DMTL-ELM', 'DMTL-ELM, chosen')} per cent. What learning together gains depends on the "
         "scale of the inputs, which the paper does not give.",
-        "3. *Convergence.* With the printed parameters agents do not agree after 100 rounds: the objective at their mean "
-        f"U is {objective('DMTL-ELM')} times MTL-ELM's (DMTL-ELM) and {objective('FO-DMTL-ELM')} times (FO-DMTL-ELM). "
-        f"They predict well all the same. With automatic parameters it is {objective('DMTL-ELM, automatic')} times.",
+        "3. *Convergence.* With the printed parameters agents do not agree after 100 rounds: the objective at their "
+        f"mean U is {objective('DMTL-ELM')} times MTL-ELM's (DMTL-ELM) and {objective('FO-DMTL-ELM')} times "
+        "(FO-DMTL-ELM). They predict well all the same. With automatic parameters it is "
+        f"{objective('DMTL-ELM, automatic')} times.",
         "4. *The rule for gamma* stops the multiplier before agents agree, and the theorems' conditions are not met by "
         "the parameters that are said to meet them.",
     ]
