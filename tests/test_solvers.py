@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from elmesh import MultiTaskELMRegressor
 from elmesh.errors import ElmeshError, RankWarning
 from elmesh.graph import GRAPH_NAMES, make_topology
 from elmesh.kernels import curvature, fit_gradient, project, residual, solve_A
@@ -434,6 +435,13 @@ def test_a_parameter_that_makes_no_sense_is_refused_by_name(parameters, message)
 def test_weights_given_agent_by_agent_must_be_one_an_agent():
     with pytest.raises(ElmeshError, match="3 values, but there are 4 agents"):
         run(DMTLELM(rank=2, tau=[1.0, 2.0, 3.0]), random_problem(0, m=4))
+
+
+@pytest.mark.parametrize("solver", [DMTLELM, FODMTLELM])
+def test_agents_without_a_graph_are_refused_in_words(solver):
+    X, y = np.arange(24.0).reshape(12, 2), np.arange(12.0)
+    with pytest.raises(ElmeshError, match="graph must be a name"):
+        MultiTaskELMRegressor(None, solver=solver(graph=None), random_state=0).fit(X, y, tasks=list("ab" * 6))
 
 
 def test_an_unknown_solver_is_refused_with_the_known_ones():

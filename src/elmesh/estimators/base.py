@@ -25,7 +25,6 @@ from elmesh.parameters import describe
 from elmesh.runtime import Result, Stop, run_stacked
 from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.admm import ProximalADMM
-from elmesh.solvers.pursuit import SubspacePursuit
 from elmesh.statistics import Reduced, Task
 from elmesh.tasks import Groups, match_tasks
 from elmesh.threads import calm_blas
@@ -85,8 +84,7 @@ class MultiTaskELM(BaseEstimator):
             reduced = [Reduced.from_rows(layer(X[groups[t]]), targets[t], centre=self.fit_intercept) for t in labels]
             stacked = Task.stack([Task.from_reduced(task) for task in reduced])
 
-        distributed = isinstance(solver, (ProximalADMM, SubspacePursuit))
-        topology = make_topology(solver.graph, labels, self.seed_) if distributed else None
+        topology = make_topology(solver.graph, labels, self.seed_) if solver.distributed else None
         result = run_stacked(solver, stacked, topology, self.seed_)
         if result.stop in (Stop.MAX_ITER, Stop.DIVERGED):
             warnings.warn(f"After {result.n_iter} rounds: {result.stop.value}", ConvergenceWarning, stacklevel=3)

@@ -108,8 +108,8 @@ def run_stacked(solver: Solver, task: Task, topology: Topology | None, seed: int
         return drive(
             program,
             StackedLink(topology),
-            # A method without these parameters takes a round a column of U, or none, and is done.
-            max_iter=getattr(solver, "max_iter", rank),
-            tol=getattr(solver, "tol", None),
+            # A method without a limit takes a round a column of U, or none, and is done.
+            max_iter=rank if solver.max_iter is None else solver.max_iter,
+            tol=solver.tol,
             start_energy=float(np.sum(task.target_energy)) / 2,
         )

@@ -28,7 +28,7 @@ the rounds
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,7 @@ class ProximalADMM(SharedBasisSolver):
     delta: float
     proximal: str
 
+    distributed: ClassVar[bool] = True
     first_order: bool
 
     def check(self) -> None:

@@ -21,6 +21,12 @@ class Solver(BaseEstimator, ABC):
 
     #: Whether all tasks' data must be in one place.
     pooled: ClassVar[bool] = False
+    #: Whether tasks are agents that talk to each other, along ``graph``.
+    distributed: ClassVar[bool] = False
+    graph: Any = None
+    #: Most rounds, and what residuals must fall below; None for a method that knows itself when it is done.
+    max_iter: int | None = None
+    tol: float | None = None
 
     @abstractmethod
     def check(self) -> None:

@@ -60,6 +60,8 @@ class MTFL(Solver):
     """
 
     pooled: ClassVar[bool] = True
+    max_iter: int
+    tol: float
 
     def __init__(self, mu: float = 1.0, eps: float = 1e-3, max_iter: int = 500, tol: float = 1e-2) -> None:
         self.mu = mu

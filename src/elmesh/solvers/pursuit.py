@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.linalg
@@ -45,7 +45,8 @@ _INSIDE = 1e-6
 class SubspacePursuit(LowRankSolver):
     """Base of DGSP and DNSP; they differ in the direction alone."""
 
-    graph: ClassVar[str] = "star"
+    distributed: ClassVar[bool] = True
+    graph: Any = "star"
 
     mu: float
 
