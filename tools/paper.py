@@ -36,7 +36,7 @@ def page(results: dict[str, Any]) -> str:
     lines = [
         "# The paper, reproduced",
         "",
-        "What became of every statement in the evaluation of *Decentralized Multi-Task Learning Based on Extreme "
+        "What became of the statements in the evaluation of *Decentralized Multi-Task Learning Based on Extreme "
         "Learning Machines* when it was run again with this package. Written by `make paper` from "
         f"[paper.json](paper.json), a run of `elmesh reproduce all` with seed {results['seed']}, elmesh "
         f"{results['elmesh']}, {versions}. A verdict is given where a 95 % interval over random draws decides; "

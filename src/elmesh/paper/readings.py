@@ -1,6 +1,6 @@
-"""What the paper leaves open and what it changes: where USPS rows come from, how inputs are scaled, what PCA sees.
+"""What the paper leaves open and what it changes: the pool of rows, the scale, PCA, the rank, an intercept.
 
-One reading is changed at a time.
+One of them is changed at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from elmesh.paper.trials import Numbers, Trial, repeat
 __all__ = ["MOST_RUNS", "READINGS", "measure", "trials"]
 
 NAME = "readings"
-#: Draws at most: there are eight readings, and differences between them are paired.
+#: Draws at most: there are ten readings, and differences between them are paired.
 MOST_RUNS = 30
 
 #: Name for people to reading.
