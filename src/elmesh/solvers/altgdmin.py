@@ -1,0 +1,110 @@
+r"""Gradient steps on an orthonormal basis, private coefficients at their best: what Dif-AltGDmin and FedRep share.
+
+Task t has :math:`W_t = U A_t` with orthonormal U, and
+
+.. math:: A_t = \arg\min_A f_t(UA), \qquad f_t(W) = \tfrac12 |H_t W - T_t|^2 + \tfrac\mu2 |W|^2 .
+
+A step goes down the gradient of :math:`f_t` in U,
+
+.. math:: g_t = \bigl(H_t'(H_t U A_t - T_t) + \mu U A_t\bigr) A_t' ,
+
+and QR brings the columns back to orthonormal ones. Both papers have no penalty, and there :math:`U'g_t = 0` because A_t
+is at its best: a step turns the subspace, and never the basis within it. With :math:`\mu|W|^2` this stays so.
+
+Both papers take steps in inverse proportion to :math:`\sigma_{\max}^2`, the square of the largest singular value of all
+weights side by side, and to the size of features, which they take to be uncorrelated and alike in all tasks: to the
+curvature of the mean of all :math:`f_t` in U. For any features that is at most
+
+.. math:: \lambda_{\max}\Bigl(\tfrac1m \sum_t (|H_t|^2 + \mu) A_t A_t'\Bigr) ,
+
+and that of a single :math:`f_t` at most the same of its own term. Steps are one over such a bound, with the A_t of the
+start. Should the A_t outgrow these many times over, as they do where penalties are next to nothing and features nearly
+depend on each other, such steps are too long: bases stay orthonormal but do not settle until ``step`` is lowered.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmesh.errors import ElmeshError
+from elmesh.kernels import fit, fit_gradient, project, residual, solve_A, square
+from elmesh.solvers.base import LowRankSolver, check_count, check_number
+from elmesh.solvers.requests import Report, State
+from elmesh.statistics import Task
+
+__all__ = ["AltGDmin", "gradient", "heads", "orthonormal", "sharpness", "step_length"]
+
+FloatArray = NDArray[np.float64]
+
+
+class AltGDmin(LowRankSolver):
+    """Base of Dif-AltGDmin and FedRep; they differ in how tasks agree on U."""
+
+    mu: float
+    step: float | str
+    max_iter: int
+    tol: float
+
+    def check(self) -> None:
+        """Check the parameters that both have."""
+        super().check()
+        check_number("mu", self.mu)
+        if isinstance(self.step, str):
+            if self.step != "auto":
+                raise ElmeshError(f'step must be "auto" or a number that multiplies it; got {self.step!r}.')
+        else:
+            check_number("step", self.step)
+        check_count("max_iter", self.max_iter)
+        check_number("tol", self.tol, zero=True)
+
+    @property
+    def _factor(self) -> float:
+        """What the step is multiplied by."""
+        return 1.0 if isinstance(self.step, str) else float(self.step)
+
+    def _report(
+        self, k: int, task: Task, U: FloatArray, A: FloatArray, R: FloatArray, slope: FloatArray | None
+    ) -> Report:
+        """Report a round; ``slope`` is how far U went in it, by length of step, and None before the first."""
+        lead = task.s.shape[:-1]
+        # At the optimum the mean of all gradients vanishes: the pull of the targets balances that of the rest.
+        pull = square(task.sY @ A.mT)
+        left = pull if slope is None else np.broadcast_to(square(slope), lead)
+        objective = fit(task, R) + self.mu / 2 * square(A)
+        return Report(k, State(U, A), objective, (left, np.zeros(lead)), (pull, np.ones(lead)))
+
+
+def heads(task: Task, U: FloatArray, mu: float) -> tuple[FloatArray, FloatArray]:
+    """Return the best A for a given U, and the residual R there."""
+    HU = project(task, U)
+    A = solve_A(task, HU, np.zeros(1), mu, 0.0)
+    return A, residual(task, HU, A)
+
+
+def gradient(task: Task, U: FloatArray, A: FloatArray, R: FloatArray, mu: float) -> FloatArray:
+    """Return the gradient of each task's objective in U, its residual R being at hand."""
+    return np.asarray(task.V @ fit_gradient(task, R, A) + mu * (U @ (A @ A.mT)))
+
+
+def orthonormal(X: FloatArray) -> FloatArray:
+    """Return the orthonormal factor of X whose triangular one has a positive diagonal.
+
+    Examples
+    --------
+    >>> orthonormal(np.array([[-3.0], [-4.0]]))[:, 0]
+    array([-0.6, -0.8])
+    """
+    Q, R = np.linalg.qr(X)
+    return np.asarray(Q * np.where(np.diagonal(R, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[..., None, :])
+
+
+def sharpness(task: Task, A: FloatArray, mu: float) -> FloatArray:
+    r"""Return :math:`(|H_t|^2 + \mu) A_t A_t'`, whose largest eigenvalue bounds the curvature of each task in U."""
+    size = task.s.max(axis=-1) ** 2 + mu
+    return np.asarray(size[..., None, None] * (A @ A.mT))
+
+
+def step_length(bound: FloatArray) -> FloatArray:
+    """Return one over a bound of the curvature, and zero where there is nothing to descend."""
+    return np.where(bound > 0, 1.0 / np.where(bound > 0, bound, 1.0), 0.0)
