@@ -30,9 +30,9 @@ def demo(
 ) -> None:
     """Learn ten small sets of digits alone and together, and write a page that shows what it brought.
 
-    Fits Local ELM (each site alone), MTL-ELM (all data in one place), DMTL-ELM and FO-DMTL-ELM (data stay at
-    home, neighbours exchange what is shared) on digits that come with scikit-learn. Prints a table and writes
-    report.html, overview.png and results.json.
+    Fits Local ELM (each site alone), MTL-ELM (all data in one place) and DMTL-ELM (data stay at home, neighbours
+    exchange what is shared; with exact messages, and with 2 bits a number) on digits that come with scikit-learn.
+    Nothing is set but the graph. Prints a table and writes report.html, overview.png and results.json.
     """
     from elmesh.cli import digits  # noqa: PLC0415  (it draws, which takes seconds to import; no other command does)
     from elmesh.report import overview, page_of, render  # noqa: PLC0415  (as above)

@@ -13,18 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from elmesh.certificate import Certificate
 from elmesh.report.figures import signed
 from elmesh.report.page import Table
 
 __all__ = ["Comparison", "Method", "count", "megabytes"]
-
-ENDINGS = {
-    "CONVERGED": "converged",
-    "DIRECT": "direct solve",
-    "MAX_ITER": "round limit",
-    "DIVERGED": "diverged",
-    "INTERRUPTED": "interrupted",
-}
 
 
 @dataclass(frozen=True)
@@ -44,9 +37,15 @@ class Method:
     ending, advice : str
         Name and sentence of why it stopped.
     history : DataFrame
-        Columns round, objective, consensus_gap, bytes; a row a round from 0 on, or none.
+        Columns round, objective, consensus_gap, exchanges, bytes; a row a round from 0 on, or none.
     pooled : bool
         Whether it wants all data in one place.
+    certificate : Certificate, optional
+        How far its objective can be from the best there is.
+    rank : int, optional
+        Columns of its U, where it has one.
+    penalties : tuple of float
+        Given or found. Objectives and bounds can be compared between methods that have the same.
     colour, dash : str
         How its lines are drawn.
     """
@@ -62,6 +61,9 @@ class Method:
     advice: str
     history: pd.DataFrame
     pooled: bool = False
+    certificate: Certificate | None = None
+    rank: int | None = None
+    penalties: tuple[float, ...] = ()
     colour: str = "muted"
     dash: str = "-"
 
@@ -74,6 +76,13 @@ class Method:
     def start_bytes(self) -> int:
         """What had been sent before the first round."""
         return int(self.history["bytes"].iloc[0]) if len(self.history) else 0
+
+    @property
+    def certified(self) -> str:
+        """How close to the optimum it is known to be, in words."""
+        if self.certificate is None or not np.isfinite(self.certificate.gap):
+            return "–"
+        return f"within {100 * self.certificate.gap:.2g} %"
 
     def last(self, column: str) -> float | None:
         """Return the last finite number of a column of the history, or None where there is none."""
@@ -97,7 +106,7 @@ class Comparison:
     graph : networkx.Graph
         Over the tasks.
     shape : (int, int)
-        Of what is sent: rows and columns of U.
+        Of a gradient for U, and so of what is sent: rows and columns.
     test_rows : int
         Test rows a task, over all draws.
     draws : sequence of (float, float), default=()
@@ -122,6 +131,16 @@ class Comparison:
     def method(self, name: str) -> Method:
         """Return the method of this name."""
         return next(method for method in self.methods if method.name == name)
+
+    @property
+    def senders(self) -> list[Method]:
+        """The methods that send messages."""
+        return [method for method in self.methods if method.bytes > 0]
+
+    def bound(self, method: Method) -> float | None:
+        """Return the highest bound certified for the method's objective: by itself or another with its penalties."""
+        peers = [m.certificate for m in self.methods if m.penalties == method.penalties]
+        return max((certificate.lower_bound for certificate in peers if certificate is not None), default=None)
 
     @property
     def change(self) -> dict[str, float]:
@@ -166,13 +185,22 @@ class Comparison:
         )
 
     def traffic(self) -> str:
-        """Say what was sent, and how much."""
+        """Say what was sent, and how much: by the method that the headline is about, then by others beside it."""
         together, (rows, columns) = self.method(self.together), self.shape
-        return (
-            f"In the rounds, only the shared layer U ({rows} × {columns} numbers) went from neighbour to neighbour: "
-            f"{megabytes(together.bytes - together.start_bytes)} MB in {together.rounds:,} rounds, "
-            f"after {megabytes(together.start_bytes)} MB to agree on where to start. No row of data left its site."
-        )
+        after = "" if together.certificate is None else " and the certificate after them"
+        parts = [
+            f"What the sites sent were sums of their gradients for the shared layer U ({rows} × {columns} numbers), "
+            f"built up from neighbour to neighbour: {megabytes(together.bytes - together.start_bytes)} MB for "
+            f"{together.rounds:,} rounds{after}, and {megabytes(together.start_bytes)} MB before them to agree on "
+            "where to start. No row of data left its site."
+        ]
+        parts += [
+            f"{method.name}: {megabytes(method.bytes)} MB in all instead of {megabytes(together.bytes)}, in "
+            f"{method.exchanges:,} rounds of messages instead of {together.exchanges:,}."
+            for method in self.senders
+            if method is not together
+        ]
+        return " ".join(parts)
 
     def table(self) -> Table:
         """Return the table of methods."""
@@ -183,14 +211,17 @@ class Comparison:
                 f"{method.seconds:.2f}",
                 f"{method.rounds:,}",
                 "all data" if method.pooled else megabytes(method.bytes),
-                ENDINGS.get(method.ending, method.ending),
+                method.certified,
             ]
             for method in self.methods
         ]
-        columns = ["Method", "Test error, %", "Seconds to fit", "Rounds", "MB sent", "Ended"]
+        columns = ["Method", "Test error, %", "Seconds", "Rounds", "MB sent", "Certified"]
         draws = f" and {len(self.draws)} draws, the rest is the first draw's" if len(self.draws) > 1 else ""
-        caption = f"Test error is the mean over sites{draws}; MB sent is the sum over sites."
-        return Table(caption, columns, rows, words=frozenset({"Ended"}))
+        caption = (
+            f"Test error is the mean over sites{draws}; MB sent is the sum over sites. Certified is how close to the "
+            "least objective of any rank the end is known to be."
+        )
+        return Table(caption, columns, rows, words=frozenset({"Certified"}))
 
     def as_json(self) -> dict[str, Any]:
         """Return all numbers of the comparison as JSON can hold them."""
@@ -212,6 +243,9 @@ class Comparison:
                     "stop": method.ending,
                     "objective": method.last("objective"),
                     "consensus_gap": method.last("consensus_gap"),
+                    "certificate": _certificate(method.certificate),
+                    "rank": method.rank,
+                    "penalties": list(method.penalties),
                 }
                 for method in self.methods
             ],
@@ -219,6 +253,16 @@ class Comparison:
             "settings": dict(self.settings),
             "versions": dict(self.versions),
         }
+
+
+def _certificate(certificate: Certificate | None) -> dict[str, Any] | None:
+    if certificate is None:
+        return None
+    return {
+        "gap": certificate.gap if np.isfinite(certificate.gap) else None,
+        "rank_sufficient": certificate.rank_sufficient,
+        "suggested_rank": certificate.suggested_rank,
+    }
 
 
 def megabytes(size: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 import matplotlib.figure
-import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -22,14 +22,16 @@ from elmesh.report.style import COLOURS, TEXT
 
 __all__ = ["overview", "page_of"]
 
+# Shares of an objective below this are rounding.
 ROUNDING = 1e-10
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 READING = (
     (
         "Who talks to whom",
-        "A dot is a site, a line is a pair of sites that send each other their copy of U every round. Blue "
-        "sites had a lower test error together than alone, magenta ones a higher, grey ones the same.",
+        "A dot is a site, a line is a pair of sites that can send each other messages; coarse ones go along as many "
+        "of the lines as join all sites, and no more. Blue sites had a lower test error together than alone, magenta "
+        "ones a higher, grey ones the same.",
         "fig-graph",
     ),
     (
@@ -41,15 +43,24 @@ READING = (
     (
         "Objective",
         "What the methods minimise: how badly the training rows are fitted, plus a penalty on large weights; "
-        "lower is better. The dotted line is where the method with all data in one place ended. A method "
-        "whose copies of U do not agree yet can lie below it.",
+        "lower is better. The dotted line is where the method with all data in one place ended. In a round of messages "
+        "every site can tell its neighbours something once; one round of a method takes several, until what is told "
+        "has come round. This is about waiting.",
         "fig-objective",
     ),
     (
-        "Consensus gap",
-        "How far the sites' copies of U are from their mean, relative to its size; 0 is full agreement, and is "
-        "left out. The scale is logarithmic: every step down the axis divides the gap by the same factor.",
-        "fig-consensus",
+        "What was sent",
+        "The same runs against all that the sites sent: a line begins where they have agreed on a start, and its last "
+        "stretch is what the certificate took. Height is how far the objective is above the highest bound that any of "
+        "the methods certified. Both scales are logarithmic: every step divides or multiplies by the same factor.",
+        "fig-bytes",
+    ),
+    (
+        "Certified",
+        "In the end the sites work out, by sums as before, a bound that no shared layer of any rank can get below, and "
+        "whether a larger rank would help. How far the objective is above it is partly what is left to gain and partly "
+        "that the bound is not the highest there is; a few passes find it, which may leave it a little too "
+        "high. It is about the objective, not about the test error.",
     ),
 )
 
@@ -74,19 +85,19 @@ def overview(comparison: Comparison) -> matplotlib.figure.Figure:
     left, middle, right = fig.subfigures(1, 3, width_ratios=[1.0, 1.0, 1.12], squeeze=False)[0]
     errors = left.subplots()
     graph, means = middle.subplots(2, 1, height_ratios=[2.2, 1])
-    objective, consensus = right.subplots(2, 1)
+    objective, sent = right.subplots(2, 1)
     _draw_errors(errors, comparison)
     draw_agents(graph, comparison.graph, comparison.change)
     graph.set_anchor("N")
     draw_bars(means, [(m.name, m.error, _bar_text(m), m.colour) for m in comparison.methods])
     _draw_objective(objective, comparison)
-    _draw_consensus(consensus, comparison)
+    _draw_bytes(sent, comparison)
     for ax, title in (
         (errors, "Test error at each site"),
         (graph, "Who talks to whom"),
         (means, "Mean test error, and what was sent"),
-        (objective, "Objective against rounds"),
-        (consensus, "How far the sites are from agreeing"),
+        (objective, "Objective against rounds of messages"),
+        (sent, "Objective against what was sent"),
     ):
         ax.set_title(title, loc="left", fontsize=TEXT + 1, color=COLOURS["ink"], pad=10)
     return fig
@@ -102,14 +113,16 @@ def page_of(comparison: Comparison) -> Page:
     Returns
     -------
     Page
-        With the figures ``fig-graph``, ``fig-error``, ``fig-objective`` and ``fig-consensus``.
+        With the figures ``fig-graph``, ``fig-error``, ``fig-objective`` and ``fig-bytes``.
     """
-    better, _, _ = comparison.verdict
-    names = (comparison.alone, comparison.together, comparison.pooled)
-    alone, together, pooled = (comparison.method(name) for name in names)
     notes = [f"{m.name}: {m.advice}" for m in comparison.methods if m.ending not in ("CONVERGED", "DIRECT")]
+    certificates = [(m.name, m.certificate) for m in comparison.methods if m.certificate is not None]
+    notes += [f"{name}: {certificate}." for name, certificate in certificates if not certificate.rank_sufficient]
     settings = Table(
-        "What the run was told", ["Setting", "Value"], list(comparison.settings.items()), frozenset({"Value"})
+        "What the run was told and what it found",
+        ["Setting", "Value"],
+        list(comparison.settings.items()),
+        frozenset({"Value"}),
     )
     versions = Table("What it ran on", ["Part", "Version"], list(comparison.versions.items()), frozenset({"Version"}))
     return Page(
@@ -120,12 +133,7 @@ def page_of(comparison: Comparison) -> Page:
             for text in (comparison.story, f"{comparison.others()} {comparison.traffic()}", comparison.repeated())
             if text
         ],
-        facts=[
-            Fact(f"{better} of {len(alone.errors)}", f"sites did better together ({together.name}) than alone"),
-            Fact(f"{alone.error:.1f} % → {together.error:.1f} %", "mean test error, alone → together"),
-            Fact(f"{pooled.error:.1f} %", f"mean test error with all data in one place ({pooled.name})"),
-            Fact(f"{megabytes(together.bytes)} MB", "sent by all sites together; no row of data"),
-        ],
+        facts=_facts(comparison),
         sections=[
             Section("What happened", figures=_figures(comparison)),
             Section("The methods side by side", paragraphs=notes, tables=[comparison.table()]),
@@ -136,6 +144,22 @@ def page_of(comparison: Comparison) -> Page:
         foot="Every number on this page was computed by the run that wrote it. "
         "Times are those of one run on one machine.",
     )
+
+
+def _facts(comparison: Comparison) -> list[Fact]:
+    better, _, _ = comparison.verdict
+    names = (comparison.alone, comparison.together, comparison.pooled)
+    alone, together, pooled = (comparison.method(name) for name in names)
+    least = min([together, *comparison.senders], key=lambda method: method.bytes)
+    more = "" if least is together else f", {megabytes(together.bytes)} MB by {together.name}"
+    errors = f"mean test error, alone → together; {pooled.error:.1f} % with all data in one place ({pooled.name})"
+    close = f"of the least objective of any rank: certified without pooling ({together.name})"
+    return [
+        Fact(f"{better} of {len(alone.errors)}", f"sites did better together ({together.name}) than alone"),
+        Fact(f"{alone.error:.1f} % → {together.error:.1f} %", errors),
+        *([Fact(together.certified, close)] if together.certificate is not None else []),
+        Fact(f"{megabytes(least.bytes)} MB", f"sent by all sites together ({least.name}){more}; no row of data"),
+    ]
 
 
 def _figures(comparison: Comparison) -> list[Figure]:
@@ -154,13 +178,13 @@ def _figures(comparison: Comparison) -> list[Figure]:
         ],
     )
     one_row = f"A site has {comparison.test_rows} test rows, so one row is {100 / comparison.test_rows:.1f} points."
-    objective, consensus = _ends(comparison, "objective"), _ends(comparison, "consensus_gap")
+    objective, above = _objective_ends(comparison), _above_ends(comparison)
     return [
         Figure(
             id="fig-graph",
             title="Who talks to whom",
-            caption=f"Each of the {len(degrees)} sites sends its U to its neighbours ({neighbours} each) and "
-            "to nobody else.",
+            caption=f"Each of the {len(degrees)} sites talks to its neighbours ({neighbours} each) and "
+            "to nobody else; sums go round from neighbour to neighbour.",
             description=f"A graph of {len(degrees)} sites and {links} links, each site coloured by whether "
             f"it did better ({better}), as well ({same}) or worse ({worse}) together than alone.",
             drawing=figure(partial(draw_agents, graph=comparison.graph, change=comparison.change)),
@@ -178,17 +202,18 @@ def _figures(comparison: Comparison) -> list[Figure]:
         ),
         Figure(
             id="fig-objective",
-            title="Objective against rounds",
+            title="Objective against rounds of messages",
             caption=objective,
-            description=f"The objective of each iterative method, round by round. {objective}",
+            description=f"The objective of each method that sends messages, against rounds of messages. {objective}",
             drawing=figure(partial(_draw_objective, comparison=comparison)),
         ),
         Figure(
-            id="fig-consensus",
-            title="How far the sites are from agreeing, against rounds",
-            caption=consensus,
-            description=f"The consensus gap of each method that sends messages, round by round. {consensus}",
-            drawing=figure(partial(_draw_consensus, comparison=comparison)),
+            id="fig-bytes",
+            title="Objective against what was sent",
+            caption=above,
+            description="How far the objective of each method that sends messages is above the certified bound, "
+            f"against megabytes sent. {above}",
+            drawing=figure(partial(_draw_bytes, comparison=comparison)),
         ),
     ]
 
@@ -204,40 +229,60 @@ def _draw_errors(ax: Axes, comparison: Comparison) -> None:
 
 
 def _draw_objective(ax: Axes, comparison: Comparison) -> None:
-    level = comparison.method(comparison.pooled).last("objective")
-    levels = [] if level is None else [(comparison.pooled, level)]
-    curves = _curves(comparison, "objective")
-    draw_curves(ax, curves, x_label="round", y_label="objective", x_scale="rounds", y_scale="auto", levels=levels)
-
-
-def _draw_consensus(ax: Axes, comparison: Comparison) -> None:
-    curves = _curves(comparison, "consensus_gap")
-    draw_curves(ax, curves, x_label="round", y_label="consensus gap", x_scale="rounds", y_scale="auto")
-
-
-def _curves(comparison: Comparison, column: str) -> list[Curve]:
-    """Return the curves to draw: methods with rounds; for the consensus gap, those that send messages."""
-    methods = [m for m in comparison.methods if len(m.history) > 1 and (column == "objective" or m.bytes > 0)]
-    # Agreement to the last digit is nought but for rounding, which would stretch the scale and say nothing.
-    least = ROUNDING if column == "consensus_gap" else -np.inf
-    return [
-        Curve(m.name, m.history["round"], m.history[column].where(m.history[column] > least), m.colour, m.dash)
-        for m in methods
+    curves = [
+        Curve(m.name, m.history["exchanges"], m.history["objective"], m.colour, m.dash) for m in comparison.senders
     ]
+    level = _level(comparison, comparison.method(comparison.together))
+    levels = [] if level is None else [(comparison.pooled, level)]
+    draw_curves(
+        ax, curves, x_label="rounds of messages", y_label="objective", x_scale="log", y_scale="auto", levels=levels
+    )
 
 
-def _ends(comparison: Comparison, column: str) -> str:
-    """Say where each line ends, and for the objective how far from the method to match."""
-    level = comparison.method(comparison.pooled).last("objective") if column == "objective" else None
+def _draw_bytes(ax: Axes, comparison: Comparison) -> None:
+    # Rounding would stretch the scale and say nothing.
+    curves = [
+        Curve(m.name, m.history["bytes"] / 1e6, 100 * above.where(above > ROUNDING), m.colour, m.dash)
+        for m, above in _above(comparison)
+    ]
+    draw_curves(ax, curves, x_label="MB sent", y_label="% above the bound", x_scale="log", y_scale="log")
+
+
+def _above(comparison: Comparison) -> list[tuple[Method, pd.Series[float]]]:
+    """Return by what share the objectives of methods that send messages are above the bound, where there is one."""
+    bounds = [(method, comparison.bound(method)) for method in comparison.senders]
+    return [(m, m.history["objective"] / bound - 1) for m, bound in bounds if bound is not None and bound > 0]
+
+
+def _level(comparison: Comparison, method: Method) -> float | None:
+    """Return where the pooled method ended, if the method's objective can be compared with it."""
+    pooled = comparison.method(comparison.pooled)
+    return pooled.last("objective") if pooled.penalties == method.penalties else None
+
+
+def _objective_ends(comparison: Comparison) -> str:
+    """Say where each line ends, after how many rounds of messages, and how far from the method to match."""
     parts = []
-    for curve in _curves(comparison, column):
-        value = comparison.method(curve.label).last(column)
-        if value is not None:
-            away = ""
-            if level and curve.label != comparison.pooled:
-                away = f" ({_number(100 * (value / level - 1), '+')} % from {comparison.pooled})"
-            parts.append(f"{curve.label} ends at {_number(value)}{away}")
-    return "; ".join(parts) + "." if parts else "No method has rounds to draw."
+    for m in comparison.senders:
+        value, level = m.last("objective"), _level(comparison, m)
+        if value is None:
+            continue
+        away = ""
+        if level and abs(value / level - 1) < ROUNDING:
+            away = f" (the same as {comparison.pooled})"
+        elif level:
+            away = f" ({_number(100 * (value / level - 1), '+')} % from {comparison.pooled})"
+        parts.append(f"{m.name} ends at {_number(value)}{away} after {m.exchanges:,} rounds of messages")
+    return "; ".join(parts) + "." if parts else "No method sent messages."
+
+
+def _above_ends(comparison: Comparison) -> str:
+    """Say how far above the bound each line ends, and for how many megabytes."""
+    parts = [
+        f"{m.name} ends {_number(100 * max(float(above.iloc[-1]), 0.0))} % above the bound, for {megabytes(m.bytes)} MB"
+        for m, above in _above(comparison)
+    ]
+    return "; ".join(parts) + "." if parts else "No method that sends messages has a bound."
 
 
 def _number(value: float, sign: str = "") -> str:
