@@ -134,8 +134,8 @@ def test_every_solver_can_be_named(folder, tmp_path, name, target):
     result = worked("fit", folder / "train.csv", *args, "--out", tmp_path / "m", "--json")
     data = json.loads(result.stdout)
     assert (data["solver"], data["notes"], result.stderr) == (name, [], "")
-    assert (data["rank"] is None) == (name in ("local-elm", "mtfl"))
-    assert data["pooled"] == (name in ("mtl-elm", "mtfl", "go-mtl"))
+    assert (data["rank"] is None) == (name in ("local-elm", "mtfl", "trace-norm"))
+    assert data["pooled"] == (name in ("mtl-elm", "mtfl", "go-mtl", "trace-norm"))
     model = elmesh.load(tmp_path / "m")
     assert type(model.solver) is SOLVERS[name]
     given = {key: value for key, value in model.solver.get_params().items() if key in ("mu", "mu1", "mu2")}
@@ -523,9 +523,21 @@ def test_a_second_ctrl_c_aborts_and_saves_nothing(folder, tmp_path, monkeypatch)
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")
 def test_on_a_terminal_there_is_a_progress_bar_and_a_real_ctrl_c_loses_nothing(folder, tmp_path):
     leader, follower = os.openpty()
-    forever = ["--max-iter", "100000000", "--tol", "0", "--out", str(tmp_path / "m"), "--json"]
+    # The default method would be done before anybody could press a key.
+    forever = ["--solver", "fo-dmtl-elm", "--max-iter", "100000000", "--tol", "0"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "elmesh", "fit", str(folder / "train.csv"), *FIT_CLASSES, *forever],
+        [
+            sys.executable,
+            "-m",
+            "elmesh",
+            "fit",
+            str(folder / "train.csv"),
+            *FIT_CLASSES,
+            *forever,
+            "--out",
+            str(tmp_path / "m"),
+            "--json",
+        ],
         stdout=subprocess.PIPE,
         stderr=follower,
         env={**os.environ, "TERM": "xterm"},

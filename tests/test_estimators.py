@@ -120,13 +120,13 @@ def indicator(y, classes):
 # -------------------------------------------------------------------------------------------------- scikit-learn's own
 
 
-# Two of the checks have targets of about a hundred, where the default penalties take more than the default rounds.
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks(
     [
         MultiTaskELMClassifier(),
         MultiTaskELMRegressor(),
         MultiTaskELMClassifier(n_hidden=None, solver=MTLELM()),
+        MultiTaskELMRegressor(solver=DMTLELM(method="admm")),
+        MultiTaskELMClassifier(n_hidden=20, solver=DMTLELM(message_bits="auto")),
         MultiTaskELMRegressor(n_hidden=20, activation="tanh", fit_intercept=False, solver="local-elm"),
         MultiTaskELMRegressor(n_hidden=20, solver="mtfl"),
         MultiTaskELMClassifier(n_hidden=20, solver="go-mtl"),
@@ -419,11 +419,21 @@ def test_local_elm_is_scikit_learn_s_ridge_on_each_task_s_hidden_features(kind, 
 
 
 @pytest.mark.parametrize("fit_intercept", [True, False])
-@pytest.mark.parametrize(("solver", "tol"), [(MTLELM, 1e-7), (DMTLELM, 1e-7), (FODMTLELM, 1e-4)])
-def test_shared_models_are_stationary_points_of_the_paper_s_objective(solver, tol, fit_intercept):
+@pytest.mark.parametrize(
+    ("solver", "own", "tol"),
+    [
+        (MTLELM, {}, 1e-7),
+        (MTLELM, {"method": "alternating"}, 1e-7),
+        (DMTLELM, {}, 1e-7),
+        (DMTLELM, {"message_bits": 8}, 1e-5),
+        (DMTLELM, {"method": "admm"}, 1e-7),
+        (FODMTLELM, {}, 1e-4),
+    ],
+)
+def test_shared_models_are_stationary_points_of_the_paper_s_objective(solver, own, tol, fit_intercept):
     """Equation (6) by hand: raw without an intercept; with one, less each task's means and on a common scale."""
     X, Y, tasks = regression(n_outputs=2)
-    chosen = solver(rank=3, mu1=0.7, mu2=0.4, tol=tol, max_iter=100_000)
+    chosen = solver(rank=3, mu1=0.7, mu2=0.4, tol=tol, max_iter=100_000, **own)
     model = MultiTaskELMRegressor(n_hidden=8, solver=chosen, fit_intercept=fit_intercept, random_state=0)
     model.fit(X, Y, tasks)
     U = model.U_ if model.U_.ndim == 2 else model.U_.mean(axis=0)
@@ -479,8 +489,11 @@ def test_without_an_intercept_the_penalty_holds_back_a_shift():
     ("solver", "within"),
     [
         (LocalELM(), 1e-10),
-        (MTLELM(rank=2, tol=1e-9, max_iter=20_000), 1e-7),
-        (DMTLELM(rank=2, graph="complete", tol=1e-7, max_iter=50_000), 1e-4),
+        # The noise that automatic penalties rest on is another one for a task of another number.
+        (MTLELM(rank=2, mu1=1.0, mu2=1.0, tol=1e-9), 1e-7),
+        (MTLELM(rank=2, mu1=1.0, mu2=1.0, method="alternating", tol=1e-9, max_iter=20_000), 1e-7),
+        (DMTLELM(rank=2, mu1=1.0, mu2=1.0, graph="complete", tol=1e-7), 1e-4),
+        (DMTLELM(2, 1.0, 1.0, graph="complete", method="admm", tol=1e-7, max_iter=50_000), 1e-4),
         (MTFL(), 1e-8),
         (GOMTL(rank=2, mu2=0.1, tol=1e-6, max_iter=20_000), 1e-4),
         (DGSP(rank=2), 1e-8),
@@ -654,7 +667,8 @@ def test_a_task_alone_predicts_exactly_as_in_the_whole_model(fitted, kind, solve
     [
         LocalELM(),
         MTLELM(rank=2),
-        DMTLELM(rank=2, graph=nx.cycle_graph(list(TASKS)), zeta=[0.0625, 0.125, 0.25, 0.5]),
+        DMTLELM(rank=2, graph=nx.cycle_graph(list(TASKS))),
+        DMTLELM(rank=2, graph=nx.cycle_graph(list(TASKS)), method="admm", zeta=[0.0625, 0.125, 0.25, 0.5]),
         FODMTLELM(rank=2),
         MTFL(),
         GOMTL(rank=2, mu2=0.1),
@@ -676,7 +690,7 @@ def test_the_folder_of_a_task_alone_holds_nothing_of_the_others(kind, solver, tm
         secrets = [other.encode() for other in others] + [b"0.0625"]
         heads = [whole.model_.heads[other] for other in others]
         secrets += [array.tobytes() for head in heads for array in (head.A, head.h_mean, head.t_mean)]
-        if solver.__class__ in (DMTLELM, FODMTLELM):
+        if solver.own_basis:
             secrets += [head.U.tobytes() for head in heads]
         if kind == "classification":
             own = {CLASSES[c] for c in TASK_CLASSES[t]}
@@ -687,6 +701,18 @@ def test_the_folder_of_a_task_alone_holds_nothing_of_the_others(kind, solver, tm
         assert all(secret in everywhere for secret in secrets if secret != b"0.0625")
         assert elmesh.load(tmp_path / t).extra_ == {}
         np.testing.assert_array_equal(elmesh.load(tmp_path / t).predict(X), model.predict(X, [t] * len(X)))
+
+
+def test_a_task_alone_keeps_the_method_and_forgets_who_its_neighbours_were():
+    graph = nx.cycle_graph(list(TASKS))
+    solver = DMTLELM(2, 0.5, 0.25, graph=graph, method="admm", rho=1.0, tau=[3.0, 4.0, 5.0, 6.0], zeta=(1, 2, 3, 4))
+    model, X, y, tasks = small("regression", solver=solver)
+    alone = model.fit(X, y, tasks).for_task(TASKS[0]).solver
+    assert (alone.rank, alone.mu1, alone.mu2, alone.method) == (2, 0.5, 0.25, "admm")
+    assert (alone.graph, alone.tau, alone.zeta) == ("ring", "auto", "auto")
+    assert (model.solver.graph, model.solver.tau) == (graph, [3.0, 4.0, 5.0, 6.0])
+    coarse, X, y, tasks = small("regression", solver=DMTLELM(message_bits=4))
+    assert coarse.fit(X, y, tasks).for_task(TASKS[0]).solver.message_bits == 4
 
 
 # --------------------------------------------------------------------------------------------------- what a fit leaves
@@ -703,8 +729,12 @@ def test_bases_and_coefficients_have_their_documented_shapes(fitted, kind):
             assert {t: A.shape for t, A in model.A_.items()} == {t: (25, d) for t, d in outputs.items()}
             continue
         rank = model.U_.shape[-1]
-        assert rank == (25 if solver == "mtfl" else min(2 * max(outputs.values()), 25))
-        assert model.U_.shape == ((4, 25, rank) if solver in ("dmtl-elm", "fo-dmtl-elm") else (25, rank))
+        if solver in ("mtl-elm", "dmtl-elm"):
+            assert model.certificate_.rank_sufficient
+            assert rank == model.certificate_.suggested_rank
+        else:
+            assert rank == (25 if solver == "mtfl" else min(2 * max(outputs.values()), 25))
+        assert model.U_.shape == ((4, 25, rank) if solver == "fo-dmtl-elm" else (25, rank))
         assert {t: A.shape for t, A in model.A_.items()} == {t: (rank, d) for t, d in outputs.items()}
 
 
@@ -713,14 +743,15 @@ def test_bases_and_coefficients_have_their_documented_shapes(fitted, kind):
 def test_the_history_s_last_row_is_the_objective_and_the_disagreement_of_the_model(fitted, kind, solver):
     model = fitted(kind, solver)
     history = model.history_
-    assert list(history.columns) == ["round", "objective", "consensus_gap", "dual_residual", "bytes"]
+    columns = ["round", "objective", "consensus_gap", "dual_residual", "exchanges", "bytes"]
+    assert list(history.columns) == columns
     assert history["round"].tolist() == list(range(model.n_iter_ + 1))
     assert model.stop_ is Stop.CONVERGED
     assert history[["consensus_gap", "dual_residual"]].iloc[-1].max() <= 1e-2
 
     # Equation (12) by hand, each agent with its own U and a share of the penalty on it.
     _, X, y, tasks = small(kind)
-    H, total = by_hand(model, X), 0.0
+    H, total, (mu1, mu2) = by_hand(model, X), 0.0, model.penalties_
     U = model.U_ if model.U_.ndim == 3 else np.stack([model.U_] * 4)
     for k, t in enumerate(TASKS):
         mine = tasks == t
@@ -728,24 +759,58 @@ def test_the_history_s_last_row_is_the_objective_and_the_disagreement_of_the_mod
         scale = model.target_scale_ if kind == "regression" else 1.0
         H_t, T_t, A_t = H[mine] - H[mine].mean(axis=0), (targets - targets.mean(axis=0)) / scale, model.A_[t] / scale
         total += 0.5 * np.sum((H_t @ U[k] @ A_t - T_t) ** 2)
-        total += 0.5 / 4 * np.sum(U[k] ** 2) + 0.5 * np.sum(A_t**2)
+        total += mu1 / 2 / 4 * np.sum(U[k] ** 2) + mu2 / 2 * np.sum(A_t**2)
     assert history["objective"].iloc[-1] == pytest.approx(total, rel=1e-9)
+    # Agents that hold a U of their own are certified at the mean of them.
+    assert model.certificate_.objective == pytest.approx(total, rel=0.02 if model.U_.ndim == 3 else 1e-9)
+    assert model.certificate_.lower_bound <= model.certificate_.objective
     mean = U.mean(axis=0)
     gap = np.sqrt(np.mean(np.sum((U - mean) ** 2, axis=(1, 2)))) / np.linalg.norm(mean)
     assert history["consensus_gap"].iloc[-1] == pytest.approx(gap, rel=1e-6, abs=1e-14)
 
 
-def test_bytes_are_cumulative_and_nothing_is_sent_where_there_is_no_network(fitted):
-    for solver in ("dmtl-elm", "fo-dmtl-elm"):
+@pytest.mark.parametrize("solver", [DMTLELM(2, method="admm", certify=False), FODMTLELM(2, certify=False)])
+def test_a_round_of_admm_sends_one_U_to_each_neighbour(solver):
+    model, X, y, tasks = small("regression", solver=solver)
+    sent = model.fit(X, y, tasks).history_["bytes"].to_numpy()
+    assert sent[0] > 0  # the start is agreed upon by messages too
+    # A round is one block U to each neighbour: on a ring of four, eight messages of L x r doubles.
+    np.testing.assert_array_equal(np.diff(sent), 8 * 8 * model.U_[0].size)
+    np.testing.assert_array_equal(np.diff(model.history_["exchanges"]), 1)
+    assert model.n_exchanges_ > model.n_iter_
+
+
+def test_a_step_by_default_sends_a_sum_over_all_and_a_certificate_comes_last():
+    model, X, y, tasks = small("regression", solver=DMTLELM(rank=2, certify=False))
+    history = model.fit(X, y, tasks).history_
+    # On a ring of four a sum is mixed in two rounds: eight messages of L x r doubles in each, and two numbers of every
+    # agent that go to the three others. A step is one sum, or more where the first try was too long; every fourth of
+    # all, from the one before the first step on, has U in it too.
+    sums = np.diff(history["exchanges"]) // 2
+    block, numbers = 2 * 8 * 25 * 2 * 8, 4 * 3 * 2 * 8
+    costs = [block + numbers + block * (look % 4 == 0) for look in range(1, 1 + sums.sum())]
+    ends = np.cumsum(sums)
+    np.testing.assert_array_equal(np.diff(history["bytes"]), np.diff(np.cumsum(costs)[ends - 1], prepend=0))
+    assert np.median(sums) == 1
+    with_certificate = clone(model).set_params(solver__certify=True).fit(X, y, tasks).history_
+    pd.testing.assert_frame_equal(with_certificate.iloc[:-1], history.iloc[:-1])
+    for column in ("exchanges", "bytes"):
+        assert with_certificate[column].iloc[-1] > history[column].iloc[-1]
+
+
+def test_what_was_sent_along_which_edge_adds_up_and_nothing_is_sent_where_there_is_no_network(fitted):
+    for solver in ("dmtl-elm", "fo-dmtl-elm", "dgsp"):
         model = fitted("regression", solver)
-        sent = model.history_["bytes"].to_numpy()
-        assert sent[0] > 0  # the start is agreed upon by messages too
-        # A round is one block U to each neighbour: on a ring of four, eight messages of L x r doubles.
-        np.testing.assert_array_equal(np.diff(sent), 8 * 8 * model.U_[0].size)
-        assert model.n_exchanges_ > model.n_iter_
+        traffic, history = model.traffic_, model.history_
+        assert (np.diff(history["bytes"]) > 0).all()
+        assert traffic["bytes"].sum() == history["bytes"].iloc[-1]
+        assert history["exchanges"].iloc[-1] == model.n_exchanges_
+        edges = set(zip(traffic["speaker"], traffic["hearer"], strict=True))
+        assert edges == {pair for a, b in model.graph_.edges for pair in ((a, b), (b, a))}
     for solver in ("local-elm", "mtl-elm", "mtfl", "go-mtl"):
         model = fitted("regression", solver)
         assert model.history_["bytes"].sum() == model.n_exchanges_ == 0
+        assert model.traffic_ is None
 
 
 def test_a_method_without_rounds_says_so(fitted):
@@ -756,16 +821,19 @@ def test_a_method_without_rounds_says_so(fitted):
 
 
 def test_decentralised_fits_say_whether_the_theorems_hold_agent_by_agent(fitted):
-    for solver in ("dmtl-elm", "fo-dmtl-elm"):
-        conditions = fitted("classification", solver).conditions_
+    paper, X, y, tasks = small("classification", solver=DMTLELM(method="admm"))
+    for model in (paper.fit(X, y, tasks), fitted("classification", "fo-dmtl-elm")):
+        conditions = model.conditions_
         assert isinstance(conditions, Margins)
         assert conditions.margin.shape == (4,)
         assert conditions.hold is False  # the automatic parameters are bolder than the theorems ask
     for solver in ("local-elm", "mtl-elm", "mtfl", "go-mtl"):
         assert fitted("classification", solver).conditions_ is None
         assert fitted("classification", solver).graph_ is None
+    assert fitted("classification", "dmtl-elm").conditions_ is None  # the theorems are about ADMM
     # rho m (delta + 1/2) d with rho = 0.1, m = 4, delta = 1 and d = 2 is 1.2, and gamma is the theorems' own.
-    model, X, y, tasks = small("regression", solver=DMTLELM(rho=0.1, tau=5.0, gamma="paper", delta=1.0, max_iter=5))
+    bound = DMTLELM(mu1=1.0, mu2=1.0, method="admm", rho=0.1, tau=5.0, gamma="paper", delta=1.0, max_iter=5)
+    model, X, y, tasks = small("regression", solver=bound)
     with pytest.warns(ConvergenceWarning):
         held = model.fit(X, y, tasks).conditions_
     assert held.hold is True
@@ -791,7 +859,7 @@ def test_a_fit_that_runs_out_of_rounds_warns_and_can_be_used(kind, solver):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fit_that_diverges_warns_and_keeps_the_last_finite_state(kind, tmp_path):
     model, X, y, tasks = small(kind, n_hidden=None, solver=FODMTLELM(rank=2, rho=1.0, tau=0.5, zeta=0.0, init="random"))
-    with pytest.warns(ConvergenceWarning, match=r'diverged and the last sound state is kept; use "auto"'):
+    with pytest.warns(ConvergenceWarning, match="diverged and the last sound state is kept; leave rho, tau and zeta"):
         model.fit(30.0 * X, y, tasks)
     assert model.stop_ is Stop.DIVERGED
     assert model.n_iter_ < 1000

@@ -81,7 +81,7 @@ def test_the_system_9_is_what_the_package_solves_without_building_it(seed, m, L,
 @pytest.mark.parametrize("seed", range(3))
 def test_mtl_elm_takes_the_printed_steps(seed):
     problem = random_problem(seed, m=3, L=6, d=2, unequal=False)
-    solver = MTLELM(rank=3, mu1=0.5, mu2=0.8, init="random", max_iter=20, tol=0.0)
+    solver = MTLELM(rank=3, mu1=0.5, mu2=0.8, method="alternating", init="random", max_iter=20, tol=0.0)
     path = states(solver, problem.task, None, seed)
     A = path[0].A
     for state in path[1:]:
@@ -94,7 +94,8 @@ def test_mtl_elm_takes_the_printed_steps(seed):
 
 def test_mtl_elm_from_the_printed_start_follows_the_printed_path():
     problem = figure_three(1)
-    path = states(MTLELM(rank=2, mu1=2.0, mu2=2.0, init="ones", max_iter=40, tol=0.0), problem.task, None)
+    solver = MTLELM(rank=2, mu1=2.0, mu2=2.0, method="alternating", init="ones", max_iter=40, tol=0.0)
+    path = states(solver, problem.task, None)
     A = np.ones((5, 2, 1))
     for state in path[1:]:
         U, A = alternate(problem.H, problem.T, A, 2.0, 2.0)
@@ -162,7 +163,7 @@ def printed(setting: Setting, start: State, **changes) -> Agents:
 @given(drawn())
 @settings(max_examples=60)
 def test_agents_take_the_rounds_of_the_package(setting):
-    solver = (FODMTLELM if setting.first_order else DMTLELM)(**setting.parameters)
+    solver = FODMTLELM(**setting.parameters) if setting.first_order else DMTLELM(method="admm", **setting.parameters)
     path = states(solver, setting.problem.task, setting.topology)
     assume(len(path) == ROUNDS + 1)  # a first-order run may leave through the top
     start = path[0]
@@ -187,7 +188,7 @@ def test_agents_take_the_rounds_of_the_package(setting):
 @given(drawn())
 @settings(max_examples=20)
 def test_the_printed_objective_is_the_sum_of_the_agents_shares(setting):
-    solver = DMTLELM(**setting.parameters | {"max_iter": 1})
+    solver = DMTLELM(method="admm", **setting.parameters | {"max_iter": 1})
     start = states(solver, setting.problem.task, setting.topology)[0]
     agents, task, own = printed(setting, start), setting.problem.task, setting.parameters
     U, A, m = agents.U, agents.A, len(agents.H)

@@ -25,7 +25,7 @@ from elmesh.solvers.dgsp import DGSP
 from elmesh.solvers.dnsp import DNSP
 from elmesh.solvers.pursuit import new_direction
 from elmesh.solvers.requests import Hub, Report
-from elmesh.statistics import Reduced, Task
+from peers import lockstep, own_tasks, run_peers
 from problems import random_problem, stack
 
 SOLVERS = [DGSP, DNSP]
@@ -362,32 +362,6 @@ def test_a_graph_without_a_hub_is_refused():
         run(DNSP(rank=2), random_problem(0), "ring")
 
 
-def at_the_hub(requests):
-    """Serve a hub by hand: pad and stack what all agents tell, and let the first agent's own function answer."""
-    values = [value for request in requests for value in request.value.reshape(-1, *request.value.shape[-2:])]
-    widest = max(value.shape[1] for value in values)
-    padded = np.stack([np.pad(value, ((0, 0), (0, widest - value.shape[1]))) for value in values])
-    return requests[0].function(padded)
-
-
-def lockstep(programs):
-    """Drive single agents or groups of them side by side, and return their states."""
-    requests, states = [next(program) for program in programs], []
-    while not states:
-        if all(isinstance(request, Report) for request in requests):
-            answer = False
-        else:
-            assert all(isinstance(request, Hub) for request in requests)
-            answer = at_the_hub(requests)
-        for k, program in enumerate(programs):
-            try:
-                requests[k] = program.send(answer)
-            except StopIteration as end:
-                states.append(end.value)
-    assert len(states) == len(programs)  # all of them are done in the same round
-    return states
-
-
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("rank", [1, 4])
 def test_one_generator_an_agent_gives_what_the_stack_gives(solver, rank):
@@ -395,10 +369,7 @@ def test_one_generator_an_agent_gives_what_the_stack_gives(solver, rank):
     problem = random_problem(2, m=6, d=3)
     topology = make_topology("star", range(6))
     stacked = run(solver(rank=rank), problem).state
-    tasks = [
-        Task.from_reduced(Reduced.from_rows(H, T, centre=False)) for H, T in zip(problem.H, problem.T, strict=True)
-    ]
-    states = lockstep([solver().program(task, place_of(topology, 0, t), rank) for t, task in enumerate(tasks)])
+    states, _ = run_peers(solver(), own_tasks(problem.H, problem.T), topology, rank=rank)
     for t, state in enumerate(states):
         np.testing.assert_array_equal(state.U, states[0].U)  # every agent holds the same basis, to the bit
         np.testing.assert_allclose(state.U, stacked.U, atol=1e-10)
@@ -412,7 +383,7 @@ def test_groups_of_agents_give_what_the_stack_gives(solver):
     stacked = run(solver(rank=4), problem).state
     bounds = [(0, 2), (2, 5), (5, 6)]
     programs = [solver().program(problem.task.agents(*ab), place_of(topology, 0, np.arange(*ab)), 4) for ab in bounds]
-    for (a, b), state in zip(bounds, lockstep(programs), strict=True):
+    for (a, b), state in zip(bounds, lockstep(programs)[0], strict=True):
         np.testing.assert_allclose(state.U, stacked.U, atol=1e-10)
         np.testing.assert_allclose(state.A, stacked.A[a:b], atol=1e-10)
 
@@ -421,7 +392,7 @@ def test_groups_of_agents_give_what_the_stack_gives(solver):
 def test_agents_that_run_out_of_directions_do_so_together(solver):
     problem, _ = whitened(0, r=2)
     topology = make_topology("star", range(6))
-    states = lockstep([solver().program(problem.task.agent(t), place_of(topology, 0, t), 5) for t in range(6)])
+    states, _ = run_peers(solver(), problem.task, topology, rank=5)
     assert {state.U.shape for state in states} == {(9, 2)}
 
 

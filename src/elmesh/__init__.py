@@ -7,7 +7,19 @@ from elmesh.errors import ElmeshError
 from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.estimators.loading import load
 from elmesh.estimators.regressor import MultiTaskELMRegressor
-from elmesh.solvers import DGSP, DMTLELM, DNSP, FODMTLELM, GOMTL, MTFL, MTLELM, LocalELM
+from elmesh.solvers import (
+    DGSP,
+    DMTLELM,
+    DNSP,
+    FODMTLELM,
+    GOMTL,
+    MTFL,
+    MTLELM,
+    DifAltGDmin,
+    FedRep,
+    LocalELM,
+    TraceNorm,
+)
 from elmesh.stacking import stack_tasks
 
 __all__ = [
@@ -18,13 +30,16 @@ __all__ = [
     "GOMTL",
     "MTFL",
     "MTLELM",
+    "DifAltGDmin",
     "ElmeshError",
+    "FedRep",
     "LocalELM",
     "MultiTaskELMClassifier",
     "MultiTaskELMRegressor",
+    "TraceNorm",
     "__version__",
     "load",
     "stack_tasks",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

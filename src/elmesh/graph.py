@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
 
-__all__ = ["GRAPH_NAMES", "Topology", "make_topology"]
+__all__ = ["GRAPH_NAMES", "SpanningTree", "Topology", "make_topology"]
 
 FloatArray = NDArray[np.float64]
 Edges = list[tuple[int, int]]
@@ -96,6 +96,48 @@ class Topology:
     def _laplacian(self) -> sp.csr_array:
         return sp.csr_array(sp.diags_array(self.degree.astype(np.float64)) - self.adjacency)
 
+    @cached_property
+    def tree(self) -> SpanningTree:
+        """A spanning tree of least height, or near it: breadth first from a centre of the graph."""
+        graph = self.adjacency
+        if self.n_agents <= _DENSE_SPECTRUM:
+            hops = sp.csgraph.shortest_path(graph, unweighted=True, directed=False)
+            centre = int(np.argmin(hops.max(axis=1)))
+        else:
+            # Half way along a longest walk, found by walking twice as far as one can.
+            far = int(np.argmax(sp.csgraph.shortest_path(graph, unweighted=True, directed=False, indices=0)))
+            there, before = sp.csgraph.shortest_path(
+                graph, unweighted=True, directed=False, indices=far, return_predecessors=True
+            )
+            centre = int(np.argmax(there))
+            for _ in range(int(there.max()) // 2):
+                centre = int(before[centre])
+        order, parent = sp.csgraph.breadth_first_order(graph, centre, directed=False)
+        depth = np.zeros(self.n_agents, dtype=np.intp)
+        for agent in order[1:].tolist():
+            depth[agent] = depth[parent[agent]] + 1
+        parent = np.where(np.arange(self.n_agents) == centre, -1, parent)
+        return SpanningTree(parent.astype(np.intp), np.asarray(order, dtype=np.intp), int(depth.max()))
+
+    @cached_property
+    def diameter(self) -> int:
+        """Most steps between any two agents; for large graphs, as many as the spanning tree has."""
+        if self.n_agents > _DENSE_SPECTRUM:
+            return 2 * self.tree.height
+        return int(sp.csgraph.shortest_path(self.adjacency, unweighted=True, directed=False).max())
+
+    @cached_property
+    def relays(self) -> NDArray[np.int64]:
+        """How many agents' news pass along each of :attr:`ends`, if everybody's go to everybody by shortest ways."""
+        hops = sp.csgraph.shortest_path(self.adjacency, unweighted=True, directed=False)
+        hearer, speaker = self.ends
+        # Of several neighbours that are nearer to an agent, the first one passes its news on.
+        chosen = np.full(hops.shape, -1)
+        for edge in range(len(hearer))[::-1]:
+            nearer = hops[:, speaker[edge]] < hops[:, hearer[edge]]
+            chosen[nearer, hearer[edge]] = edge
+        return np.bincount(chosen[chosen >= 0], minlength=len(hearer)).astype(np.int64)
+
     def averaging_roots(self, precision: float) -> tuple[float, ...]:
         r"""Return numbers :math:`\theta_k` that turn neighbour sums into the average over the whole graph.
 
@@ -149,6 +191,30 @@ class Topology:
         graph.add_nodes_from(labels)
         graph.add_edges_from((labels[i], labels[j]) for i, j in self.edges)
         return graph
+
+
+@dataclass(frozen=True, eq=False)
+class SpanningTree:
+    """Edges of a graph along which everybody reaches everybody.
+
+    Parameters
+    ----------
+    parent : ndarray of int of shape (m,)
+        Each agent's neighbour on the way to the root; -1 for the root itself.
+    order : ndarray of int of shape (m,)
+        Agents from the root outwards.
+    height : int
+        Steps from the farthest agent to the root.
+    """
+
+    parent: NDArray[np.intp]
+    order: NDArray[np.intp]
+    height: int
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that a sum takes: to the root and back."""
+        return 2 * self.height
 
 
 def _leja_order(points: FloatArray) -> FloatArray:

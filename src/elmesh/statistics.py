@@ -95,12 +95,15 @@ class Task:
         Targets in the basis of the left singular vectors.
     rest : ndarray of shape (...)
         Squared norm of the part of the targets that no weights can reach.
+    rows : ndarray of shape (...)
+        Rows that the residuals are free in: how many there were, less one for an intercept.
     """
 
     V: FloatArray
     s: FloatArray
     Y: FloatArray
     rest: FloatArray
+    rows: FloatArray
 
     @classmethod
     def from_reduced(cls, reduced: Reduced) -> Task:
@@ -108,7 +111,8 @@ class Task:
         H, T = reduced.factor[:, : reduced.width], reduced.factor[:, reduced.width :]
         P, s, Vt = scipy.linalg.svd(H, full_matrices=False, check_finite=False)
         Y = P.T @ T
-        return cls(np.ascontiguousarray(Vt.T), s, Y, np.asarray(np.sum((T - P @ Y) ** 2)))
+        rest, rows = np.sum((T - P @ Y) ** 2), max(1, reduced.n_rows - reduced.centred)
+        return cls(np.ascontiguousarray(Vt.T), s, Y, np.asarray(rest), np.asarray(float(rows)))
 
     @classmethod
     def stack(cls, tasks: Sequence[Task]) -> Task:
@@ -120,16 +124,17 @@ class Task:
         for t, task in enumerate(tasks):
             k = task.s.size
             V[t, :, :k], s[t, :k], Y[t, :k, : task.Y.shape[1]] = task.V, task.s, task.Y
-        return cls(V, s, Y, np.array([float(task.rest) for task in tasks]))
+        rest, rows = np.array([(float(task.rest), float(task.rows)) for task in tasks]).T
+        return cls(V, s, Y, rest, rows)
 
     def agent(self, t: int) -> Task:
         """Return agent t of a stack, padding included."""
-        return Task(self.V[t], self.s[t], self.Y[t], self.rest[t])
+        return Task(self.V[t], self.s[t], self.Y[t], self.rest[t], self.rows[t])
 
     def agents(self, start: int, stop: int) -> Task:
         """Return some consecutive agents of a stack."""
         part = slice(start, stop)
-        return Task(self.V[part], self.s[part], self.Y[part], self.rest[part])
+        return Task(self.V[part], self.s[part], self.Y[part], self.rest[part], self.rows[part])
 
     @cached_property
     def s_column(self) -> FloatArray:

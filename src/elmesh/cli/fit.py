@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from elmesh import MultiTaskELMClassifier, MultiTaskELMRegressor
+from elmesh.certificate import Certificate
 from elmesh.cli.console import (
     INTERRUPTED,
     ForceOption,
@@ -94,7 +96,7 @@ def fit(
         typer.Option(metavar="NAME", help=f"One of {', '.join(SOLVERS)}."),
     ] = "dmtl-elm",
     rank: Annotated[
-        int | None, typer.Option(help="Directions the tasks share.", show_default="two for each column of the target")
+        int | None, typer.Option(help="Directions the tasks share.", show_default="as many as it takes, by certificate")
     ] = None,
     graph: Annotated[
         str | None,
@@ -105,7 +107,20 @@ def fit(
         ),
     ] = None,
     hidden: Annotated[int, typer.Option(help="Hidden units.")] = 300,
-    mu: Annotated[float | None, typer.Option(help="Penalty on the weights.", show_default="1")] = None,
+    mu: Annotated[
+        float | None, typer.Option(help="Penalty on the weights.", show_default="by the strength of noise, or 1")
+    ] = None,
+    message_bits: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BITS",
+            help="Bits a number in messages: 2, 4, 8, 16, 32, 64 or auto. Fewer take fewer bytes and more rounds.",
+            show_default="64",
+        ),
+    ] = None,
+    max_bytes: Annotated[
+        float | None, typer.Option(help="Stop before all sites together have sent more.", show_default="no limit")
+    ] = None,
     max_iter: Annotated[int | None, typer.Option(help="Most rounds.", show_default="by the solver")] = None,
     tol: Annotated[float | None, typer.Option(help="Residual to stop at.", show_default="by the solver")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the hidden weights.")] = 0,
@@ -141,7 +156,16 @@ def fit(
         model = estimator(
             hidden,
             weight_scale=weight_scale(X.shape[1]),
-            solver=build_solver(solver, mu, rank=rank, graph=graph, max_iter=max_iter, tol=tol),
+            solver=build_solver(
+                solver,
+                mu,
+                rank=rank,
+                graph=graph,
+                message_bits=_bits(message_bits),
+                max_bytes=max_bytes,
+                max_iter=max_iter,
+                tol=tol,
+            ),
             random_state=seed,
         )
         with stop_on_interrupt(output) as request:
@@ -155,6 +179,11 @@ def fit(
         output.result(summary)
     if request.asked:
         raise typer.Exit(INTERRUPTED)
+
+
+def _bits(text: str | None) -> int | str | None:
+    """Read a number of bits; the solver says which are right."""
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 def _check_replaceable(out: Path) -> None:
@@ -183,7 +212,10 @@ def _summary(model: Any, schema: TableSchema, solver: str, rows: int) -> dict[st
         "columns": schema.columns,
         "solver": solver,
         "rank": int(model.U_.shape[-1]) if "rank" in model.solver.get_params() else None,
+        "penalties": None if model.penalties_ is None else list(model.penalties_),
+        "certificate": None if model.certificate_ is None else asdict(model.certificate_),
         "rounds": int(model.n_iter_),
+        "exchanges": int(model.n_exchanges_),
         "pooled": model.solver.pooled,
         "bytes": int(history["bytes"].iloc[-1]) if len(history) else 0,
         "objective": float(history["objective"].iloc[-1]) if len(history) else None,
@@ -199,10 +231,13 @@ def _tell(output: Output, summary: dict[str, Any]) -> None:
     output.say(f"{count(summary['rows'], 'row')} of {count(tasks, 'task')}, {count(columns, 'column')} once encoded.")
     if tasks == 1:
         output.say("With one task there is nobody to learn with; --task names the column that tells sites apart.")
+    penalty = "" if summary["penalties"] is None else f", penalty {math.sqrt(math.prod(summary['penalties'])):.3g}"
     nothing = "all data in one place" if summary["pooled"] else "nothing sent"
     sent = f"{summary['bytes'] / 1e6:.3g} MB sent" if summary["bytes"] else nothing
     # The other ways to end come with a warning of their own.
     advice = f" {summary['advice']}" if summary["stop"] in ("CONVERGED", "DIRECT", "COMPLETED") else ""
     rank = "" if summary["rank"] is None else f" of rank {summary['rank']}"
-    output.say(f"{summary['solver']}{rank}: {count(summary['rounds'], 'round')}, {sent}.{advice}")
+    output.say(f"{summary['solver']}{rank}{penalty}: {count(summary['rounds'], 'round')}, {sent}.{advice}")
+    if summary["certificate"] is not None:
+        output.say(f"Certified {Certificate(**summary['certificate'])}.")
     output.say(f"Saved in {summary['model']}.")

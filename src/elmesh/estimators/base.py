@@ -86,18 +86,22 @@ class MultiTaskELM(BaseEstimator):
 
         topology = make_topology(solver.graph, labels, self.seed_) if solver.distributed else None
         result = run_stacked(solver, stacked, topology, self.seed_)
-        if result.stop in (Stop.MAX_ITER, Stop.DIVERGED):
+        if result.stop in (Stop.MAX_ITER, Stop.DIVERGED, Stop.BUDGET):
             warnings.warn(f"After {result.n_iter} rounds: {result.stop.value}", ConvergenceWarning, stacklevel=3)
 
         self._layer = layer
+        self._penalty = solver.private_penalty if result.state.mu2 is None else result.state.mu2
         self.tasks_ = np.array(labels)
         self.history_ = result.history
         self.n_iter_ = result.n_iter
         self.n_exchanges_ = result.n_exchanges
         self.stop_ = result.stop
         self.graph_ = topology.to_networkx(labels) if topology is not None else None
+        self.certificate_ = result.state.certificate
+        self.traffic_ = result.ledger.table(labels) if topology is not None else None
+        self.penalties_ = None if result.state.mu1 is None else (result.state.mu1, result.state.mu2)
         self.conditions_ = None
-        if topology is not None and isinstance(solver, ProximalADMM):
+        if topology is not None and isinstance(solver, ProximalADMM) and solver.own_basis:
             self.conditions_ = solver.margins(stacked, result.state, topology.degree.astype(np.float64))
         U = result.state.U
         self.U_ = U[0] if U is not None and U.ndim == 3 and len(U) == 1 else U
@@ -171,9 +175,11 @@ class MultiTaskELM(BaseEstimator):
         """
         check_is_fitted(self, "model_")
         alone: Self = clone(self)
-        if isinstance(alone.solver, ProximalADMM):
+        if isinstance(alone.solver, Solver) and alone.solver.distributed:
             # A graph or weights given agent by agent speak of the other sites.
-            alone.solver = type(alone.solver)(rank=alone.solver.rank, mu1=alone.solver.mu1, mu2=alone.solver.mu2)
+            own = alone.solver.get_params()
+            kept = ("rank", "mu", "mu1", "mu2", "method", "message_bits")
+            alone.solver = type(alone.solver)(**{name: own[name] for name in kept if name in own})
         alone._adopt(self.model_.for_task(task), self.n_features_in_, {})
         return alone
 
@@ -213,4 +219,4 @@ class MultiTaskELM(BaseEstimator):
         names = tuple(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
         self.model_ = MultiTaskModel(self._kind, self._layer, heads, names, y_ndim)
         self.extra_ = {}
-        del self._layer
+        del self._layer, self._penalty

@@ -19,7 +19,6 @@ from elmesh.estimators.base import FloatArray, MultiTaskELM
 from elmesh.head import Head
 from elmesh.labels import row
 from elmesh.model import MultiTaskModel
-from elmesh.solvers import make_solver
 from elmesh.tasks import check_task_sizes, group_rows, one_hot
 
 __all__ = ["MultiTaskELMClassifier"]
@@ -59,16 +58,24 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
     A_ : dict
         Each task's private coefficients.
     history_ : DataFrame
-        A row a round: ``round``, ``objective``, ``consensus_gap``, ``dual_residual``, ``bytes`` (cumulative, all
-        agents).
+        A row a round: ``round``, ``objective``, ``consensus_gap``, ``dual_residual``, and so far ``exchanges`` (rounds
+        of messages) and ``bytes`` (of all agents).
     n_iter_, n_exchanges_ : int
         Rounds of the method; rounds of messages, those of the start included.
     stop_ : Stop
         Why the fit ended; ``stop_.value`` says what to do about it.
     graph_ : networkx.Graph or None
         Who talked to whom.
+    certificate_ : Certificate or None
+        How far the objective is from the best of any rank: ``gap``, ``rank_sufficient``, ``suggested_rank``. For
+        MTL-ELM, DMTL-ELM and FO-DMTL-ELM, unless ``certify=False`` or the fit was cut short.
+    penalties_ : tuple of float or None
+        mu1 and mu2 in use.
+    traffic_ : DataFrame or None
+        ``messages`` and ``bytes`` from each ``speaker`` to each ``hearer``.
     conditions_ : Margins or None
-        By how much each agent meets the condition of its convergence theorem (sufficient, not necessary).
+        By how much each agent of an ADMM run meets the condition of its convergence theorem (sufficient, not
+        necessary).
 
     Examples
     --------
@@ -117,10 +124,9 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         heads = self._fit(X_checked, groups, targets)
         self.task_classes_ = classes
         self.classes_ = np.unique(np.concatenate(list(classes.values())))
-        penalty = make_solver(self.solver).private_penalty
         for t, head in heads.items():
             H = self._layer(X_checked[groups[t]])
-            temperature = fit_temperature(H, head, targets[t], penalty, self.fit_intercept)
+            temperature = fit_temperature(H, head, targets[t], self._penalty, self.fit_intercept)
             heads[t] = replace(head, classes=classes[t], temperature=temperature)
         self._remember(heads, 1)
         return self

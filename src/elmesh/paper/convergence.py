@@ -51,7 +51,7 @@ def ring() -> Topology:
 
 def central(rounds: int, init: str = "ones") -> MTLELM:
     """Return MTL-ELM as the convergence experiments run it."""
-    return MTLELM(rank=RANK, mu1=PENALTY, mu2=PENALTY, init=init, max_iter=rounds, tol=0.0)
+    return MTLELM(RANK, PENALTY, PENALTY, method="alternating", init=init, max_iter=rounds, tol=0.0, certify=False)
 
 
 def decentralised(panel: Panel, rounds: int, **changes: Any) -> tuple[DMTLELM, FODMTLELM]:
@@ -59,9 +59,10 @@ def decentralised(panel: Panel, rounds: int, **changes: Any) -> tuple[DMTLELM, F
     parameters: dict[str, Any] = {
         "rank": RANK, "mu1": PENALTY, "mu2": PENALTY, "graph": "ring", "rho": RHO, "tau": f"{panel.weight} + d",
         "zeta": float(panel.weight), "gamma": "paper", "delta": DELTA, "init": "ones", "max_iter": rounds, "tol": 0.0,
+        "certify": False,
     }  # fmt: skip
     parameters |= changes
-    return DMTLELM(**parameters), FODMTLELM(**parameters)
+    return DMTLELM(method="admm", **parameters), FODMTLELM(**parameters)
 
 
 def run(solver: Solver, task: Task, seed: int) -> Result:

@@ -142,7 +142,8 @@ def chosen(name: str) -> list[Method]:
 def central(data: DataSet, rounds: int = ROUNDS, init: str = "random") -> Method:
     """Return MTL-ELM."""
     root = math.sqrt(data.penalty)
-    return Method("MTL-ELM", MTLELM(rank=RANK, mu1=root, mu2=root, init=init, max_iter=rounds, tol=0.0))
+    solver = MTLELM(RANK, root, root, method="alternating", init=init, max_iter=rounds, tol=0.0, certify=False)
+    return Method("MTL-ELM", solver)
 
 
 def graph_methods(data: DataSet, weights: Weights, rounds: int = ROUNDS, init: str = "random") -> tuple[Method, Method]:
@@ -151,9 +152,10 @@ def graph_methods(data: DataSet, weights: Weights, rounds: int = ROUNDS, init: s
     shared: dict[str, Any] = {
         "rank": RANK, "mu1": root, "mu2": root, "graph": "star", "rho": _RHO, "zeta": weights.zeta, "gamma": "paper",
         "delta": _DELTA, "proximal": "standard", "init": init, "max_iter": rounds, "tol": 0.0,
+        "certify": False,
     }  # fmt: skip
     return (
-        Method("DMTL-ELM", DMTLELM(tau=f"{weights.tau} + d", **shared)),
+        Method("DMTL-ELM", DMTLELM(method="admm", tau=f"{weights.tau} + d", **shared)),
         Method("FO-DMTL-ELM", FODMTLELM(tau=f"{weights.tau_first_order} + d", **shared)),
     )
 

@@ -74,9 +74,10 @@ def _own(data: DataSet) -> list[Method]:
     """Return what is not in the paper: the spectral start with its parameters, and automatic parameters."""
     root = math.sqrt(data.penalty)
     spectral = graph_methods(data, TABLE_WEIGHTS, init="spectral")[0].solver
+    automatic = DMTLELM(RANK, root, root, graph="star", method="admm", certify=False)
     return [
         Method("DMTL-ELM, spectral start", spectral),
-        Method("DMTL-ELM, automatic", DMTLELM(rank=RANK, mu1=root, mu2=root, graph="star")),
+        Method("DMTL-ELM, automatic", automatic),
     ]
 
 

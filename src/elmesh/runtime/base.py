@@ -18,7 +18,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from elmesh.solvers.requests import Heard, Hub, Neighbours, Program, Report, State
+from elmesh.errors import ElmeshError
+from elmesh.runtime.ledger import Ledger
+from elmesh.solvers.requests import Answer, Heard, Hub, Neighbours, Program, Report, State, Sum, Total
 
 __all__ = ["Link", "Progress", "Result", "Stop", "drive", "watch"]
 
@@ -35,8 +37,12 @@ class Stop(Enum):
 
     CONVERGED = "The residuals fell below tol."
     MAX_ITER = "The rounds ran out before the residuals fell below tol; raise max_iter, or tol if this is good enough."
-    DIVERGED = 'The run diverged and the last sound state is kept; use "auto" for rho, tau and zeta, or raise tau.'
+    DIVERGED = (
+        "The run diverged and the last sound state is kept; leave rho, tau and zeta at their defaults, or raise tau."
+    )
     INTERRUPTED = "The fit was interrupted; the state after the last whole round is kept."
+    SETTLED = "No step lowers the objective any further; this is as near as rounding allows."
+    BUDGET = "Another round might have taken more than max_bytes; raise it, or lower message_bits or rank."
     DIRECT = "The method has no rounds; its solution is exact."
     COMPLETED = "The method took all its rounds, or ran out of directions to add; it has no tolerance to meet."
 
@@ -53,6 +59,7 @@ class Progress:
     objective: float
     consensus_gap: float
     dual_residual: float
+    exchanges: int
     bytes: int
     state: State | None = field(default=None, repr=False, compare=False)
 
@@ -66,13 +73,17 @@ class Result:
     state : State
         The last sound state.
     history : DataFrame
-        A row a round: ``round``, ``objective``, ``consensus_gap``, ``dual_residual``, ``bytes``.
+        A row a round: ``round``, ``objective``, ``consensus_gap``, ``dual_residual``, and so far ``exchanges`` (rounds
+        of messages, those of the start included) and ``bytes`` (over all agents). What follows the last round is in
+        its row.
     stop : Stop
         Why it ended.
     n_iter : int
         Rounds of the method.
     n_exchanges : int
         Rounds of messages, those of the start included; to a hub and back is two.
+    ledger : Ledger
+        Bytes along every edge.
     """
 
     state: State
@@ -80,6 +91,7 @@ class Result:
     stop: Stop
     n_iter: int
     n_exchanges: int
+    ledger: Ledger
 
 
 class Link(Protocol):
@@ -93,11 +105,21 @@ class Link(Protocol):
     def n_exchanges(self) -> int:
         """Rounds of messages so far."""
 
+    @property
+    def ledger(self) -> Ledger:
+        """Bytes along every edge so far."""
+
     def exchange(self, request: Neighbours) -> FloatArray | Heard:
         """Deliver a message to the neighbours and return theirs."""
 
     def consult(self, request: Hub) -> FloatArray:
         """Deliver a message to the hub and return its answer."""
+
+    def add_up(self, request: Total) -> Sum:
+        """Add up over all agents, by messages between neighbours."""
+
+    def most_bytes(self, request: Neighbours | Hub | Total) -> int:
+        """Return what a request takes at most, over all agents."""
 
     def total(self, values: FloatArray) -> FloatArray:
         """Sum the leading agent axis over all agents."""
@@ -131,7 +153,15 @@ def watch(callback: Callable[[Progress], bool | None]) -> Iterator[None]:
         _observer.reset(token)
 
 
-def drive(program: Program, link: Link, *, max_iter: int, tol: float | None, start_energy: float) -> Result:
+def drive(
+    program: Program,
+    link: Link,
+    *,
+    max_iter: int,
+    tol: float | None,
+    start_energy: float,
+    max_bytes: float | None = None,
+) -> Result:
     """Run an algorithm to its end.
 
     Parameters
@@ -146,81 +176,132 @@ def drive(program: Program, link: Link, *, max_iter: int, tol: float | None, sta
         What consensus gap and dual residual must fall below; None for a method that knows itself when it is done.
     start_energy : float
         Objective at zero weights, the yardstick for divergence.
+    max_bytes : float or None
+        What all agents together may send; the run ends with its last round before a message that might exceed it.
 
     Returns
     -------
     Result
     """
-    observer = _observer.get()
-    judge = _Judge(link, max_iter)
-    rows: list[Progress] = []
-    sound: State | None = None
-    stop = Stop.COMPLETED if tol is None else Stop.MAX_ITER
-    ceiling = _DIVERGED * start_energy
-    answer: FloatArray | Heard | bool | None = None
+    course = _Course(link, max_iter, tol, start_energy, max_bytes)
+    answer: FloatArray | Heard | Sum | Answer | None = None
     # An overflow on the way to divergence is reported once, by Stop.DIVERGED, not by a shower of warnings.
     with np.errstate(over="ignore", invalid="ignore"):
         while True:
             try:
                 request = program.send(answer)
             except StopIteration as end:
-                state: State = end.value
-                break
+                return course.result(end.value)
             except np.linalg.LinAlgError:
                 # Only numbers that have overflowed make these systems singular. Without a sound state it is no
                 # divergence.
-                if sound is None:
+                if course.sound is None:
                     raise
-                stop, state = Stop.DIVERGED, sound
-                break
-            if isinstance(request, Neighbours):
-                answer = link.exchange(request)
-                continue
-            if isinstance(request, Hub):
-                answer = link.consult(request)
-                continue
-            progress = judge.progress(request)
-            if not rows:
-                ceiling = max(ceiling, _DIVERGED * progress.objective)
-            if not progress.objective <= ceiling or math.isnan(progress.consensus_gap):
+                return course.diverged(course.sound)
+            if isinstance(request, Report):
+                verdict = course.judge(request)
+                if verdict is None:
+                    program.close()
+                    return course.diverged(request.state)
+                answer = verdict
+            elif course.affordable(request):
+                answer = _relay(link, request)
+            else:
                 program.close()
-                stop = Stop.DIVERGED
-                state = sound if sound is not None else request.state
-                break
-            rows.append(progress)
-            sound = request.state
-            answer = tol is not None and progress.consensus_gap <= tol and progress.dual_residual <= tol
-            if answer:
-                stop = Stop.CONVERGED
-            # Only the observer is shown the state: kept in every row, it would fill the memory.
-            if observer is not None and observer(replace(progress, state=sound)) and not answer:
-                answer, stop = True, Stop.INTERRUPTED
-    if not rows:
-        stop = Stop.DIRECT
-    return Result(state, _history(rows), stop, rows[-1].round if rows else 0, link.n_exchanges)
+                return course.spent()
 
 
-class _Judge:
-    """Turns reports into progress, with what the first one said as a floor for relative figures.
+def _relay(link: Link, request: Neighbours | Hub | Total) -> FloatArray | Heard | Sum:
+    if isinstance(request, Neighbours):
+        return link.exchange(request)
+    return link.consult(request) if isinstance(request, Hub) else link.add_up(request)
 
-    Without the floor a problem whose solution is zero would never converge: residuals and what they are compared with
-    vanish together.
+
+class _Course:
+    """How a run goes: turns reports into progress, and progress into whether to go on.
+
+    What the first report said is a floor for relative figures. Without it a problem whose solution is zero would never
+    converge: residuals and what they are compared with vanish together.
     """
 
-    def __init__(self, link: Link, max_iter: int) -> None:
-        self._link, self._max_iter = link, max_iter
+    def __init__(
+        self, link: Link, max_iter: int, tol: float | None, start_energy: float, max_bytes: float | None
+    ) -> None:
+        self._link, self._max_iter, self._tol = link, max_iter, tol
+        self._max_bytes = math.inf if max_bytes is None else max_bytes
+        self._ceiling = _DIVERGED * start_energy
         self._floors: tuple[float, float, float] | None = None
+        self._rows: list[Progress] = []
+        self._stop = Stop.DIRECT
+        self._observer = _observer.get()
+        self.sound: State | None = None
 
-    def progress(self, report: Report) -> Progress:
+    def judge(self, report: Report) -> Answer | None:
+        """Answer a report; None if the run has diverged."""
+        progress = self._progress(report)
+        if not self._rows:
+            self._ceiling = max(self._ceiling, _DIVERGED * progress.objective)
+        if not progress.objective <= self._ceiling or math.isnan(progress.consensus_gap):
+            return None
+        self._rows.append(progress)
+        self.sound = report.state
+        tol = self._tol
+        settled = tol is not None and progress.consensus_gap <= tol and progress.dual_residual <= tol
+        # Only the observer is shown the state: kept in every row, it would fill the memory.
+        enough = self._observer is not None and self._observer(replace(progress, state=report.state))
+        if enough:
+            self._stop = Stop.INTERRUPTED
+            return Answer.HALT
+        if settled:
+            self._stop = Stop.CONVERGED
+            return Answer.SETTLED
+        self._stop = Stop.COMPLETED if tol is None else Stop.MAX_ITER
+        return Answer.GO_ON
+
+    def affordable(self, request: Neighbours | Hub | Total) -> bool:
+        """Say whether what is left of ``max_bytes`` allows for a request, whatever it turns out to take."""
+        if self._max_bytes == math.inf:
+            return True
+        return self._link.bytes_sent + self._link.most_bytes(request) <= self._max_bytes
+
+    def spent(self) -> Result:
+        """Return the last sound state, the next request being more than ``max_bytes`` allows for."""
+        if self.sound is None:
+            raise ElmeshError(
+                f"max_bytes={self._max_bytes:,.0f} is not enough to agree on a start, which has taken "
+                f"{self._link.bytes_sent:,} bytes already; raise it, or lower message_bits or rank."
+            )
+        if self._stop is not Stop.CONVERGED:
+            self._stop = Stop.BUDGET
+        return self.result(self.sound)
+
+    def _progress(self, report: Report) -> Progress:
+        link = self._link
         own = np.stack([report.objective, *report.residual, *report.scale], axis=-1)
-        objective, U_rest, A_rest, U_scale, A_scale = self._link.total(own).tolist()
-        distance, size = self._link.consensus(report.state)
+        objective, U_rest, A_rest, U_scale, A_scale = link.total(own).tolist()
+        distance, size = link.consensus(report.state)
         if self._floors is None:
             self._floors = _FLOOR**2 * U_scale, _FLOOR**2 * A_scale, _FLOOR * size
         U_floor, A_floor, size_floor = self._floors
         dual = max(_ratio(U_rest, max(U_scale, U_floor)), _ratio(A_rest, max(A_scale, A_floor)))
         gap = _ratio(distance, max(size, size_floor))
-        return Progress(report.round, self._max_iter, objective, gap, math.sqrt(dual), self._link.bytes_sent)
+        sent = link.n_exchanges, link.bytes_sent
+        return Progress(report.round, self._max_iter, objective, gap, math.sqrt(dual), *sent)
+
+    def result(self, state: State) -> Result:
+        """Return what a run that came to its end produced."""
+        rows = self._rows
+        if self._stop is Stop.MAX_ITER and rows[-1].round < self._max_iter:
+            self._stop = Stop.SETTLED
+        if rows:
+            rows[-1] = replace(rows[-1], exchanges=self._link.n_exchanges, bytes=self._link.bytes_sent)
+        n_iter = rows[-1].round if rows else 0
+        return Result(state, _history(rows), self._stop, n_iter, self._link.n_exchanges, self._link.ledger)
+
+    def diverged(self, state: State) -> Result:
+        """Return the last sound state, or the given one if there was none."""
+        self._stop = Stop.DIVERGED
+        return self.result(state if self.sound is None else self.sound)
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -234,6 +315,7 @@ def _history(rows: list[Progress]) -> pd.DataFrame:
             "objective": np.array([row.objective for row in rows], dtype=np.float64),
             "consensus_gap": np.array([row.consensus_gap for row in rows], dtype=np.float64),
             "dual_residual": np.array([row.dual_residual for row in rows], dtype=np.float64),
+            "exchanges": np.array([row.exchanges for row in rows], dtype=np.int64),
             "bytes": np.array([row.bytes for row in rows], dtype=np.int64),
         }
     )

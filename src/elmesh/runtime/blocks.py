@@ -8,12 +8,13 @@ the blocks are one program again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.solvers.requests import Heard, Neighbours, Program, Report, State
+from elmesh.solvers.requests import Answer, Heard, Neighbours, Program, Report, State, Sum, Total
 from elmesh.statistics import Task
 
 __all__ = ["block_bounds", "lockstep"]
@@ -36,7 +37,7 @@ def lockstep(programs: Sequence[Program], bounds: Sequence[tuple[int, int]]) -> 
     """Run the programs of consecutive blocks of agents as if they were one."""
     if len(programs) == 1:
         return (yield from programs[0])
-    answers: list[FloatArray | Heard | bool | None] = [None] * len(programs)
+    answers: list[FloatArray | Heard | Sum | Answer | None] = [None] * len(programs)
     told: FloatArray | None = None
     while True:
         requests, states = [], []
@@ -52,6 +53,11 @@ def lockstep(programs: Sequence[Program], bounds: Sequence[tuple[int, int]]) -> 
             told = np.concatenate([request.value for request in requests if isinstance(request, Neighbours)])
             heard = yield Neighbours(told, first.each)
             answers = [_part(heard, start, stop) for start, stop in bounds]
+        elif isinstance(first, Total):
+            totals = [request for request in requests if isinstance(request, Total)]
+            value = np.concatenate([total.value for total in totals])
+            numbers = np.concatenate([total.numbers for total in totals])
+            answers = [(yield replace(first, value=value, numbers=numbers))] * len(programs)
         else:
             reports = [request for request in requests if isinstance(request, Report)]
             answers = [(yield _join_reports(reports, told))] * len(programs)
@@ -92,4 +98,7 @@ def _join(states: Sequence[State], told: FloatArray | None) -> State:
         states[0].rho,
         np.concatenate([np.atleast_1d(np.asarray(state.tau, dtype=np.float64)) for state in states]),
         np.concatenate([np.atleast_1d(np.asarray(state.zeta, dtype=np.float64)) for state in states]),
+        states[0].mu1,
+        states[0].mu2,
+        states[0].certificate,
     )

@@ -11,9 +11,10 @@ from elmesh.errors import ElmeshError
 from elmesh.graph import Topology
 from elmesh.runtime.base import Result, drive
 from elmesh.runtime.blocks import block_bounds, lockstep
-from elmesh.solvers.admm import ProximalADMM
+from elmesh.runtime.ledger import Ledger
+from elmesh.runtime.sums import StackedSums
 from elmesh.solvers.base import Solver
-from elmesh.solvers.requests import Heard, Hub, Neighbours, Place, State
+from elmesh.solvers.requests import Heard, Hub, Neighbours, Place, State, Sum, Total
 from elmesh.statistics import Task
 from elmesh.threads import calm_blas
 
@@ -28,18 +29,24 @@ _DENSE = 64
 class StackedLink:
     """All agents of a topology, in one array with a leading agent axis."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, message_bits: int | str = 64) -> None:
         self._topology = topology
         dense = topology.n_agents <= _DENSE
         self._adjacency = topology.adjacency.toarray() if dense else topology.adjacency
-        self.bytes_sent = 0
+        self.ledger = Ledger(topology)
+        self._sums = StackedSums(topology, message_bits, self.ledger)
         self.n_exchanges = 0
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes sent so far, over all agents."""
+        return self.ledger.total
 
     def exchange(self, request: Neighbours) -> FloatArray | Heard:
         """Return the neighbours' sum, or each neighbour's value."""
         value, m = request.value, self._topology.n_agents
         self.n_exchanges += 1
-        self.bytes_sent += value.nbytes // m * 2 * len(self._topology.edges)
+        self.ledger.everywhere(value.nbytes // m)
         if request.each:
             hearer, speaker = self._topology.ends
             return Heard(value[speaker], hearer)
@@ -53,8 +60,22 @@ class StackedLink:
         answer = request.function(value)
         if m > 1:
             self.n_exchanges += 2  # up and down
-        self.bytes_sent += _wire_bytes(value[1:m]) + (m - 1) * answer.nbytes
+        for agent, size in enumerate(_wire_bytes(value[1:m]).tolist(), start=1):
+            self.ledger.along(agent, 0, size)
+            self.ledger.along(0, agent, answer.nbytes)
         return answer
+
+    def add_up(self, request: Total) -> Sum:
+        """Return the sum over all agents."""
+        self.n_exchanges += self._sums.rounds
+        return self._sums.add_up(request)
+
+    def most_bytes(self, request: Neighbours | Hub | Total) -> int:
+        """Return what a request takes at most, over all agents."""
+        if isinstance(request, Total):
+            return self._sums.most_bytes(request)
+        size, m = request.value.nbytes, self._topology.n_agents
+        return 2 * size if isinstance(request, Hub) else size // m * 2 * len(self._topology.edges)
 
     def total(self, values: FloatArray) -> FloatArray:
         """Sum over agents."""
@@ -71,11 +92,11 @@ class StackedLink:
         return float(np.sqrt(np.vdot(apart, apart) / len(U))), float(np.sqrt(np.vdot(mean, mean)))
 
 
-def _wire_bytes(values: FloatArray) -> int:
-    """Return what messages to the hub take, each cut after its last column that is not zero."""
+def _wire_bytes(values: FloatArray) -> NDArray[np.int64]:
+    """Return what each message to the hub takes, cut after its last column that is not zero."""
     _, rows, columns = values.shape
-    widths = np.max(values.any(axis=1) * np.arange(1, columns + 1), axis=1)
-    return int(widths.sum() * rows * values.itemsize)
+    widths = np.max(values.any(axis=1) * np.arange(1, columns + 1), axis=1, initial=0)
+    return np.asarray(widths * rows * values.itemsize, dtype=np.int64)
 
 
 def place_of(topology: Topology, seed: int, number: int | NDArray[np.intp] | None = None) -> Place:
@@ -97,7 +118,7 @@ def run_stacked(solver: Solver, task: Task, topology: Topology | None, seed: int
     rank = solver.resolve_rank(task)
     topology = topology or Topology(1, np.empty((0, 2), dtype=np.intp))
     place = place_of(topology, seed)
-    if isinstance(solver, ProximalADMM):
+    if solver.own_basis:
         bounds = block_bounds(task)
         places = [replace(place, number=place.number[a:b], degree=place.degree[a:b]) for a, b in bounds]
         programs = [solver.program(task.agents(*ab), here, rank) for ab, here in zip(bounds, places, strict=True)]
@@ -107,9 +128,10 @@ def run_stacked(solver: Solver, task: Task, topology: Topology | None, seed: int
     with calm_blas(*task.V.shape[-2:], max(rank, 1)):
         return drive(
             program,
-            StackedLink(topology),
+            StackedLink(topology, solver.message_bits),
             # A method without a limit takes a round a column of U, or none, and is done.
             max_iter=rank if solver.max_iter is None else solver.max_iter,
             tol=solver.tol,
             start_energy=float(np.sum(task.target_energy)) / 2,
+            max_bytes=solver.max_bytes,
         )

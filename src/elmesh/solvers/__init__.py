@@ -5,13 +5,16 @@ from __future__ import annotations
 from elmesh.errors import ElmeshError
 from elmesh.solvers.base import Solver
 from elmesh.solvers.dgsp import DGSP
+from elmesh.solvers.dif_altgdmin import DifAltGDmin
 from elmesh.solvers.dmtl_elm import DMTLELM
 from elmesh.solvers.dnsp import DNSP
+from elmesh.solvers.fedrep import FedRep
 from elmesh.solvers.fo_dmtl_elm import FODMTLELM
 from elmesh.solvers.go_mtl import GOMTL
 from elmesh.solvers.local_elm import LocalELM
 from elmesh.solvers.mtfl import MTFL
 from elmesh.solvers.mtl_elm import MTLELM
+from elmesh.solvers.trace_norm import TraceNorm
 
 __all__ = [
     "DGSP",
@@ -22,8 +25,11 @@ __all__ = [
     "MTFL",
     "MTLELM",
     "SOLVERS",
+    "DifAltGDmin",
+    "FedRep",
     "LocalELM",
     "Solver",
+    "TraceNorm",
     "make_solver",
 ]
 
@@ -37,6 +43,9 @@ SOLVERS: dict[str, type[Solver]] = {
     "go-mtl": GOMTL,
     "dgsp": DGSP,
     "dnsp": DNSP,
+    "dif-altgdmin": DifAltGDmin,
+    "fedrep": FedRep,
+    "trace-norm": TraceNorm,
 }
 
 

@@ -28,6 +28,7 @@ the rounds
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,7 +38,8 @@ from elmesh.kernels import curvature, exact_U, first_order_U, fit_gradient, proj
 from elmesh.objective import Margins, agent_objective, theorem_margins
 from elmesh.solvers.agreement import begin, wide
 from elmesh.solvers.base import SharedBasisSolver, check_choice, check_number
-from elmesh.solvers.requests import Heard, Neighbours, Place, Program, Report, State
+from elmesh.solvers.certifying import certify_over_graph
+from elmesh.solvers.requests import Answer, Heard, Neighbours, Place, Program, Report, State, Sum, Total
 from elmesh.solvers.weights import Caution, always, check_weight, per_agent
 from elmesh.statistics import Task
 
@@ -58,7 +60,40 @@ class ProximalADMM(SharedBasisSolver):
     proximal: str
 
     distributed: ClassVar[bool] = True
+    own_basis = True
     first_order: bool
+
+    def __init__(
+        self,
+        rank: int | str = "auto",
+        mu1: float | str = "auto",
+        mu2: float | str = "auto",
+        graph: Any = "ring",
+        rho: float | str = "auto",
+        tau: Any = "auto",
+        zeta: Any = "auto",
+        gamma: float | str = "auto",
+        delta: float = 10.0,
+        proximal: str = "linear",
+        init: str = "spectral",
+        max_iter: int = 1000,
+        tol: float = 1e-2,
+        certify: bool = True,
+    ) -> None:
+        self.rank = rank
+        self.mu1 = mu1
+        self.mu2 = mu2
+        self.graph = graph
+        self.rho = rho
+        self.tau = tau
+        self.zeta = zeta
+        self.gamma = gamma
+        self.delta = delta
+        self.proximal = proximal
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.certify = certify
 
     def check(self) -> None:
         """Check every parameter."""
@@ -74,11 +109,11 @@ class ProximalADMM(SharedBasisSolver):
 
     def program(self, task: Task, place: Place, rank: int) -> Program:
         """Return the rounds of one agent, or of all agents stacked."""
-        m, d, share = place.n_agents, wide(place.degree), self.mu1 / place.n_agents
-        mu1, mu2, first_order = self.mu1, self.mu2, self.first_order
-        start = yield from begin(task, place, rank, mu1, mu2, self.init, self.rho)
-        U, A, rho = start.U, start.A, start.rho
-        weight_P = self._proximal_weight(task, place, rho)
+        m, d, first_order = place.n_agents, wide(place.degree), self.first_order
+        start = yield from begin(task, place, rank, self.mu1, self.mu2, self.init, self.rho)
+        U, A, rho, mu1, mu2 = start.U, start.A, start.rho, start.mu1, start.mu2
+        share = mu1 / m
+        weight_P = self._proximal_weight(task, place, rho, share)
         weight_zeta = Caution(task, place, rho) if _is_auto(self.zeta) else always(per_agent(self.zeta, place))
 
         HU = project(task, U)
@@ -91,7 +126,7 @@ class ProximalADMM(SharedBasisSolver):
         pull = rho * S - dual + P * U
 
         def report(k: int, moved2: FloatArray, slid2: FloatArray) -> Report:
-            state = State(U, A, dual, rho, (P + rho * d)[..., 0, 0], zeta[..., 0, 0])
+            state = State(U, A, dual, rho, (P + rho * d)[..., 0, 0], zeta[..., 0, 0], mu1, mu2)
             objective = agent_objective(task, R, U2, A, mu1, mu2, m)
             # In U, compared with the fit's and the penalty's gradients, which the multiplier balances; in A, with the
             # pull of the targets.
@@ -101,8 +136,9 @@ class ProximalADMM(SharedBasisSolver):
         unknown = np.full(np.shape(place.degree), np.inf)
         here = report(0, unknown, unknown)
         for k in range(1, self.max_iter + 1):
-            if (yield here):
-                return here.state
+            answer = yield here
+            if answer:
+                return (yield from self._closing(task, place, here, answer))
             if first_order:
                 P, before = weight_P(A), P
                 pull += (P - before) * U
@@ -130,8 +166,22 @@ class ProximalADMM(SharedBasisSolver):
             R = residual(task, HU, A)
             gradient = fit_gradient(task, R, A)
             here = report(k, (np.sqrt(square(moved)) + np.sqrt(square(gradient - used))) ** 2, slid2)
-        yield here
-        return here.state
+        return (yield from self._closing(task, place, here, (yield here)))
+
+    def _closing(self, task: Task, place: Place, last: Report, answer: Answer) -> Generator[Total, Sum, State]:
+        """Certify the mean of the agents' U."""
+        state = last.state
+        if not self.certify or answer == Answer.HALT or state.U is None or state.mu1 is None or state.mu2 is None:
+            return state
+        mu1, mu2 = state.mu1, state.mu2
+        U = (yield Total(state.U / place.n_agents, np.zeros((*task.s.shape[:-1], 0)), "mean")).value
+        HU = project(task, U)
+        A = solve_A(task, HU, np.zeros(1), mu2, 0.0)
+        R = residual(task, HU, A)
+        found = yield from certify_over_graph(task, place, U, R, mu1, mu2, self.tol)
+        own = agent_objective(task, R, square(U), A, mu1, mu2, place.n_agents)
+        objective = (yield Total(np.zeros((*own.shape, 1, 0)), own[..., None], "objective")).numbers[0]
+        return replace(state, certificate=found.certificate(float(objective)))
 
     def _listen(
         self, U: FloatArray, d: FloatArray, rho: float, before: FloatArray | None
@@ -155,16 +205,19 @@ class ProximalADMM(SharedBasisSolver):
 
     def margins(self, task: Task, state: State, degree: FloatArray) -> Margins:
         """Say by how much each agent meets the condition of its convergence theorem."""
-        lipschitz = curvature(task, state.A) + self.mu1 / len(degree) if self.first_order else 0.0
+        mu1 = state.mu1 or 0.0
+        lipschitz = curvature(task, state.A) + mu1 / len(degree) if self.first_order else 0.0
         tau = np.asarray(state.tau, dtype=np.float64)
-        return theorem_margins(tau, state.rho, degree, self.delta, self.mu1, lipschitz, self.gamma == "paper")
+        return theorem_margins(tau, state.rho, degree, self.delta, mu1, lipschitz, self.gamma == "paper")
 
-    def _proximal_weight(self, task: Task, place: Place, rho: float) -> Callable[[FloatArray], FloatArray]:
+    def _proximal_weight(
+        self, task: Task, place: Place, rho: float, share: float
+    ) -> Callable[[FloatArray], FloatArray]:
         """Return P_t as a function of A_t."""
         d = wide(place.degree)
         if _is_auto(self.tau):
             if self.first_order:
-                return lambda A: rho * d + wide(curvature(task, A)) + self.mu1 / place.n_agents
+                return lambda A: rho * d + wide(curvature(task, A)) + share
             return always(rho * d)
         tau = per_agent(self.tau, place)
         return always(tau if self.proximal == "standard" else tau - rho * d)

@@ -7,13 +7,18 @@ from abc import ABC, abstractmethod
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
+import numpy as np
 from sklearn.base import BaseEstimator
 
 from elmesh.errors import ElmeshError, RankWarning
 from elmesh.solvers.requests import Place, Program
+from elmesh.solvers.varpro import varpro
 from elmesh.statistics import Task
 
-__all__ = ["LowRankSolver", "SharedBasisSolver", "Solver", "check_choice", "check_count", "check_number"]
+__all__ = ["LowRankSolver", "SharedBasisSolver", "Solver", "check_choice", "check_count", "check_flag", "check_number"]
+
+# Columns that an automatic rank begins with. Too many cost bytes, too few a certificate more.
+_BEGIN = 16
 
 
 class Solver(BaseEstimator, ABC):
@@ -27,6 +32,11 @@ class Solver(BaseEstimator, ABC):
     #: Most rounds, and what residuals must fall below; None for a method that knows itself when it is done.
     max_iter: int | None = None
     tol: float | None = None
+    #: Whether every agent holds a U of its own, which only its neighbours' bring into line.
+    own_basis: bool = False
+    #: Bits a number of what is added up over all agents, and bytes that all agents together may send.
+    message_bits: int | str = 64
+    max_bytes: float | None = None
 
     @abstractmethod
     def check(self) -> None:
@@ -42,7 +52,10 @@ class Solver(BaseEstimator, ABC):
 
     @property
     def private_penalty(self) -> float | None:
-        """The penalty of the ridge regression that A_t is, given U; None if it is a Lasso. Mostly it is called mu."""
+        """The penalty of the ridge regression that A_t is, given U; None if it is a Lasso. Mostly it is called mu.
+
+        A state that says what it was (``mu2``) knows better: it may have been chosen on the way.
+        """
         return float(self.mu)
 
 
@@ -77,27 +90,48 @@ class LowRankSolver(Solver):
 
 
 class SharedBasisSolver(LowRankSolver):
-    """A solver of problem (6): it alternates between U and the A_t, with a penalty on each, until they settle."""
+    """A solver of problem (6), with a penalty on U and one on the A_t."""
 
-    mu1: float
-    mu2: float
+    mu1: float | str
+    mu2: float | str
     init: str
     max_iter: int
     tol: float
+    certify: bool
+    #: Whether the certificate decides about an automatic rank.
+    grows: bool = False
 
     def check(self) -> None:
         """Check the parameters that all such solvers have."""
         super().check()
-        check_number("mu1", self.mu1)
-        check_number("mu2", self.mu2)
+        for name in ("mu1", "mu2"):
+            if getattr(self, name) != "auto":
+                check_number(name, getattr(self, name))
+        check_flag("certify", self.certify)
         check_choice("init", self.init, ("spectral", "random", "ones"))
         check_count("max_iter", self.max_iter)
         check_number("tol", self.tol, zero=True)
 
-    @property
-    def private_penalty(self) -> float | None:
-        """The penalty on A_t."""
-        return float(self.mu2)
+    def by_projection(self, task: Task, place: Place, rank: int) -> Program:
+        """Return the steps of variable projection with this solver's parameters."""
+        return varpro(
+            task,
+            place,
+            rank=rank,
+            grow=self.rank == "auto",
+            mu1=self.mu1,
+            mu2=self.mu2,
+            init=self.init,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            certify=self.certify,
+        )
+
+    def resolve_rank(self, task: Task) -> int:
+        """Return the rank to begin with; an automatic one that grows begins with a moderate number of columns."""
+        if self.rank == "auto" and self.grows:
+            return min(max(_BEGIN, 2 * int(task.Y.shape[-1])), task.usable_rank)
+        return super().resolve_rank(task)
 
 
 def check_number(name: str, value: Any, *, zero: bool = False) -> None:
@@ -106,6 +140,12 @@ def check_number(name: str, value: Any, *, zero: bool = False) -> None:
     good = type(value) is not bool and isinstance(value, Real) and float(value) < float("inf")
     if not good or float(value) < 0 or (float(value) == 0 and not zero):
         raise ElmeshError(f"{name} must be a finite number, {wanted}; got {value!r}.")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise unless ``value`` is true or false."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ElmeshError(f"{name} must be True or False; got {value!r}.")
 
 
 def check_count(name: str, value: Any) -> None:

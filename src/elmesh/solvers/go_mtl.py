@@ -23,8 +23,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import lasso_path
 
 from elmesh.kernels import fit, fit_gradient, project, residual, ridge, solve_A, square
-from elmesh.solvers.agreement import random_block
-from elmesh.solvers.base import SharedBasisSolver, check_choice
+from elmesh.solvers.base import LowRankSolver, check_choice, check_count, check_number
+from elmesh.solvers.opening import random_block
 from elmesh.solvers.requests import Place, Program, Report, State
 from elmesh.solvers.shared_basis import SharedU, leading_vectors
 from elmesh.statistics import Task
@@ -39,7 +39,7 @@ _STEPS = 5
 _GAP, _SWEEPS = 1e-12, 10_000
 
 
-class GOMTL(SharedBasisSolver):
+class GOMTL(LowRankSolver):
     r"""Grouping and overlap in multi-task learning, with all data in one place.
 
     Every output of a task has a sparse code of its own: which columns of U it uses, and how.
@@ -73,6 +73,7 @@ class GOMTL(SharedBasisSolver):
     """
 
     pooled: ClassVar[bool] = True
+    max_iter: int
 
     def __init__(
         self,
@@ -93,6 +94,10 @@ class GOMTL(SharedBasisSolver):
     def check(self) -> None:
         """Check every parameter."""
         super().check()
+        check_number("mu1", self.mu1)
+        check_number("mu2", self.mu2)
+        check_count("max_iter", self.max_iter)
+        check_number("tol", self.tol, zero=True)
         # From ones all columns would stay the same for ever, and a Lasso cannot tell which of them to use.
         check_choice("init", self.init, ("spectral", "random"))
 

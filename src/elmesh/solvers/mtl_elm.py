@@ -1,18 +1,20 @@
-"""MTL-ELM (Algorithm 1): all tasks in one place, alternating updates of U and of the A_t."""
+"""MTL-ELM: all tasks in one place; by variable projection, or by the paper's Algorithm 1."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.kernels import fit_gradient, project, residual, ridge, solve_A, square
+from elmesh.certificate import certify
+from elmesh.kernels import fit_gradient, project, residual, solve_A, square
 from elmesh.objective import agent_objective
-from elmesh.solvers.agreement import random_block
-from elmesh.solvers.base import SharedBasisSolver
-from elmesh.solvers.requests import Place, Program, Report, State
-from elmesh.solvers.shared_basis import SharedU, leading_vectors
+from elmesh.solvers.base import SharedBasisSolver, check_choice
+from elmesh.solvers.opening import opening
+from elmesh.solvers.requests import Answer, Place, Program, Report, State
+from elmesh.solvers.shared_basis import SharedU
 from elmesh.statistics import Task
 
 __all__ = ["MTLELM"]
@@ -28,15 +30,21 @@ class MTLELM(SharedBasisSolver):
     Parameters
     ----------
     rank : int or "auto", default="auto"
-        Number of columns of U; "auto" as for :class:`DMTLELM`.
-    mu1, mu2 : float, default=1.0
-        Penalties on U and on the A_t.
+        Number of columns of U; "auto" as for :class:`DMTLELM`, and two for each column of the widest target with
+        ``method="alternating"``.
+    mu1, mu2 : float or "auto", default="auto"
+        Penalties on U and on the A_t; "auto" as for :class:`DMTLELM`.
+    method : {"varpro", "alternating"}, default="varpro"
+        "varpro": A_t solved out, quasi-Newton steps in U. "alternating": the paper's, exact updates of U and of the A_t
+        in turn, which takes many times as long.
     init : {"spectral", "random", "ones"}, default="spectral"
-        Start; with the paper's ones, U never has more than one independent column.
-    max_iter : int, default=200
-        Most alternations.
+        Start; with the paper's ones, U has one independent column but for rounding.
+    max_iter : int, default=1000
+        Most steps or alternations.
     tol : float, default=1e-2
         Stop when the objective's gradient in U is within ``tol`` of the penalty's.
+    certify : bool, default=True
+        Whether to bound, in the end, how far the objective is from the best of any rank.
 
     Examples
     --------
@@ -50,29 +58,44 @@ class MTLELM(SharedBasisSolver):
     def __init__(
         self,
         rank: int | str = "auto",
-        mu1: float = 1.0,
-        mu2: float = 1.0,
+        mu1: float | str = "auto",
+        mu2: float | str = "auto",
+        method: str = "varpro",
         init: str = "spectral",
-        max_iter: int = 200,
+        max_iter: int = 1000,
         tol: float = 1e-2,
+        certify: bool = True,
     ) -> None:
         self.rank = rank
         self.mu1 = mu1
         self.mu2 = mu2
+        self.method = method
         self.init = init
         self.max_iter = max_iter
         self.tol = tol
+        self.certify = certify
+
+    @property
+    def grows(self) -> bool:  # type: ignore[override]
+        """Whether the certificate decides about an automatic rank."""
+        return self.method == "varpro"
+
+    def check(self) -> None:
+        """Check every parameter."""
+        check_choice("method", self.method, ("varpro", "alternating"))
+        super().check()
 
     def program(self, task: Task, place: Place, rank: int) -> Program:
-        """Return the alternation over the stacked tasks."""
-        mu1, mu2, m = self.mu1, self.mu2, len(task.s)
-        L, d = task.V.shape[-2], task.Y.shape[-1]
-        if self.init == "ones":
-            U, A = np.ones((L, rank)), np.ones((m, rank, d))
-        else:
-            U = random_block(L, rank, place.seed)
-            if self.init == "spectral":
-                U = leading_vectors(ridge(task, np.sqrt(mu1 * mu2)), U)
+        """Return the steps over the stacked tasks."""
+        if self.method == "alternating":
+            return self._alternate(task, place, rank)
+        return self.by_projection(task, place, rank)
+
+    def _alternate(self, task: Task, place: Place, rank: int) -> Program:
+        start = yield from opening(task, place, rank, self.mu1, self.mu2, self.init)
+        U, mu1, mu2, m = start.U, start.mu1, start.mu2, len(task.s)
+        A = np.ones((m, rank, task.Y.shape[-1]))
+        if self.init != "ones":
             A = solve_A(task, project(task, U), np.zeros(1), mu2, 0.0)
             if A.any():
                 # At a stationary point mu1 |U|^2 = mu2 sum |A_t|^2, and alternation is slow to get there.
@@ -89,18 +112,19 @@ class MTLELM(SharedBasisSolver):
             even, nothing = np.full(m, 1.0 / m), np.zeros(m)
             return Report(
                 k,
-                State(U, A),
+                State(U, A, mu1=mu1, mu2=mu2),
                 objective,
                 (float(square(gradient)) * even, nothing),
                 (float(square(mu1 * U)) * even, even),
             )
 
-        for k in range(1, self.max_iter + 1):
-            if (yield report(k - 1)):
-                return State(U, A)
+        answer, k = (yield report(0)), 0
+        while answer == Answer.GO_ON and k < self.max_iter:
+            k += 1
             # Three digits of what is left to do: the path is that of exact steps, in a third of their time or less.
             U = shared.solve(A, U, reduction=1e-3)
             HU = project(task, U)
             A = solve_A(task, HU, A, mu2, 0.0)
-        yield report(self.max_iter)
-        return State(U, A)
+            answer = yield report(k)
+        state = State(U, A, mu1=mu1, mu2=mu2)
+        return replace(state, certificate=certify(task, U, mu1, mu2)) if self.certify else state

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Heard", "Hub", "Neighbours", "Place", "Program", "Report", "Request", "State"]
+from elmesh.certificate import Certificate
+
+__all__ = ["Answer", "Heard", "Hub", "Neighbours", "Place", "Program", "Report", "Request", "State", "Sum", "Total"]
 
 FloatArray = NDArray[np.float64]
 
@@ -51,7 +54,8 @@ class Place:
 class State:
     """An agent's variables: the basis U (``None``: the identity), the private A, and the multiplier C'lambda.
 
-    ``rho``, ``tau`` and ``zeta`` are the values in use when it was taken.
+    ``rho``, ``tau`` and ``zeta``, ``mu1`` and ``mu2`` are the values in use when it was taken; ``certificate`` is that
+    of a finished run, if it was asked for.
     """
 
     U: FloatArray | None
@@ -60,6 +64,9 @@ class State:
     rho: float = 0.0
     tau: FloatArray | float = 0.0
     zeta: FloatArray | float = 0.0
+    mu1: float | None = None
+    mu2: float | None = None
+    certificate: Certificate | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +131,73 @@ class Hub:
 
 
 @dataclass(frozen=True, eq=False)
+class Total:
+    """Add up over all agents. The answer is a :class:`Sum`, the same at every agent.
+
+    Only neighbours talk to each other; how the sum comes about is the runtime's business. On every graph it takes the
+    fewest rounds that a spanning tree or a schedule of averages needs; with coarse messages, the fewest bytes.
+
+    Parameters
+    ----------
+    value : ndarray of shape (..., rows, columns)
+        What the agent adds: as large as a U, and never more than that and a few vectors.
+    numbers : ndarray of shape (..., k)
+        A few numbers that are added up beside it, exactly. What agents decide by them they decide alike, to the bit,
+        where the sums of ``value`` may differ between agents by rounding; so whatever changes who says what next is
+        decided by these alone.
+    topic : str
+        What it is about. Coarse messages tell how a value differs from the last one on the same topic.
+    ignore : float
+        A change of a partial sum whose norm is no larger need not be told.
+    fine : int
+        How many of the columns, the last ones, are to be told finely even where messages are coarse.
+    turn : ndarray of shape (columns before, columns) or None
+        What to multiply the last value on the topic with, from the right, before telling how this one differs: U has
+        been given other columns since.
+    undo : bool
+        Whether the last value on the topic led nowhere, so that this one differs from the one before it.
+    same : ndarray of shape (rows, columns) or None
+        What all agents hold alike but for rounding, or may. Where sums are the same to the bit it stays as it is; where
+        they are not, its mean comes back, so that roundings do not grow from sum to sum.
+    settle : ndarray of shape (k,) or None
+        Numbers that all agents hold alike but for rounding; the first agent's come back to everybody, to the bit. Where
+        sums are the same to the bit, so are these, and nothing is sent.
+    """
+
+    value: FloatArray
+    numbers: FloatArray
+    topic: str
+    ignore: float = 0.0
+    fine: int = 0
+    turn: FloatArray | None = None
+    undo: bool = False
+    same: FloatArray | None = None
+    settle: FloatArray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """The answer to :class:`Total`: ``value`` of shape (rows, columns), ``numbers`` of shape (k,), the other two."""
+
+    value: FloatArray
+    numbers: FloatArray
+    same: FloatArray | None = None
+    settle: FloatArray | None = None
+
+
+class Answer(IntEnum):
+    """The answer to :class:`Report`; false as long as there is more to do."""
+
+    GO_ON = 0
+    #: The tolerance is met: end here, or see whether there is more to gain.
+    SETTLED = 1
+    #: The user, or a limit, says that it is enough: end here.
+    HALT = 2
+
+
+@dataclass(frozen=True, eq=False)
 class Report:
-    """Where the agent stands after a round. The answer is whether to stop.
+    """Where the agent stands after a round. The answer is an :class:`Answer`.
 
     Parameters
     ----------
@@ -147,5 +219,5 @@ class Report:
     scale: tuple[FloatArray, FloatArray]
 
 
-Request = Neighbours | Hub | Report
+Request = Neighbours | Hub | Total | Report
 Program = Generator[Request, Any, State]

@@ -1,0 +1,130 @@
+r"""Sums over all agents, by neighbours' messages alone, in one of two ways.
+
+*Mixing*: every agent replaces its value by a mix of it and its neighbours', on a schedule that ends in the average
+(:meth:`elmesh.graph.Topology.averaging_roots`). On rings, paths and complete graphs that takes half the rounds of a
+tree, for many more messages.
+
+*A tree*: values go to the root of a spanning tree, added up on the way, and the sum comes back: one message each way
+along each of its edges. All agents end with the same sum, to the bit. Coarse messages go this way.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmesh.graph import Topology
+from elmesh.runtime.codec import Channel, message_size
+from elmesh.runtime.ledger import Ledger
+from elmesh.solvers.requests import Sum, Total
+
+__all__ = ["PRECISION", "StackedSums", "by_mixing"]
+
+FloatArray = NDArray[np.float64]
+
+#: How closely mixed sums agree, as a share of how far the agents' own values were from their mean.
+PRECISION = 1e-10
+# Bits of what is to be told finely.
+_FINE = 16
+# Agents beyond which averages that are exact in few rounds are not planned, so that a tree is always faster.
+_PLANNED = 2000
+
+
+def by_mixing(topology: Topology, bits: int | str) -> bool:
+    """Say whether sums are mixed: where messages are exact and it takes fewer rounds than a tree."""
+    if bits != 64 or topology.n_agents > _PLANNED:
+        return False
+    return max(len(topology.averaging_roots(PRECISION)), topology.diameter) < topology.tree.rounds
+
+
+class StackedSums:
+    """Sums of values that are all in this process, as agents would come by them and booked as they would send them."""
+
+    def __init__(self, topology: Topology, bits: int | str, ledger: Ledger) -> None:
+        self._topology, self._bits, self._ledger = topology, bits, ledger
+        self._mixing = topology.n_agents > 1 and by_mixing(topology, bits)
+        self._channels: dict[tuple[str, int, int], Channel] = {}
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of messages that a sum takes."""
+        if self._mixing:
+            return max(len(self._topology.averaging_roots(PRECISION)), self._topology.diameter)
+        return self._topology.tree.rounds
+
+    def most_bytes(self, request: Total) -> int:
+        """Return what a sum takes at most."""
+        rows, columns = request.value.shape[-2:]
+        numbers, same = request.numbers.shape[-1], 0 if request.same is None else request.same.size
+        if self._topology.n_agents == 1:
+            return 0
+        if self._mixing:
+            mixed = 2 * len(self._topology.edges) * len(self._topology.averaging_roots(PRECISION))
+            settled = 0 if request.settle is None else request.settle.nbytes * (self._topology.n_agents - 1)
+            return int(8 * mixed * (rows * columns + same) + 8 * numbers * int(self._topology.relays.sum())) + settled
+        fine = min(request.fine, columns)
+        coarse = message_size((rows, columns - fine), 16 if self._bits == "auto" else int(self._bits))
+        finest = message_size((rows, fine), int(_fine(self._bits)))
+        return int(2 * (self._topology.n_agents - 1) * (coarse + finest + 8 * numbers))
+
+    def add_up(self, request: Total) -> Sum:
+        """Return the sum of all agents' values."""
+        rows, columns = request.value.shape[-2:]
+        n = math.prod(request.value.shape[:-2])
+        values, numbers = request.value.reshape(n, rows, columns), request.numbers.reshape(n, request.numbers.shape[-1])
+        together = numbers.sum(axis=0)
+        if self._topology.n_agents == 1:
+            return Sum(values.sum(axis=0), together, request.same, request.settle)
+        if self._mixing:
+            # The numbers are not mixed but passed on, each agent's to everybody, so that all add up the same ones.
+            mixed = rows * columns + (0 if request.same is None else request.same.size)
+            self._ledger.everywhere(8 * mixed, times=len(self._topology.averaging_roots(PRECISION)))
+            self._ledger.beside(8 * numbers.shape[1] * self._topology.relays)
+            if request.settle is not None:
+                for agent in self._topology.tree.order[1:].tolist():
+                    parent = int(self._topology.tree.parent[agent])
+                    self._ledger.along(parent, agent, request.settle.nbytes, messages=0)
+            return Sum(values.sum(axis=0), together, request.same, request.settle)
+        if self._bits == 64:
+            for agent in self._topology.tree.order[1:].tolist():
+                parent = int(self._topology.tree.parent[agent])
+                for speaker, hearer in ((agent, parent), (parent, agent)):
+                    self._ledger.along(speaker, hearer, 8 * (rows * columns + numbers.shape[1]))
+            return Sum(values.sum(axis=0), together, request.same, request.settle)
+        return Sum(self._over_tree(request, values, 8 * numbers.shape[1]), together, request.same, request.settle)
+
+    def _over_tree(self, request: Total, values: FloatArray, beside: int) -> FloatArray:
+        tree, ledger = self._topology.tree, self._ledger
+        partial = values.copy()
+        for agent in tree.order[:0:-1].tolist():
+            parent = int(tree.parent[agent])
+            told, size = self._tell(request, partial[agent], agent)
+            partial[parent] += told
+            ledger.along(agent, parent, size + beside)
+        total, size = self._tell(request, partial[tree.order[0]], -1)
+        for agent in tree.order[1:].tolist():
+            ledger.along(int(tree.parent[agent]), agent, size + beside)
+        return total
+
+    def _tell(self, request: Total, value: FloatArray, speaker: int) -> tuple[FloatArray, int]:
+        """Return a value as its hearers come to know it, and the bytes of the message; -1 speaks to everybody."""
+        coarse = value.shape[1] - request.fine
+        heard, size = [], 0
+        parts = ((value[:, :coarse], self._bits), (value[:, coarse:], _fine(self._bits)))
+        for kind, (part, bits) in enumerate(parts):
+            if part.size:
+                channel = self._channels.setdefault((request.topic, speaker, kind), Channel(bits))
+                if request.undo:
+                    channel.undo()
+                if request.turn is not None:
+                    channel.turn(request.turn)
+                size += len(channel.tell(part, request.ignore))
+                heard.append(channel.known)
+        return (np.hstack(heard) if heard else value), size
+
+
+def _fine(bits: int | str) -> int | str:
+    """Return the bits of what is to be told finely: sixteen at least."""
+    return max(bits, _FINE) if isinstance(bits, int) else _FINE
