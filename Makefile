@@ -5,13 +5,14 @@ BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n auto -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench readme paper clean
+.PHONY: help demo test test-all lint format bench ahead readme paper clean
 
 help:
 	@echo "make demo      fit the four methods on bundled digits; writes elmesh-demo/report.html"
 	@echo "make test      lint, types, import contract and the tests"
 	@echo "make test-all  the same with the slow, exhaustive cases"
 	@echo "make bench     the benchmarks; one JSON object each, in benchmarks/results/"
+	@echo "make ahead     compare with the optimum and the rivals on USPS, MNIST and School (20 minutes); docs/ahead.md"
 	@echo "make readme    demo and bench, and their figures into the README"
 	@echo "make paper     reproduce the paper's evaluation, 100 runs (half an hour), and write docs/paper.md"
 	@echo "make format    let ruff put the code in order"
@@ -41,6 +42,11 @@ test-all: lint
 
 bench: $(VENV)/stamp
 	$(BIN)/python -m benchmarks
+
+ahead: $(VENV)/stamp
+	$(BIN)/python -m benchmarks optimum bytes ways
+	$(BIN)/python tools/ahead.py
+	$(BIN)/python tools/readme.py
 
 readme: demo bench
 	$(BIN)/python tools/readme.py

@@ -52,8 +52,8 @@ def run(results: Path) -> dict[str, Any]:
 
         def calibrate() -> None:
             for t, (H, T, one) in enumerate(zip(hidden, targets, reduced, strict=True)):
-                head = Head(made["state"].U[t], made["state"].A[t], one.mean[:300], one.mean[300:])
-                fit_temperature(H, head, T, 1.0, True)
+                head = Head(made["state"].U, made["state"].A[t], one.mean[:300], one.mean[300:])
+                fit_temperature(H, head, T, made["state"].mu2, True)
 
         parts["calibration"] = seconds(calibrate)
         return sum(parts.values())

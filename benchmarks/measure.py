@@ -13,10 +13,14 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from elmesh import __version__
-from elmesh.graph import make_topology
+from elmesh.graph import Topology, make_topology
 from elmesh.runtime import run_stacked
+from elmesh.runtime.stacked import place_of
+from elmesh.runtime.sums import PRECISION
 from elmesh.solvers import DMTLELM
-from elmesh.statistics import Task
+from elmesh.solvers.admm import ProximalADMM
+from elmesh.solvers.requests import Answer, Report, State, Sum
+from elmesh.statistics import Reduced, Task
 
 
 def machine() -> dict[str, Any]:
@@ -60,20 +64,21 @@ def random_task(m: int, L: int, N: int, d: int = 3, seed: int = 0) -> Task:
     V = np.empty((m, L, q))
     for t in range(m):
         V[t] = np.linalg.qr(rng.standard_normal((L, q)))[0] if t < 50 else V[t - 50]
-    return Task(V, 0.1 + 5.0 * rng.random((m, q)), rng.standard_normal((m, q, d)), np.ones(m))
+    return Task(V, 0.1 + 5.0 * rng.random((m, q)), rng.standard_normal((m, q, d)), np.ones(m), np.full(m, float(N)))
 
 
 def round_seconds(
-    task: Task, rank: int, rounds: int, solver: type[DMTLELM] = DMTLELM, graph: str = "ring"
+    task: Task, rank: int, rounds: int, solver: type[ProximalADMM] = DMTLELM, graph: str = "ring"
 ) -> Callable[[], float]:
-    """Return a measurement of one whole round as users run it: history, residuals and stopping included.
+    """Return a measurement of one whole round of ADMM as users run it: history, residuals and stopping included.
 
     A long run less a short one leaves out set-up and start.
     """
     topology = make_topology(graph, range(len(task.s)))
 
     def run(max_iter: int) -> float:
-        made = solver(rank=rank, rho=1.0, init="ones", max_iter=max_iter, tol=0.0)
+        method = {"method": "admm"} if issubclass(solver, DMTLELM) else {}
+        made = solver(rank, 1.0, 1.0, rho=1.0, init="ones", max_iter=max_iter, tol=0.0, certify=False, **method)
         begin = time.perf_counter()
         result = run_stacked(made, task, topology, 0)
         if result.n_iter != max_iter:
@@ -81,3 +86,69 @@ def round_seconds(
         return time.perf_counter() - begin
 
     return lambda: (run(1 + rounds) - run(1)) / rounds
+
+
+def harsh_problem(seed: int) -> tuple[Task, dict[str, Any]]:
+    """Draw a problem of 2 to 100 agents with features and targets on scales of 1e-3 to 1e3, and settings for it.
+
+    Tasks differ in rows, outputs and scale; some share a basis and some are noise. Ranks go from 1 to 20 or are
+    automatic, penalties from 1e-3 to 1e3 or are automatic, messages have every number of bits there is.
+    """
+    rng = np.random.default_rng(seed)
+    m, L = int(np.exp(rng.uniform(np.log(2), np.log(101)))), int(rng.integers(5, 60))
+    r, most = int(rng.integers(1, min(L, 20) + 1)), int(rng.integers(5, 60))
+    W, b, basis = rng.uniform(-1, 1, (5, L)), rng.uniform(-1, 1, L), rng.normal(size=(L, r))
+    h_scale, t_scale, planted = 10 ** rng.uniform(-3, 3), 10 ** rng.uniform(-3, 3), rng.random() < 0.7
+    tasks = []
+    for _ in range(m):
+        n, d = int(rng.integers(max(3, most // 3), most + 1)), int(rng.integers(1, 4))
+        H = 1 / (1 + np.exp(-(rng.normal(size=(n, 5)) @ W + b)))
+        T = rng.normal(size=(n, d)) + (H @ basis @ rng.normal(size=(r, d)) if planted else 0.0)
+        H = h_scale * np.exp(0.3 * rng.normal()) * H
+        tasks.append(Task.from_reduced(Reduced.from_rows(H, t_scale * T, centre=bool(rng.random() < 0.5))))
+    settings: dict[str, Any] = {
+        "rank": "auto" if rng.random() < 0.5 else int(rng.integers(1, 21)),
+        "mu1": "auto" if rng.random() < 0.5 else float(10 ** rng.uniform(-3, 3)),
+        "mu2": "auto" if rng.random() < 0.5 else float(10 ** rng.uniform(-3, 3)),
+        "message_bits": (64, 32, 16, 8, 4, 2, "auto")[seed % 7],
+        "init": "random" if rng.random() < 0.2 else "spectral",
+    }
+    return Task.stack(tasks), settings
+
+
+def peers(solver: DMTLELM, task: Task, topology: Topology, seed: int) -> list[State]:
+    """Run one generator an agent, sums really mixed between neighbours, until they have settled or rounds run out."""
+    rank = solver.resolve_rank(task)
+    places = [place_of(topology, seed, t) for t in range(topology.n_agents)]
+    programs = [solver.program(task.agent(t), place, rank) for t, place in enumerate(places)]
+    answers: list[Any] = [None] * len(programs)
+    while True:
+        requests: list[Any] = []
+        states: list[State] = []
+        for program, answer in zip(programs, answers, strict=True):
+            try:
+                requests.append(program.send(answer))
+            except StopIteration as end:
+                states.append(end.value)
+        if states:
+            return states
+        if isinstance(requests[0], Report):
+            rest = sum(float(np.sum(request.residual[0])) for request in requests)
+            whole = sum(float(np.sum(request.scale[0])) for request in requests)
+            answers = [Answer.SETTLED if rest <= solver.tol**2 * whole else Answer.GO_ON] * len(programs)
+            continue
+        numbers = np.stack([request.numbers for request in requests]).sum(axis=0)
+        sums = len(programs) * mixed(topology, np.stack([request.value for request in requests]))
+        alike = [None] * len(programs)
+        if requests[0].same is not None:
+            alike = list(mixed(topology, np.stack([request.same for request in requests])))
+        first = requests[0].settle
+        answers = [Sum(value, numbers, same, first) for value, same in zip(sums, alike, strict=True)]
+
+
+def mixed(topology: Topology, values: np.ndarray) -> np.ndarray:
+    """Average what agents hold as they would: a mix with the neighbours' at a time."""
+    x = values.reshape(len(values), -1)
+    for root in topology.averaging_roots(PRECISION):
+        x = x - (topology.degree[:, None] * x - topology.adjacency @ x) / root
+    return np.asarray(x).reshape(values.shape)

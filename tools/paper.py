@@ -41,7 +41,8 @@ def page(results: dict[str, Any]) -> str:
         f"[paper.json](paper.json), a run of `elmesh reproduce all` with seed {results['seed']}, elmesh "
         f"{results['elmesh']}, {versions}. A verdict is given where a 95 % interval over random draws decides; "
         "a statement about single runs agrees if 95 % of them bear it out, and differs if fewer than half do. Else it "
-        "could not be determined.",
+        "could not be determined. Rows that are not the paper's (the spectral start, automatic parameters) are those "
+        "of that version; what came after it is in [ahead.md](ahead.md).",
         "",
         "| | runs | agree | differ | could not be determined |",
         "|---|---|---|---|---|",
