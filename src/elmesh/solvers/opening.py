@@ -71,51 +71,100 @@ def opening(
     """Agree on a start, "spectral", "random" or "ones", and on penalties, where they are "auto"."""
     L = task.V.shape[-2]
     block = random_block(L, rank, place.seed)
-    beta = task.V @ (task.sY / (task.s2 + _START_RIDGE * np.maximum(task.s2.max(axis=-2, keepdims=True), 1e-300)))
-    automatic, spectral = "auto" in (mu1, mu2), init == "spectral"
-    probe = random_block(L, min(L, _PROBES), place.seed)
-    Q, small, strength, energy, spanned = block, np.zeros((rank, rank)), 0.0, 0.0, 0.0
-    for _ in range(_PASSES if spectral or automatic else 0):
-        parts = [beta @ (beta.mT @ Q)] if spectral else []
-        parts += [noise_image(task, probe)] if automatic else []
-        own = np.stack([square(task.sY), np.linalg.matrix_rank(task.Y)], axis=-1)[..., : 2 * automatic]
-        answer = yield Total(np.concatenate(parts, axis=-1), own, "start", fine=probe.shape[1] * automatic)
-        if spectral:
-            MQ, kept = answer.value[:, :rank], Q
-            small = kept.T @ MQ
-            size = float(np.trace(small))
-            Q = _orthonormal(MQ + _FLOOR * (size if size > 0 else 1.0) * Q)
-        if automatic:
-            seen = answer.value[:, -probe.shape[1] :]
-            strength = float(np.sqrt(max(np.linalg.eigvalsh(_symmetric(probe.T @ seen))[-1], 0.0)))
-            probe = _orthonormal(seen + _FLOOR * strength**2 * probe) if strength > 0 else probe
-            energy, spanned = answer.numbers.tolist()
-    if spectral:
-        values, vectors = np.linalg.eigh(_symmetric(small))
-    if automatic:
-        few = min(rank, max(1, round(spanned * _SHARED)))
-        guesses = (
-            noise_within(task, (kept @ vectors[:, ::-1])[:, :few]) if spectral else noise_variance(task)[..., None]
-        )
-        told = np.concatenate([noise_variance(task)[..., None], guesses], axis=-1)
-        # Agreed on to the bit, like all that everything else hangs on.
-        nothing, ours = np.zeros((*told.shape[:-1], 1, 0)), np.array([strength])
-        answer = yield Total(nothing, told, "noise", settle=ours)
-        alone, *within = answer.numbers.tolist()
-        strength = float((ours if answer.settle is None else answer.settle)[0])
-        less = np.sqrt(min(within) / alone) if alone > 0 else 1.0
-        lam = max(_SHARE * strength * (less if less < _DECISIVE else 1.0), _LEAST * float(np.sqrt(energy)))
-        # Two digits are enough, and mostly the same however coarsely the start was told.
-        mu1, mu2 = _penalties(mu1, mu2, float(f"{lam or 1.0:.1e}"))
+    basis = _Basis(task, block) if init == "spectral" else None
+    noise = _Noise(task, place.seed) if "auto" in (mu1, mu2) else None
+    for _ in range(_PASSES if basis or noise else 0):
+        parts = [part.image() for part in (basis, noise) if part]
+        numbers = noise.numbers() if noise else np.zeros((*task.s.shape[:-1], 0))
+        fine = noise.probe.shape[1] if noise else 0
+        answer = yield Total(np.concatenate(parts, axis=-1), numbers, "start", fine=fine)
+        if basis:
+            basis.take(answer.value[:, :rank])
+        if noise:
+            noise.take(answer.value[:, -fine:], answer.numbers)
+    if noise:
+        lam = yield from noise.penalty(basis.leading() if basis else block[:, :0])
+        mu1, mu2 = _penalties(mu1, mu2, lam)
     mu1, mu2 = float(mu1), float(mu2)
-    if init == "ones":
-        return Opening(np.ones((L, rank)), mu1, mu2)
-    if not spectral:
-        return Opening(block, mu1, mu2)
-    values = np.maximum(values, _FLOOR * values[-1]) if values[-1] > 0 else np.ones(rank)
-    # A factorisation of B = U A is balanced when mu1 |U|^2 = mu2 |A|^2.
-    U = (mu2 / mu1) ** 0.25 * kept @ (vectors * values**0.25) @ vectors.T
-    return Opening(np.asarray(U), mu1, mu2)
+    if basis:
+        # A factorisation of B = U A is balanced when mu1 |U|^2 = mu2 |A|^2.
+        return Opening((mu2 / mu1) ** 0.25 * basis.scaled(), mu1, mu2)
+    return Opening(np.ones((L, rank)) if init == "ones" else block, mu1, mu2)
+
+
+class _Basis:
+    """Orthogonal iteration towards the leading singular vectors of all tasks' own weights."""
+
+    def __init__(self, task: Task, block: FloatArray) -> None:
+        largest = np.maximum(task.s2.max(axis=-2, keepdims=True), 1e-300)
+        self._beta = task.V @ (task.sY / (task.s2 + _START_RIDGE * largest))
+        self._Q = self._next = block
+        self._values, self._vectors = np.ones(block.shape[1]), np.eye(block.shape[1])
+
+    def image(self) -> FloatArray:
+        """Return a task's part of M Q."""
+        self._Q = self._next
+        return np.asarray(self._beta @ (self._beta.mT @ self._Q))
+
+    def take(self, MQ: FloatArray) -> None:
+        """Take in the sum over all tasks."""
+        small = self._Q.T @ MQ
+        self._values, self._vectors = np.linalg.eigh(_symmetric(small))
+        size = float(np.trace(small))
+        self._next = _orthonormal(MQ + _FLOOR * (size if size > 0 else 1.0) * self._Q)
+
+    def leading(self) -> FloatArray:
+        """Return orthonormal directions, the one with the largest weights first."""
+        return np.asarray(self._Q @ self._vectors[:, ::-1])
+
+    def scaled(self) -> FloatArray:
+        """Return U = Q (Q'MQ)^(1/4)."""
+        largest = self._values[-1]
+        values = np.maximum(self._values, _FLOOR * largest) if largest > 0 else np.ones_like(self._values)
+        return np.asarray(self._Q @ (self._vectors * values**0.25) @ self._vectors.T)
+
+
+class _Noise:
+    """Power iteration towards the norm of what noise makes of all tasks' features, and the penalty it asks for."""
+
+    def __init__(self, task: Task, seed: int) -> None:
+        L = task.V.shape[-2]
+        self._task = task
+        self.probe = random_block(L, min(L, _PROBES), seed)
+        self._strength = self._energy = self._spanned = 0.0
+
+    def image(self) -> FloatArray:
+        """Return a task's part of the probe's image."""
+        return noise_image(self._task, self.probe)
+
+    def numbers(self) -> FloatArray:
+        """Return the square of a task's H'T, and how many directions its targets have."""
+        own = [square(self._task.sY), np.linalg.matrix_rank(self._task.Y)]
+        return np.stack(own, axis=-1).astype(np.float64)
+
+    def take(self, seen: FloatArray, numbers: FloatArray) -> None:
+        """Take in the sums over all tasks."""
+        largest = float(np.linalg.eigvalsh(_symmetric(self.probe.T @ seen))[-1])
+        self._strength = float(np.sqrt(max(largest, 0.0)))
+        if largest > 0:
+            self.probe = _orthonormal(seen + _FLOOR * largest * self.probe)
+        self._energy, self._spanned = numbers.tolist()
+
+    def penalty(self, directions: FloatArray) -> Generator[Total, Sum, float]:
+        """Agree on lambda; ``directions`` are the shared ones, if any, within which noise is guessed once more."""
+        alone = noise_variance(self._task)[..., None]
+        few = directions[:, : max(1, round(self._spanned * _SHARED))]
+        within = noise_within(self._task, few) if few.size else alone
+        nothing = np.zeros((*alone.shape[:-1], 1, 0))
+        # Agreed on to the bit, like all that everything else hangs on.
+        ours = np.array([self._strength])
+        answer = yield Total(nothing, np.concatenate([alone, within], axis=-1), "noise", settle=ours)
+        total, *guesses = answer.numbers.tolist()
+        less = np.sqrt(min(guesses) / total) if total > 0 else 1.0
+        strength = float((ours if answer.settle is None else answer.settle)[0]) * (less if less < _DECISIVE else 1.0)
+        lam = max(_SHARE * strength, _LEAST * float(np.sqrt(self._energy)))
+        # Two digits are enough, and mostly the same however coarsely the start was told.
+        return float(f"{lam or 1.0:.1e}")
 
 
 def _penalties(mu1: Any, mu2: Any, lam: float) -> tuple[float, float]:
