@@ -60,7 +60,6 @@ class ProximalADMM(SharedBasisSolver):
     proximal: str
 
     distributed: ClassVar[bool] = True
-    own_basis = True
     first_order: bool
 
     def __init__(
@@ -94,6 +93,11 @@ class ProximalADMM(SharedBasisSolver):
         self.max_iter = max_iter
         self.tol = tol
         self.certify = certify
+
+    @property
+    def own_basis(self) -> bool:
+        """Whether every agent holds a U of its own: here they do."""
+        return True
 
     def check(self) -> None:
         """Check every parameter."""

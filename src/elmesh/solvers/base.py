@@ -32,8 +32,6 @@ class Solver(BaseEstimator, ABC):
     #: Most rounds, and what residuals must fall below; None for a method that knows itself when it is done.
     max_iter: int | None = None
     tol: float | None = None
-    #: Whether every agent holds a U of its own, which only its neighbours' bring into line.
-    own_basis: bool = False
     #: Bits a number of what is added up over all agents, and bytes that all agents together may send.
     message_bits: int | str = 64
     max_bytes: float | None = None
@@ -49,6 +47,11 @@ class Solver(BaseEstimator, ABC):
     def resolve_rank(self, task: Task) -> int:
         """Return the number of columns U will have."""
         return 0
+
+    @property
+    def own_basis(self) -> bool:
+        """Whether every agent holds a U of its own, which only its neighbours' bring into line."""
+        return False
 
     @property
     def private_penalty(self) -> float | None:
@@ -98,8 +101,6 @@ class SharedBasisSolver(LowRankSolver):
     max_iter: int
     tol: float
     certify: bool
-    #: Whether the certificate decides about an automatic rank.
-    grows: bool = False
 
     def check(self) -> None:
         """Check the parameters that all such solvers have."""
@@ -111,6 +112,11 @@ class SharedBasisSolver(LowRankSolver):
         check_choice("init", self.init, ("spectral", "random", "ones"))
         check_count("max_iter", self.max_iter)
         check_number("tol", self.tol, zero=True)
+
+    @property
+    def grows(self) -> bool:
+        """Whether the certificate decides about an automatic rank."""
+        return False
 
     def by_projection(self, task: Task, place: Place, rank: int) -> Program:
         """Return the steps of variable projection with this solver's parameters."""

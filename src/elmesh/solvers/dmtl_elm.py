@@ -104,12 +104,12 @@ class DMTLELM(ProximalADMM):
         self.max_bytes = max_bytes
 
     @property
-    def own_basis(self) -> bool:  # type: ignore[override]
+    def own_basis(self) -> bool:
         """Whether every agent holds a U of its own."""
         return self.method == "admm"
 
     @property
-    def grows(self) -> bool:  # type: ignore[override]
+    def grows(self) -> bool:
         """Whether the certificate decides about an automatic rank."""
         return self.method == "varpro"
 

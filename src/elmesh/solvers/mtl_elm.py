@@ -76,7 +76,7 @@ class MTLELM(SharedBasisSolver):
         self.certify = certify
 
     @property
-    def grows(self) -> bool:  # type: ignore[override]
+    def grows(self) -> bool:
         """Whether the certificate decides about an automatic rank."""
         return self.method == "varpro"
 
