@@ -28,9 +28,8 @@ class Memory:
     --------
     >>> memory = Memory()
     >>> memory.learn(np.array([[1.0], [0.0]]), np.array([[4.0], [0.0]]))  # second derivative 4 along the first axis
-    >>> memory.step(np.array([[8.0], [0.0]]), np.eye(1))
-    array([[-2.],
-           [ 0.]])
+    >>> memory.step(np.array([[8.0], [4.0]]), np.eye(1)).ravel()
+    array([-2., -1.])
     """
 
     def __init__(self) -> None:
