@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from elmesh.graph import Topology
-from elmesh.runtime.stacked import place_of
+from elmesh.graph import Topology, make_topology
+from elmesh.runtime.base import drive
+from elmesh.runtime.stacked import StackedLink, place_of
 from elmesh.runtime.sums import PRECISION
 from elmesh.solvers import Solver
 from elmesh.solvers.requests import Answer, Heard, Hub, Neighbours, Program, Report, Request, State, Sum, Total
 from elmesh.statistics import Reduced, Task
+from problems import Problem
 
 Round = list[Request]
 
@@ -168,3 +170,24 @@ def mixed_sums(topology: Topology) -> Callable[[Sequence[Total]], list[Sum]]:
         return np.asarray(x).reshape(values.shape)
 
     return add_up
+
+
+def requests_of(solver: Solver, problem: Problem, graph: str, seed: int = 0, tol: float = 1e-2) -> list[Request]:
+    """Drive a solver and return everything it asked for, in order."""
+    topology = make_topology(graph, range(len(problem.H)), seed)
+    program = solver.program(problem.task, place_of(topology, seed), solver.resolve_rank(problem.task))
+    told = []
+
+    def listening():
+        answer = None
+        while True:
+            try:
+                request = program.send(answer)
+            except StopIteration as end:
+                return end.value
+            told.append(request)
+            answer = yield request
+
+    link = StackedLink(topology, solver.message_bits)
+    drive(listening(), link, max_iter=solver.max_iter, tol=tol, start_energy=1e300)
+    return told

@@ -11,10 +11,9 @@ from elmesh.certificate import Certificate, certify, dual_bound, judge
 from elmesh.graph import GRAPH_NAMES, make_topology
 from elmesh.objective import objective_of_U
 from elmesh.runtime import Stop, run_stacked
-from elmesh.runtime.base import drive
-from elmesh.runtime.stacked import StackedLink, place_of
 from elmesh.solvers import DMTLELM, FODMTLELM, MTLELM, TraceNorm
 from elmesh.solvers.requests import Neighbours, Total
+from peers import requests_of
 from problems import random_problem, stack
 
 BITS = (2, 4, 8, 16, 32, 64, "auto")
@@ -259,30 +258,10 @@ def test_a_column_that_the_certificate_asks_for_is_not_taken_off_again():
     assert result.n_exchanges < 200
 
 
-def said(solver, problem, graph):
-    """Everything that agents ask for, on the way to a result."""
-    topology, told = make_topology(graph, range(len(problem.H))), []
-    rank = solver.resolve_rank(problem.task)
-    program = solver.program(problem.task, place_of(topology, 0), rank)
-
-    def listening():
-        answer = None
-        while True:
-            try:
-                request = program.send(answer)
-            except StopIteration as end:
-                return end.value
-            told.append(request)
-            answer = yield request
-
-    drive(listening(), StackedLink(topology, solver.message_bits), max_iter=solver.max_iter, tol=1e-2, start_energy=1e9)
-    return told
-
-
 @pytest.mark.parametrize("solver", [DMTLELM(), DMTLELM(rank=3, message_bits=4), DMTLELM(rank=3, method="admm")])
 def test_nothing_but_vectors_as_long_as_the_hidden_layer_and_a_few_sums_ever_leaves(solver):
     problem = random_problem(2, m=5, L=23, d=2)
-    told = [request for request in said(solver, problem, "ring") if isinstance(request, Total | Neighbours)]
+    told = [request for request in requests_of(solver, problem, "ring") if isinstance(request, Total | Neighbours)]
     widest = max(request.value.shape[-1] for request in told if not getattr(request, "topic", "").startswith("cert"))
     certificates = [request for request in told if getattr(request, "topic", "").startswith("cert")]
     assert len(certificates) >= 3
@@ -294,7 +273,7 @@ def test_nothing_but_vectors_as_long_as_the_hidden_layer_and_a_few_sums_ever_lea
     # Numbers are sums, and products of a few vectors with each other: whatever they are of, rows and targets do not
     # show in how many there are.
     longer = random_problem(2, m=5, L=23, d=2, n_max=90)
-    again = [request for request in said(solver, longer, "ring") if isinstance(request, Total)]
+    again = [request for request in requests_of(solver, longer, "ring") if isinstance(request, Total)]
     sizes = [
         {r.numbers.shape[-1] for r in some if isinstance(r, Total) and r.topic != "findings"} for some in (told, again)
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from urllib.error import URLError
 
 import numpy as np
@@ -14,10 +13,7 @@ from sklearn.datasets import load_digits
 from elmesh import datasets
 from elmesh.datasets import load_digits_tasks, load_school, load_usps, make_digit_tasks
 from elmesh.errors import ElmeshError
-
-needs_data = pytest.mark.skipif(
-    not os.environ.get("ELMESH_DATA"), reason="ELMESH_DATA names no folder with usps.npz and school.npz"
-)
+from marks import needs_data
 
 
 def row_numbers(n_rows_per_class, n_classes):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from dataclasses import replace
 from urllib.error import URLError
@@ -25,10 +24,8 @@ from elmesh.paper.experiments import EXPERIMENTS
 from elmesh.paper.protocol import AS_READ, DATA_SETS, SCALINGS, Reading, at_hand, draw, pictures, stand_in, why_missing
 from elmesh.paper.trials import Trial
 from elmesh.solvers import DGSP, DMTLELM, DNSP, FODMTLELM, GOMTL, MTFL, MTLELM, LocalELM
+from marks import needs_data
 
-needs_data = pytest.mark.skipif(
-    not os.environ.get("ELMESH_DATA"), reason="ELMESH_DATA is not set: it names the folder that holds usps.npz"
-)
 DIGITS = DATA_SETS["digits"]
 
 

@@ -37,12 +37,14 @@ def test_its_python_runs(tmp_path, monkeypatch, capsys):
     before = sklearn.get_config()["enable_metadata_routing"]
     try:
         code = "\n".join(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL))
-        exec(compile(code, "README.md", "exec"), {})  # noqa: S102  (our own README)
+        names: dict[str, object] = {}
+        exec(compile(code, "README.md", "exec"), names)  # noqa: S102  (our own README)
     finally:
         sklearn.set_config(enable_metadata_routing=before)
     score, stop = capsys.readouterr().out.split()
     assert float(score) > 0.95
     assert stop == "CONVERGED"
+    assert f"model.certificate_  # {names['model'].certificate_!r}" in TEXT
     assert (tmp_path / "site-03-model" / "model.json").exists()
 
 

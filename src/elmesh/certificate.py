@@ -22,7 +22,19 @@ from numpy.typing import NDArray
 from elmesh.kernels import correlation, fit, project, residual, solve_A, square
 from elmesh.statistics import Task
 
-__all__ = ["SLACK", "USED", "Certificate", "certify", "directions_in_use", "dual_bound", "judge", "lacking"]
+__all__ = [
+    "SLACK",
+    "USED",
+    "Certificate",
+    "Findings",
+    "certify",
+    "directions_in_use",
+    "dual_bound",
+    "find",
+    "judge",
+    "lacking",
+    "slack_of",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -30,6 +42,8 @@ FloatArray = NDArray[np.float64]
 USED = 1e-2
 #: A correlation that exceeds lambda by this share is a direction that U lacks; less may be what is left to converge.
 SLACK = 1e-2
+# The least slack there is, for tolerances next to nothing.
+_FINEST = 1e-4
 _ROUNDING = 1e-12
 
 
@@ -71,6 +85,42 @@ class Certificate:
         if self.rank_sufficient:
             return f"{within}; rank {self.suggested_rank} is enough"
         return f"{within}; the rank is too small, try {self.suggested_rank}"
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What the certificate says, and what to do about it; the same at every agent.
+
+    Parameters
+    ----------
+    turn : ndarray of shape (r, used)
+        The rotation that makes the columns of U orthogonal, longest first, without those that carry nothing.
+    lacking : int
+        Directions outside U that would lower the objective.
+    strengths, directions : ndarray of shape (n,), (L, n)
+        Squared correlations outside U, largest first, and where they point.
+    bound : float
+        What no U can undercut.
+    """
+
+    turn: FloatArray
+    lacking: int
+    strengths: FloatArray
+    directions: FloatArray
+    bound: float
+
+    @property
+    def used(self) -> int:
+        """Directions of U that carry something."""
+        return int(self.turn.shape[1])
+
+    def change(self, rank: int) -> bool:
+        """Say whether U should have other than ``rank`` columns."""
+        return self.lacking > 0 or self.used != rank
+
+    def certificate(self, objective: float) -> Certificate:
+        """Return the certificate of a U with this objective."""
+        return judge(objective, self.bound, self.used, self.lacking)
 
 
 def dual_bound(norm: float, lam: float, R2: float, RY: float, rest: float) -> float:
@@ -121,6 +171,23 @@ def directions_in_use(U: FloatArray, E: FloatArray, lam: float) -> FloatArray:
     return np.asarray(vectors[:, used & (longest > 0)][:, ::-1])
 
 
+def slack_of(tol: float) -> float:
+    """Return how much a correlation may exceed lambda where gradients have been brought below a tolerance."""
+    return min(max(tol, _FINEST), SLACK)
+
+
+def find(task: Task, U: FloatArray, R: FloatArray, lam: float, slack: float) -> Findings:
+    """Find what the certificate needs with all tasks at hand; R is their residuals with A_t at its best."""
+    E = np.moveaxis(task.V @ correlation(task, R), 0, 1).reshape(len(U), -1)
+    turn = directions_in_use(U, E, lam)
+    own = np.linalg.qr(U @ turn)[0]
+    directions, values, _ = np.linalg.svd(E - own @ (own.T @ E), full_matrices=False)
+    strengths = np.asarray(values, dtype=np.float64) ** 2
+    R2, RY, rest = float(np.sum(square(R))), float(np.sum(R * task.Y)), float(np.sum(task.rest))
+    bound = dual_bound(float(np.linalg.norm(E, 2)), lam, R2, RY, rest)
+    return Findings(turn, lacking(strengths, lam, slack), strengths, directions, bound)
+
+
 def certify(task: Task, U: FloatArray, mu1: float, mu2: float, slack: float = SLACK) -> Certificate:
     """Certify a U that all tasks of a stack share, with all of them at hand: exact singular values.
 
@@ -134,14 +201,8 @@ def certify(task: Task, U: FloatArray, mu1: float, mu2: float, slack: float = SL
     >>> round(certify(task, np.sqrt([[2.0], [0.0]]), 1.0, 1.0).gap, 12)  # B = 2 is 3 less lambda: the optimum
     0.0
     """
-    lam = float(np.sqrt(mu1 * mu2))
     HU = project(task, U)
     A = solve_A(task, HU, np.zeros(1), mu2, 0.0)
     R = residual(task, HU, A)
     objective = float(np.sum(fit(task, R)) + mu1 / 2 * square(U) + mu2 / 2 * np.sum(square(A)))
-    E = np.moveaxis(task.V @ correlation(task, R), 0, 1).reshape(len(U), -1)
-    own = np.linalg.qr(U @ directions_in_use(U, E, lam))[0]
-    outside = np.asarray(np.linalg.svd(E - own @ (own.T @ E), compute_uv=False), dtype=np.float64)
-    norm = float(np.linalg.norm(E, 2))
-    bound = dual_bound(norm, lam, float(np.sum(square(R))), float(np.sum(R * task.Y)), float(np.sum(task.rest)))
-    return judge(objective, bound, own.shape[1], lacking(outside**2, lam, slack))
+    return find(task, U, R, float(np.sqrt(mu1 * mu2)), slack).certificate(objective)

@@ -13,18 +13,17 @@ to the bit.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.certificate import SLACK, USED, Certificate, directions_in_use, dual_bound, judge, lacking
+from elmesh.certificate import USED, Findings, dual_bound, lacking, slack_of
 from elmesh.kernels import correlation, square
 from elmesh.solvers.opening import random_block
 from elmesh.solvers.requests import Place, Sum, Total
 from elmesh.statistics import Task
 
-__all__ = ["Findings", "certify_over_graph", "find_in_one_place"]
+__all__ = ["certify_over_graph"]
 
 FloatArray = NDArray[np.float64]
 
@@ -32,58 +31,8 @@ FloatArray = NDArray[np.float64]
 _WIDTH, _PASSES = 4, 16
 # Passes end when the largest eigenvalue outside U has moved by no more than this share of lambda squared.
 _SETTLED = 1e-3
-# The least slack there is, for tolerances next to nothing.
-_FINEST = 1e-4
 # Share of a vector outside all others below which it is rounding.
 _NEW = 1e-8
-
-
-@dataclass(frozen=True, eq=False)
-class Findings:
-    """What the certificate says, and what to do about it; the same at every agent.
-
-    Parameters
-    ----------
-    turn : ndarray of shape (r, used)
-        The rotation that makes the columns of U orthogonal, longest first, without those that carry nothing.
-    lacking : int
-        Directions outside U that would lower the objective.
-    strengths, directions : ndarray of shape (n,), (L, n)
-        Squared correlations outside U, largest first, and where they point.
-    bound : float
-        What no U can undercut.
-    """
-
-    turn: FloatArray
-    lacking: int
-    strengths: FloatArray
-    directions: FloatArray
-    bound: float
-
-    @property
-    def used(self) -> int:
-        """Directions of U that carry something."""
-        return int(self.turn.shape[1])
-
-    def change(self, rank: int) -> bool:
-        """Say whether U should have other than ``rank`` columns."""
-        return self.lacking > 0 or self.used != rank
-
-    def certificate(self, objective: float) -> Certificate:
-        """Return the certificate of a U with this objective."""
-        return judge(objective, self.bound, self.used, self.lacking)
-
-
-def find_in_one_place(task: Task, U: FloatArray, R: FloatArray, mu1: float, mu2: float, tol: float) -> Findings:
-    """Find what the certificate needs with all tasks at hand; R is their residuals with A_t at its best."""
-    lam = float(np.sqrt(mu1 * mu2))
-    E = np.moveaxis(task.V @ correlation(task, R), 0, 1).reshape(len(U), -1)
-    turn = directions_in_use(U, E, lam)
-    own = _outside(np.zeros((len(U), 0)), U @ turn)
-    vectors, values, _ = np.linalg.svd(E - own @ (own.T @ E), full_matrices=False)
-    R2, RY, rest = float(np.sum(square(R))), float(np.sum(R * task.Y)), float(np.sum(task.rest))
-    bound = dual_bound(float(np.linalg.norm(E, 2)), lam, R2, RY, rest)
-    return Findings(turn, lacking(values**2, lam, _slack(tol)), values**2, vectors, bound)
 
 
 def certify_over_graph(
@@ -118,12 +67,7 @@ def certify_over_graph(
     values, vectors = np.linalg.eigh(final[used:, used:])
     norm2 = max(float(np.linalg.eigvalsh(final)[-1]), 0.0)
     bound = dual_bound(float(np.sqrt(norm2)), lam, R2, RY, rest)
-    return Findings(turn, lacking(values, lam, _slack(tol)), values[::-1], basis[:, used:] @ vectors[:, ::-1], bound)
-
-
-def _slack(tol: float) -> float:
-    """Return how much a correlation may exceed lambda where gradients have been brought below a tolerance."""
-    return min(max(tol, _FINEST), SLACK)
+    return Findings(turn, lacking(values, lam, slack_of(tol)), values[::-1], basis[:, used:] @ vectors[:, ::-1], bound)
 
 
 def _settled(answer: Sum) -> FloatArray:

@@ -160,8 +160,8 @@ class Total:
         What all agents hold alike but for rounding, or may. Where sums are the same to the bit it stays as it is; where
         they are not, its mean comes back, so that roundings do not grow from sum to sum.
     settle : ndarray of shape (k,) or None
-        Numbers that all agents hold alike but for rounding; the first agent's come back to everybody, to the bit. Where
-        sums are the same to the bit, so are these, and nothing is sent.
+        Numbers that all agents hold alike but for rounding; those of one and the same agent come back to everybody, to
+        the bit. Where sums are the same to the bit, so are these, and nothing is sent.
     """
 
     value: FloatArray

@@ -22,8 +22,9 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
+from elmesh.certificate import Findings, find, slack_of
 from elmesh.kernels import fit, fit_gradient, project, residual, solve_A, square
-from elmesh.solvers.certifying import Findings, certify_over_graph, find_in_one_place
+from elmesh.solvers.certifying import certify_over_graph
 from elmesh.solvers.opening import even_shares, opening
 from elmesh.solvers.quasi_newton import Memory
 from elmesh.solvers.requests import Answer, Place, Program, Report, State, Sum, Total
@@ -157,7 +158,7 @@ class _Scene:
     def find(self, here: Look) -> Generator[Total, Sum, Findings]:
         """Find what the certificate needs."""
         if self.place.n_agents == 1 and self.task.s.ndim > 1:
-            return find_in_one_place(self.task, here.U, here.R, self.mu1, self.mu2, self.tol)
+            return find(self.task, here.U, here.R, float(np.sqrt(self.mu1 * self.mu2)), slack_of(self.tol))
         return (yield from certify_over_graph(self.task, self.place, here.U, here.R, self.mu1, self.mu2, self.tol))
 
     def look(
