@@ -14,6 +14,7 @@ the features exceeds :math:`\lambda` outside the span of U, each such direction 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,6 +110,12 @@ class Findings:
     directions: FloatArray
     bound: float
 
+    @classmethod
+    def of(cls, kept: Mapping[str, FloatArray]) -> Findings:
+        """Return findings from their fields, among whatever else there is, as arrays."""
+        lacking, bound = int(kept["lacking"]), float(kept["bound"])
+        return cls(kept["turn"], lacking, kept["strengths"], kept["directions"], bound)
+
     @property
     def used(self) -> int:
         """Directions of U that carry something."""
@@ -168,7 +175,7 @@ def directions_in_use(U: FloatArray, E: FloatArray, lam: float) -> FloatArray:
     columns = U @ vectors
     told = np.linalg.norm(E.T @ columns, axis=0) >= (1 - SLACK) * lam * np.linalg.norm(columns, axis=0)
     used = (values > USED**2 * longest) | (told & (values > _ROUNDING * longest))
-    return np.asarray(vectors[:, used & (longest > 0)][:, ::-1])
+    return np.ascontiguousarray(vectors[:, used & (longest > 0)][:, ::-1])
 
 
 def slack_of(tol: float) -> float:

@@ -61,7 +61,11 @@ def exact_U(task: Task, A: FloatArray, C: FloatArray, c: FloatArray) -> tuple[Fl
     :math:`AA' = E\,\mathrm{diag}(e)\,E'` turns the equation, within the span of V, into divisions by
     :math:`s_i^2 e_j + c`; outside it, :math:`U = C / c`.
     """
-    e, E = np.linalg.eigh(A @ A.mT)
+    AA = A @ A.mT
+    try:
+        e, E = np.linalg.eigh(AA)
+    except np.linalg.LinAlgError:
+        e, E = _overflown(AA[..., 0]), _overflown(AA)
     VC = task.V.mT @ C
     VU = (((VC + task.sY @ A.mT) @ E) / (task.s2 * e[..., None, :] + c)) @ E.mT
     gradient = VC - c * VU
@@ -83,7 +87,11 @@ def solve_A(task: Task, HU: FloatArray, A: FloatArray, mu2: float, zeta: FloatAr
     r"""Return :math:`(U'H'HU + (\mu_2 + \zeta) I)^{-1}(U'H'T + \zeta A)`: equation (22), and (11) for zeta = 0."""
     gram = HU.mT @ HU
     weight = (mu2 + zeta) * np.eye(gram.shape[-1])
-    return np.asarray(np.linalg.solve(gram + weight, HU.mT @ task.Y + zeta * A))
+    right = HU.mT @ task.Y + zeta * A
+    try:
+        return np.asarray(np.linalg.solve(gram + weight, right))
+    except np.linalg.LinAlgError:
+        return _overflown(right)
 
 
 def ridge(task: Task, mu: float) -> FloatArray:
@@ -93,10 +101,20 @@ def ridge(task: Task, mu: float) -> FloatArray:
 
 def curvature(task: Task, A: FloatArray) -> FloatArray:
     r"""Return :math:`|H|^2 |A|^2` in operator norms: how curved the fit is in U."""
-    return np.asarray(task.s.max(axis=-1) ** 2 * np.linalg.eigvalsh(A @ A.mT)[..., -1])
+    AA = A @ A.mT
+    try:
+        largest = np.linalg.eigvalsh(AA)[..., -1]
+    except np.linalg.LinAlgError:
+        largest = _overflown(AA[..., 0, 0])
+    return np.asarray(np.square(task.s.max(axis=-1)) * largest)
 
 
 def square(X: FloatArray) -> FloatArray:
     """Return the squared Frobenius norm of each matrix."""
-    flat = X.reshape(*X.shape[:-2], -1)
+    flat = X.reshape(*X.shape[:-2], X.shape[-2] * X.shape[-1])
     return np.asarray(np.vecdot(flat, flat))
+
+
+def _overflown(like: FloatArray) -> FloatArray:
+    """Return what products give once numbers have overflowed, where LAPACK raises: other agents wait for a word."""
+    return np.full_like(like, np.nan)

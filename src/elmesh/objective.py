@@ -95,13 +95,14 @@ def theorem_margins(
     mu1: float,
     lipschitz: FloatArray | float,
     dual_step: bool,
+    n_agents: int | None = None,
 ) -> Margins:
     r"""Compare tau with Theorem 1 (``lipschitz`` = 0) or Theorem 2 (``lipschitz`` = L_t).
 
     Required is :math:`L_t + \rho m (\delta + \tfrac12) \sigma_{t,\max} - \tfrac{\sigma}{2}`, where
     :math:`\sigma_{t,\max}` is the agent's degree and :math:`\sigma = \mu_1/m` the strong convexity of its penalty on U.
-    The condition is sufficient, not necessary.
+    The condition is sufficient, not necessary. ``n_agents`` is m where ``degree`` is not of all agents.
     """
-    m = len(degree)
+    m = n_agents or len(degree)
     required = lipschitz + rho * m * (delta + 0.5) * degree - mu1 / (2 * m)
     return Margins(np.broadcast_to(tau, required.shape).copy(), required, dual_step)

@@ -28,7 +28,7 @@ the rounds
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,10 +36,10 @@ from numpy.typing import NDArray
 
 from elmesh.kernels import curvature, exact_U, first_order_U, fit_gradient, project, residual, solve_A, square
 from elmesh.objective import Margins, agent_objective, theorem_margins
-from elmesh.solvers.agreement import begin, wide
+from elmesh.solvers.agreement import Start, begin, wide
 from elmesh.solvers.base import SharedBasisSolver, check_choice, check_number
 from elmesh.solvers.certifying import certify_over_graph
-from elmesh.solvers.requests import Answer, Heard, Neighbours, Place, Program, Report, State, Sum, Total
+from elmesh.solvers.requests import Answer, Heard, Kept, Neighbours, Place, Program, Report, State, Sum, Total
 from elmesh.solvers.weights import Caution, always, check_weight, per_agent
 from elmesh.statistics import Task
 
@@ -78,6 +78,7 @@ class ProximalADMM(SharedBasisSolver):
         max_iter: int = 1000,
         tol: float = 1e-2,
         certify: bool = True,
+        runtime: str = "stacked",
     ) -> None:
         self.rank = rank
         self.mu1 = mu1
@@ -93,6 +94,7 @@ class ProximalADMM(SharedBasisSolver):
         self.max_iter = max_iter
         self.tol = tol
         self.certify = certify
+        self.runtime = runtime
 
     @property
     def own_basis(self) -> bool:
@@ -111,51 +113,51 @@ class ProximalADMM(SharedBasisSolver):
         check_weight("tau", self.tau, zero=self.proximal == "standard", degrees=True)
         check_weight("zeta", self.zeta, zero=True, degrees=False)
 
-    def program(self, task: Task, place: Place, rank: int) -> Program:
+    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
         """Return the rounds of one agent, or of all agents stacked."""
         m, d, first_order = place.n_agents, wide(place.degree), self.first_order
-        start = yield from begin(task, place, rank, self.mu1, self.mu2, self.init, self.rho)
-        U, A, rho, mu1, mu2 = start.U, start.A, start.rho, start.mu1, start.mu2
+        if kept:
+            start = Start.of(kept)
+        else:
+            start = yield from begin(task, place, rank, self.mu1, self.mu2, self.init, self.rho)
+        rho, mu1, mu2 = start.rho, start.mu1, start.mu2
         share = mu1 / m
         weight_P = self._proximal_weight(task, place, rho, share)
-        weight_zeta = Caution(task, place, rho) if _is_auto(self.zeta) else always(per_agent(self.zeta, place))
+        caution = Caution(task, place, rho, kept) if _is_auto(self.zeta) else None
+        weight_zeta = caution or always(per_agent(self.zeta, place))
 
-        HU = project(task, U)
-        R = residual(task, HU, A)
-        gradient = fit_gradient(task, R, A)
-        dual = np.zeros_like(U)
-        S, push, _, lean = yield from self._listen(U, d, rho, None)
-        U2, P = square(U), weight_P(A)
-        zeta = weight_zeta(R, square(push) / rho**2, U2)
-        pull = rho * S - dual + P * U
-
-        def report(k: int, moved2: FloatArray, slid2: FloatArray) -> Report:
-            state = State(U, A, dual, rho, (P + rho * d)[..., 0, 0], zeta[..., 0, 0], mu1, mu2)
-            objective = agent_objective(task, R, U2, A, mu1, mu2, m)
+        def report(k: int) -> Report:
+            state = State(now.U, now.A, now.dual, rho, (now.P + rho * d)[..., 0, 0], now.zeta[..., 0, 0], mu1, mu2)
+            objective = agent_objective(task, now.R, now.U2, now.A, mu1, mu2, m)
             # In U, compared with the fit's and the penalty's gradients, which the multiplier balances; in A, with the
             # pull of the targets.
-            scale = square(gradient) + share**2 * U2, square(HU.mT @ task.Y)
-            return Report(k, state, objective, (moved2, slid2), scale)
+            scale = square(now.gradient) + share**2 * now.U2, square(now.HU.mT @ task.Y)
+            own = {**vars(now), **(caution.own if caution else {})}
+            edges = {"lean": own.pop("lean")}
+            keep = Kept.of(own, {"round": k, "rho": rho, "mu1": mu1, "mu2": mu2}, edges)
+            return Report(k, state, objective, (now.moved2, now.slid2), scale, (keep,))
 
-        unknown = np.full(np.shape(place.degree), np.inf)
-        here = report(0, unknown, unknown)
-        for k in range(1, self.max_iter + 1):
+        k = int(kept.common["round"]) if kept else 0
+        now = _Stand.of(kept) if kept else (yield from self._enter(task, place, start, weight_P, weight_zeta))
+        while True:
+            here = report(k)
             answer = yield here
-            if answer:
+            if answer or k == self.max_iter:
                 return (yield from self._closing(task, place, here, answer))
+            U, A, P, pull = now.U, now.A, now.P, now.pull
             if first_order:
-                P, before = weight_P(A), P
-                pull += (P - before) * U
-                U_new, HU = first_order_U(task, gradient, pull - share * U, rho * d + P)
-                used = gradient
+                P = weight_P(A)
+                pull = pull + (P - now.P) * U
+                U_new, HU = first_order_U(task, now.gradient, pull - share * U, rho * d + P)
+                used = now.gradient
             else:
                 U_new, HU, used = exact_U(task, A, pull, share + rho * d + P)
 
-            S, push, ascent, lean = yield from self._listen(U_new, d, rho, lean)
+            S, push, ascent, lean = yield from self._listen(U_new, d, rho, now.lean)
             U2 = square(U_new)
-            zeta = weight_zeta(residual(task, HU, A), square(push) / rho**2, U2)
+            zeta = weight_zeta(k + 1, residual(task, HU, A), square(push) / rho**2, U2)
             A_new = solve_A(task, HU, A, mu2, zeta)
-            dual = dual + ascent
+            dual = now.dual + ascent
             pull_new = P * U_new
             pull_new += rho * S
             pull_new -= dual
@@ -166,11 +168,28 @@ class ProximalADMM(SharedBasisSolver):
             if first_order:
                 moved -= share * (U_new - U)
             slid2 = square(zeta * (A_new - A))
-            U, A, pull = U_new, A_new, pull_new
-            R = residual(task, HU, A)
-            gradient = fit_gradient(task, R, A)
-            here = report(k, (np.sqrt(square(moved)) + np.sqrt(square(gradient - used))) ** 2, slid2)
-        return (yield from self._closing(task, place, here, (yield here)))
+            R = residual(task, HU, A_new)
+            gradient = fit_gradient(task, R, A_new)
+            moved2 = np.square(np.sqrt(square(moved)) + np.sqrt(square(gradient - used)))
+            k, now = k + 1, _Stand(U_new, A_new, dual, pull_new, HU, R, gradient, P, zeta, U2, moved2, slid2, lean)
+
+    def _enter(
+        self,
+        task: Task,
+        place: Place,
+        start: Start,
+        weight_P: Callable[..., FloatArray],
+        weight_zeta: Callable[..., FloatArray],
+    ) -> Generator[Neighbours, Any, _Stand]:
+        """Tell neighbours of the start; the multiplier is zero."""
+        U, A, rho = start.U, start.A, start.rho
+        HU = project(task, U)
+        R = residual(task, HU, A)
+        S, push, _, lean = yield from self._listen(U, wide(place.degree), rho, None)
+        U2, P, unknown = square(U), weight_P(A), np.full(np.shape(place.degree), np.inf)
+        zeta = weight_zeta(0, R, square(push) / rho**2, U2)
+        pull, gradient = rho * S + P * U, fit_gradient(task, R, A)
+        return _Stand(U, A, np.zeros_like(U), pull, HU, R, gradient, P, zeta, U2, unknown, unknown, lean)
 
     def _closing(self, task: Task, place: Place, last: Report, answer: Answer) -> Generator[Total, Sum, State]:
         """Certify the mean of the agents' U."""
@@ -207,12 +226,16 @@ class ProximalADMM(SharedBasisSolver):
         S = heard.total(heard.values, U)
         return S, rho * (d * U - S), rho * heard.total(wide(gamma) * lean, U), lean
 
-    def margins(self, task: Task, state: State, degree: FloatArray) -> Margins:
-        """Say by how much each agent meets the condition of its convergence theorem."""
+    def margins(self, task: Task, state: State, degree: FloatArray, n_agents: int | None = None) -> Margins:
+        """Say by how much each agent meets the condition of its convergence theorem.
+
+        ``degree`` is that of the agents in ``task``, and ``n_agents`` how many there are beside them and in all.
+        """
         mu1 = state.mu1 or 0.0
-        lipschitz = curvature(task, state.A) + mu1 / len(degree) if self.first_order else 0.0
+        m = n_agents or len(degree)
+        lipschitz = curvature(task, state.A) + mu1 / m if self.first_order else 0.0
         tau = np.asarray(state.tau, dtype=np.float64)
-        return theorem_margins(tau, state.rho, degree, self.delta, mu1, lipschitz, self.gamma == "paper")
+        return theorem_margins(tau, state.rho, degree, self.delta, mu1, lipschitz, self.gamma == "paper", m)
 
     def _proximal_weight(
         self, task: Task, place: Place, rho: float, share: float
@@ -225,6 +248,34 @@ class ProximalADMM(SharedBasisSolver):
             return always(rho * d)
         tau = per_agent(self.tau, place)
         return always(tau if self.proximal == "standard" else tau - rho * d)
+
+
+@dataclass(frozen=True, eq=False)
+class _Stand:
+    """Where an agent stands after a round, and what the next one begins with.
+
+    ``pull`` is what draws U: neighbours, multiplier and proximal term. ``moved2`` and ``slid2`` are the residuals,
+    ``lean`` the differences along each edge, if they matter.
+    """
+
+    U: FloatArray
+    A: FloatArray
+    dual: FloatArray
+    pull: FloatArray
+    HU: FloatArray
+    R: FloatArray
+    gradient: FloatArray
+    P: FloatArray
+    zeta: FloatArray
+    U2: FloatArray
+    moved2: FloatArray
+    slid2: FloatArray
+    lean: FloatArray | None
+
+    @classmethod
+    def of(cls, kept: Kept) -> _Stand:
+        own = {field.name: kept.own[field.name] for field in fields(cls) if field.name != "lean"}
+        return cls(**own, lean=kept.edges.get("lean"))
 
 
 def _is_auto(value: Any) -> bool:

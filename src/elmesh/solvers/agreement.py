@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from elmesh.kernels import fit_gradient, project, residual, solve_A, square
 from elmesh.solvers.opening import opening
-from elmesh.solvers.requests import Place, Sum, Total
+from elmesh.solvers.requests import Kept, Place, Sum, Total
 from elmesh.statistics import Task
 
 __all__ = ["Start", "auto_rho", "begin", "wide"]
@@ -36,6 +36,12 @@ class Start:
     rho: float
     mu1: float
     mu2: float
+
+    @classmethod
+    def of(cls, kept: Kept) -> Start:
+        """Return where rounds begin that have been kept: where they were."""
+        rho, mu1, mu2 = (float(kept.common[name]) for name in ("rho", "mu1", "mu2"))
+        return cls(kept.own["U"], kept.own["A"], rho, mu1, mu2)
 
 
 def begin(

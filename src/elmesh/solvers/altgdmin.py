@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from elmesh.errors import ElmeshError
 from elmesh.kernels import fit, fit_gradient, project, residual, solve_A, square
 from elmesh.solvers.base import LowRankSolver, check_count, check_number
-from elmesh.solvers.requests import Report, State
+from elmesh.solvers.requests import Kept, Report, State
 from elmesh.statistics import Task
 
 __all__ = ["AltGDmin", "gradient", "heads", "orthonormal", "sharpness", "step_length"]
@@ -64,15 +64,16 @@ class AltGDmin(LowRankSolver):
         return 1.0 if isinstance(self.step, str) else float(self.step)
 
     def _report(
-        self, k: int, task: Task, U: FloatArray, A: FloatArray, R: FloatArray, slope: FloatArray | None
+        self, task: Task, U: FloatArray, A: FloatArray, R: FloatArray, slope2: FloatArray | None, kept: Kept
     ) -> Report:
-        """Report a round; ``slope`` is how far U went in it, by length of step, and None before the first."""
+        """Report a round; ``slope2`` is the square of how far U went in it, by length of step, if it did."""
         lead = task.s.shape[:-1]
         # At the optimum the mean of all gradients vanishes: the pull of the targets balances that of the rest.
         pull = square(task.sY @ A.mT)
-        left = pull if slope is None else np.broadcast_to(square(slope), lead)
+        left = pull if slope2 is None else np.broadcast_to(slope2, lead)
         objective = fit(task, R) + self.mu / 2 * square(A)
-        return Report(k, State(U, A), objective, (left, np.zeros(lead)), (pull, np.ones(lead)))
+        k, nothing = int(kept.common["round"]), np.zeros(lead)
+        return Report(k, State(U, A), objective, (left, nothing), (pull, np.ones(lead)), (kept,))
 
 
 def heads(task: Task, U: FloatArray, mu: float) -> tuple[FloatArray, FloatArray]:
@@ -101,7 +102,7 @@ def orthonormal(X: FloatArray) -> FloatArray:
 
 def sharpness(task: Task, A: FloatArray, mu: float) -> FloatArray:
     r"""Return :math:`(|H_t|^2 + \mu) A_t A_t'`, whose largest eigenvalue bounds the curvature of each task in U."""
-    size = task.s.max(axis=-1) ** 2 + mu
+    size = np.square(task.s.max(axis=-1)) + mu
     return np.asarray(size[..., None, None] * (A @ A.mT))
 
 

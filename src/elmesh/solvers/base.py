@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from elmesh.errors import ElmeshError, RankWarning
-from elmesh.solvers.requests import Place, Program
+from elmesh.solvers.requests import Kept, Place, Program
 from elmesh.solvers.varpro import varpro
 from elmesh.statistics import Task
 
@@ -29,6 +29,8 @@ class Solver(BaseEstimator, ABC):
     #: Whether tasks are agents that talk to each other, along ``graph``.
     distributed: ClassVar[bool] = False
     graph: Any = None
+    #: Where the agents run: "stacked", all in this process, or "mpi".
+    runtime: str = "stacked"
     #: Most rounds, and what residuals must fall below; None for a method that knows itself when it is done.
     max_iter: int | None = None
     tol: float | None = None
@@ -41,12 +43,34 @@ class Solver(BaseEstimator, ABC):
         """Raise :class:`~elmesh.errors.ElmeshError` if a parameter makes no sense."""
 
     @abstractmethod
-    def program(self, task: Task, place: Place, rank: int) -> Program:
-        """Return the algorithm for one agent, or for all of them stacked in ``task``."""
+    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
+        """Return the algorithm for one agent, or for all of them stacked in ``task``.
+
+        With ``kept`` it begins with the report that this came with, and goes on from there to the bit as if it had
+        never been stopped.
+        """
+
+    def directions(self, task: Task) -> int:
+        """Return how many directions of U a task can use, or all tasks of a stack together."""
+        return 0
+
+    def rank_for(self, outputs: int, width: int, directions: int) -> int:
+        """Return the number of columns U will have.
+
+        Parameters
+        ----------
+        outputs : int
+            Target columns of the task that has most of them.
+        width : int
+            Number of features L.
+        directions : int
+            Sum of all tasks' :meth:`directions`.
+        """
+        return 0
 
     def resolve_rank(self, task: Task) -> int:
-        """Return the number of columns U will have."""
-        return 0
+        """Return the number of columns U will have for stacked tasks."""
+        return self.rank_for(int(task.Y.shape[-1]), int(task.V.shape[-2]), self.directions(task))
 
     @property
     def own_basis(self) -> bool:
@@ -71,20 +95,24 @@ class LowRankSolver(Solver):
         """Check the rank."""
         if self.rank != "auto":
             check_count("rank", self.rank)
+        check_choice("runtime", self.runtime, ("stacked", "mpi"))
 
-    def usable_rank(self, task: Task) -> tuple[int, str]:
-        """Return how many columns of U can be of use, and what it is that spans no more directions."""
-        return task.usable_rank, "all targets together"
+    #: What spans no more directions than can be of use.
+    spanning: ClassVar[str] = "all targets together"
 
-    def resolve_rank(self, task: Task) -> int:
+    def directions(self, task: Task) -> int:
+        """Return how many directions the targets have."""
+        return int(np.sum(np.linalg.matrix_rank(task.Y)))
+
+    def rank_for(self, outputs: int, width: int, directions: int) -> int:
         """Return the rank: what was asked, at most what the data can use; "auto" is two a target column."""
-        usable, source = self.usable_rank(task)
+        usable = max(1, min(width, directions))
         if self.rank == "auto":
-            return min(2 * int(task.Y.shape[-1]), usable)
+            return min(2 * outputs, usable)
         rank = int(self.rank)
         if rank > usable:
             warnings.warn(
-                f"rank={rank} is more than these data can use: {source} span {usable} directions, so "
+                f"rank={rank} is more than these data can use: {self.spanning} span {usable} directions, so "
                 f"rank {usable} is used.",
                 RankWarning,
                 stacklevel=4,
@@ -118,7 +146,7 @@ class SharedBasisSolver(LowRankSolver):
         """Whether the certificate decides about an automatic rank."""
         return False
 
-    def by_projection(self, task: Task, place: Place, rank: int) -> Program:
+    def by_projection(self, task: Task, place: Place, rank: int, kept: Kept | None) -> Program:
         """Return the steps of variable projection with this solver's parameters."""
         return varpro(
             task,
@@ -131,13 +159,14 @@ class SharedBasisSolver(LowRankSolver):
             max_iter=self.max_iter,
             tol=self.tol,
             certify=self.certify,
+            kept=kept,
         )
 
-    def resolve_rank(self, task: Task) -> int:
+    def rank_for(self, outputs: int, width: int, directions: int) -> int:
         """Return the rank to begin with; an automatic one that grows begins with a moderate number of columns."""
         if self.rank == "auto" and self.grows:
-            return min(max(_BEGIN, 2 * int(task.Y.shape[-1])), task.usable_rank)
-        return super().resolve_rank(task)
+            return min(max(_BEGIN, 2 * outputs), max(1, min(width, directions)))
+        return super().rank_for(outputs, width, directions)
 
 
 def check_number(name: str, value: Any, *, zero: bool = False) -> None:

@@ -67,7 +67,8 @@ def certify_over_graph(
     values, vectors = np.linalg.eigh(final[used:, used:])
     norm2 = max(float(np.linalg.eigvalsh(final)[-1]), 0.0)
     bound = dual_bound(float(np.sqrt(norm2)), lam, R2, RY, rest)
-    return Findings(turn, lacking(values, lam, slack_of(tol)), values[::-1], basis[:, used:] @ vectors[:, ::-1], bound)
+    strengths, directions = values[::-1].copy(), basis[:, used:] @ vectors[:, ::-1]
+    return Findings(turn, lacking(values, lam, slack_of(tol)), strengths, directions, bound)
 
 
 def _settled(answer: Sum) -> FloatArray:
@@ -80,7 +81,7 @@ def _in_use(gram: FloatArray) -> FloatArray:
     """Return the rotation of U, from its U'U, that makes columns orthogonal; only those in use, longest first."""
     values, vectors = np.linalg.eigh((gram + gram.T) / 2)
     used = values > USED**2 * float(values.max(initial=0.0))
-    return np.asarray(vectors[:, used][:, ::-1])
+    return np.ascontiguousarray(vectors[:, used][:, ::-1])
 
 
 def _outside(basis: FloatArray, block: FloatArray) -> FloatArray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +34,8 @@ class DGSP(SubspacePursuit):
         widest target (classes of the task with most classes, or outputs), as far as the features can use them.
     mu : float, default=1.0
         Penalty on the weights.
+    runtime : {"stacked", "mpi"}, default="stacked"
+        As for :class:`DMTLELM`.
 
     Notes
     -----
@@ -45,11 +49,12 @@ class DGSP(SubspacePursuit):
     6
     """
 
-    def usable_rank(self, task: Task) -> tuple[int, str]:
+    spanning: ClassVar[str] = "the features of all tasks together"
+
+    def directions(self, task: Task) -> int:
         """Return in how many dimensions gradients can lie: those of the features, however few the targets."""
-        L = int(task.V.shape[-2])
-        tiny = L * np.finfo(np.float64).eps * task.s.max(axis=-1, keepdims=True)
-        return max(1, min(L, int(np.sum(task.s > tiny)))), "the features of all tasks together"
+        tiny = task.V.shape[-2] * np.finfo(np.float64).eps * task.s.max(axis=-1, keepdims=True)
+        return int(np.sum(task.s > tiny))
 
     def compass(self, task: Task) -> Compass:
         """Return the gradient of each task's objective."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elmesh.kernels import square
 from elmesh.solvers.altgdmin import AltGDmin, gradient, heads, orthonormal, sharpness, step_length
 from elmesh.solvers.base import check_count
 from elmesh.solvers.opening import random_block
-from elmesh.solvers.requests import Heard, Neighbours, Place, Program, State
+from elmesh.solvers.requests import Heard, Kept, Neighbours, Place, Program, State
 from elmesh.statistics import Task
 
 __all__ = ["DifAltGDmin"]
@@ -60,6 +61,8 @@ class DifAltGDmin(AltGDmin):
         Most rounds.
     tol : float, default=1e-2
         Stop when agents are within ``tol`` of their mean and the bases still go less than ``tol``, both relative.
+    runtime : {"stacked", "mpi"}, default="stacked"
+        As for :class:`DMTLELM`.
 
     Notes
     -----
@@ -95,6 +98,7 @@ class DifAltGDmin(AltGDmin):
         power_iterations: int = 6,
         max_iter: int = 200,
         tol: float = 1e-2,
+        runtime: str = "stacked",
     ) -> None:
         self.rank = rank
         self.mu = mu
@@ -104,6 +108,7 @@ class DifAltGDmin(AltGDmin):
         self.power_iterations = power_iterations
         self.max_iter = max_iter
         self.tol = tol
+        self.runtime = runtime
 
     def check(self) -> None:
         """Check every parameter."""
@@ -111,38 +116,37 @@ class DifAltGDmin(AltGDmin):
         check_count("mixing", self.mixing)
         check_count("power_iterations", self.power_iterations)
 
-    def program(self, task: Task, place: Place, rank: int) -> Program:
+    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
         """Return the rounds of one agent, or of all agents stacked."""
         mu = self.mu
-        U = yield from _leading_subspace(task, place, rank, self.power_iterations)
-        A, R = heads(task, U, mu)
-        own = np.asarray(np.linalg.eigvalsh(sharpness(task, A, mu))[..., -1:, None])
-        largest = yield from _largest(own, place)
-        eta = self._factor * step_length(largest)
-        combine = _metropolis(place, (yield Neighbours(place.degree[..., None, None], each=True)))
-        slope = None
-        for k in range(self.max_iter + 1):
-            if (yield self._report(k, task, U, A, R, slope)) or k == self.max_iter:
-                break
+        if kept:
+            k, U, eta, slope2 = int(kept.common["round"]), kept.own["U"], kept.own["eta"], kept.own.get("slope2")
+            weight = kept.edges["weight"]
+            A, R = heads(task, U, mu)
+        else:
+            U = yield from _leading_subspace(task, place, rank, self.power_iterations)
+            A, R = heads(task, U, mu)
+            own = np.asarray(np.linalg.eigvalsh(sharpness(task, A, mu))[..., -1:, None])
+            largest = yield from _largest(own, place)
+            k, eta, slope2 = 0, self._factor * step_length(largest), None
+            weight = _metropolis(place, (yield Neighbours(place.degree[..., None, None], each=True)))
+        while True:
+            keep = Kept.of({"U": U, "eta": eta, "slope2": slope2}, {"round": k}, {"weight": weight})
+            if (yield self._report(task, U, A, R, slope2, keep)) or k == self.max_iter:
+                return State(U, A)
             before = U
             U = U - eta * gradient(task, U, A, R, mu)
             for _ in range(self.mixing):
-                U = combine(U, (yield Neighbours(U, each=True)))
+                heard: Heard = yield Neighbours(U, each=True)
+                U = U + heard.total(weight * (heard.values - heard.mine(U)), U)
             U = orthonormal(U)
-            slope = (U - before) / np.where(eta > 0, eta, 1.0)
+            k, slope2 = k + 1, square((U - before) / np.where(eta > 0, eta, 1.0))
             A, R = heads(task, U, mu)
-        return State(U, A)
 
 
-def _metropolis(place: Place, degrees: Heard) -> Callable[[FloatArray, Heard], FloatArray]:
-    """Return the weighted mean with the neighbours; its weights are symmetric and each agent's sum to one."""
-    degree = place.degree[..., None, None]
-    weight = 1.0 / (1.0 + np.maximum(degrees.mine(degree), degrees.values))
-
-    def combine(mine: FloatArray, heard: Heard) -> FloatArray:
-        return mine + heard.total(weight * (heard.values - heard.mine(mine)), mine)
-
-    return combine
+def _metropolis(place: Place, degrees: Heard) -> FloatArray:
+    """Return the weight of each neighbour in the mean; weights are symmetric, and with one's own sum to one."""
+    return np.asarray(1.0 / (1.0 + np.maximum(degrees.mine(place.degree[..., None, None]), degrees.values)))
 
 
 def _average(x: FloatArray, place: Place) -> Generator[Neighbours, Any, FloatArray]:

@@ -7,7 +7,7 @@ from typing import Any
 from elmesh.errors import ElmeshError
 from elmesh.solvers.admm import ProximalADMM
 from elmesh.solvers.base import check_choice, check_number
-from elmesh.solvers.requests import Place, Program
+from elmesh.solvers.requests import Kept, Place, Program
 from elmesh.statistics import Task
 
 __all__ = ["DMTLELM"]
@@ -69,6 +69,9 @@ class DMTLELM(ProximalADMM):
         ``tol`` of their mean and the Lagrangian's gradient is within ``tol``, both relative).
     certify : bool, default=True
         Whether to bound, in the end, how far the objective is from the best of any rank.
+    runtime : {"stacked", "mpi"}, default="stacked"
+        Where agents run: all in this process, or spread over the processes of an MPI job (``mpiexec -n 8 python
+        script.py``), with results that do not depend on how many there are.
 
     Examples
     --------
@@ -97,8 +100,11 @@ class DMTLELM(ProximalADMM):
         max_iter: int = 1000,
         tol: float = 1e-2,
         certify: bool = True,
+        runtime: str = "stacked",
     ) -> None:
-        super().__init__(rank, mu1, mu2, graph, rho, tau, zeta, gamma, delta, proximal, init, max_iter, tol, certify)
+        super().__init__(
+            rank, mu1, mu2, graph, rho, tau, zeta, gamma, delta, proximal, init, max_iter, tol, certify, runtime
+        )
         self.method = method
         self.message_bits = message_bits
         self.max_bytes = max_bytes
@@ -131,8 +137,8 @@ class DMTLELM(ProximalADMM):
             if type(value) is not type(default) or value != default:
                 raise ElmeshError(f'{name} is a parameter of method="admm"; add that, or leave {name} out.')
 
-    def program(self, task: Task, place: Place, rank: int) -> Program:
+    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
         """Return the rounds of one agent, or of all agents stacked."""
         if self.method == "admm":
-            return super().program(task, place, rank)
-        return self.by_projection(task, place, rank)
+            return super().program(task, place, rank, kept)
+        return self.by_projection(task, place, rank, kept)

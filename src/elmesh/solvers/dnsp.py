@@ -32,6 +32,8 @@ class DNSP(SubspacePursuit):
         widest target (classes of the task with most classes, or outputs), as far as the data can use them.
     mu : float, default=1.0
         Penalty on the weights.
+    runtime : {"stacked", "mpi"}, default="stacked"
+        As for :class:`DMTLELM`.
 
     Notes
     -----

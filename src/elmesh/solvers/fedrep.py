@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.kernels import project, residual
+from elmesh.kernels import project, residual, square
 from elmesh.solvers.altgdmin import AltGDmin, gradient, heads, orthonormal, sharpness, step_length
 from elmesh.solvers.base import check_choice, check_count
 from elmesh.solvers.opening import random_block
-from elmesh.solvers.requests import Hub, Place, Program, State
+from elmesh.solvers.requests import Hub, Kept, Place, Program, State
 from elmesh.statistics import Task
 
 __all__ = ["FedRep", "leading_subspace"]
@@ -54,6 +54,8 @@ class FedRep(AltGDmin):
         Most rounds.
     tol : float, default=1e-2
         Stop when U still goes less than ``tol``, relative.
+    runtime : {"stacked", "mpi"}, default="stacked"
+        As for :class:`DMTLELM`.
 
     Notes
     -----
@@ -84,6 +86,7 @@ class FedRep(AltGDmin):
         init: str = "moments",
         max_iter: int = 200,
         tol: float = 1e-2,
+        runtime: str = "stacked",
     ) -> None:
         self.rank = rank
         self.mu = mu
@@ -92,6 +95,7 @@ class FedRep(AltGDmin):
         self.init = init
         self.max_iter = max_iter
         self.tol = tol
+        self.runtime = runtime
 
     def check(self) -> None:
         """Check every parameter."""
@@ -99,26 +103,30 @@ class FedRep(AltGDmin):
         check_count("local_steps", self.local_steps)
         check_choice("init", self.init, ("moments", "random"))
 
-    def program(self, task: Task, place: Place, rank: int) -> Program:
+    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
         """Return the rounds of one agent, or of all agents stacked; U has no agent axis in either case."""
         mu, steps = self.mu, self.local_steps
-        U = random_block(task.V.shape[-2], rank, place.seed)
-        if self.init == "moments":
-            U = yield Hub(task.V @ task.sY, partial(leading_subspace, U))
-        A, R = heads(task, U, mu)
-        eta = float((yield Hub(sharpness(task, A, mu), _step_for_all)).item())
-        eta *= self._factor
-        slope = None
-        for k in range(self.max_iter + 1):
-            if (yield self._report(k, task, U, A, R, slope)) or k == self.max_iter:
-                break
+        if kept:
+            U, slope2 = kept.common["U"], kept.common.get("slope2")
+            k, eta = int(kept.common["round"]), float(kept.common["eta"])
+            A, R = heads(task, U, mu)
+        else:
+            U = random_block(task.V.shape[-2], rank, place.seed)
+            if self.init == "moments":
+                U = yield Hub(task.V @ task.sY, partial(leading_subspace, U))
+            A, R = heads(task, U, mu)
+            k, slope2 = 0, None
+            eta = self._factor * float((yield Hub(sharpness(task, A, mu), _step_for_all)).item())
+        while True:
+            keep = Kept.of({}, {"U": U, "round": k, "eta": eta, "slope2": slope2})
+            if (yield self._report(task, U, A, R, slope2, keep)) or k == self.max_iter:
+                return State(U, A)
             own = U - eta * gradient(task, U, A, R, mu)
             for _ in range(steps - 1):
                 own = own - eta * gradient(task, own, A, _residual(task, own, A), mu)
             before, U = U, (yield Hub(own, _mean_basis))
-            slope = (U - before) / (steps * eta if eta > 0 else 1.0)
+            k, slope2 = k + 1, square((U - before) / (steps * eta if eta > 0 else 1.0))
             A, R = heads(task, U, mu)
-        return State(U, A)
 
 
 def leading_subspace(fill: FloatArray, moments: FloatArray) -> FloatArray:

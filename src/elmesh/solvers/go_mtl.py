@@ -25,7 +25,7 @@ from sklearn.linear_model import lasso_path
 from elmesh.kernels import fit, fit_gradient, project, residual, ridge, solve_A, square
 from elmesh.solvers.base import LowRankSolver, check_choice, check_count, check_number
 from elmesh.solvers.opening import random_block
-from elmesh.solvers.requests import Place, Program, Report, State
+from elmesh.solvers.requests import Kept, Place, Program, Report, State
 from elmesh.solvers.shared_basis import SharedU, leading_vectors
 from elmesh.statistics import Task
 
@@ -106,16 +106,20 @@ class GOMTL(LowRankSolver):
         """The codes are a Lasso's."""
         return None
 
-    def program(self, task: Task, place: Place, rank: int) -> Program:
+    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
         """Return the rounds over the stacked tasks."""
         mu1, mu2, m = self.mu1, self.mu2, len(task.s)
-        U = random_block(task.V.shape[-2], rank, place.seed)
-        if self.init == "spectral":
-            U = leading_vectors(ridge(task, np.sqrt(mu1 * mu2)), U)
-        A = solve_A(task, project(task, U), np.zeros(1), mu2, 0.0)
-        U, A = _balanced(U, A, mu1, mu2)
-        HU = project(task, U)
-        A = lasso_codes(task, HU, A, mu2)
+        if kept:
+            k, U, A = int(kept.common["round"]), kept.common["U"], kept.own["A"]
+            HU = project(task, U)
+        else:
+            U = random_block(task.V.shape[-2], rank, place.seed)
+            if self.init == "spectral":
+                U = leading_vectors(ridge(task, np.sqrt(mu1 * mu2)), U)
+            A = solve_A(task, project(task, U), np.zeros(1), mu2, 0.0)
+            U, A = _balanced(U, A, mu1, mu2)
+            HU = project(task, U)
+            k, A = 0, lasso_codes(task, HU, A, mu2)
         shared = SharedU(task, mu1)
 
         def report(k: int) -> Report:
@@ -132,11 +136,11 @@ class GOMTL(LowRankSolver):
                 fit(task, R) + penalties,
                 (float(square(in_U)) * even, square(in_A)),
                 (float(square(mu1 * U)) * even, square(HU.mT @ task.Y)),
+                (Kept.of({"A": A}, {"U": U, "round": k}),),
             )
 
-        for k in range(1, self.max_iter + 1):
-            if (yield report(k - 1)):
-                return State(U, A)
+        while not (yield report(k)) and k < self.max_iter:
+            k += 1
             U, A = _balanced(U, A, mu1, mu2)
             U = shared.solve(A, U, most=_STEPS)
             HU = project(task, U)
@@ -144,7 +148,6 @@ class GOMTL(LowRankSolver):
             if not A.any():
                 # With no code left the basis is zero too, and there is nothing to iterate on.
                 U, HU = np.zeros_like(U), np.zeros_like(HU)
-        yield report(self.max_iter)
         return State(U, A)
 
 

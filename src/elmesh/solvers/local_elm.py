@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elmesh.kernels import ridge
 from elmesh.solvers.base import Solver, check_number
-from elmesh.solvers.requests import Place, Program, State
+from elmesh.solvers.requests import Kept, Place, Program, State
 from elmesh.statistics import Task
 
 __all__ = ["LocalELM"]
@@ -32,7 +32,7 @@ class LocalELM(Solver):
         """Check the penalty."""
         check_number("mu", self.mu)
 
-    def program(self, task: Task, place: Place, rank: int) -> Program:
-        """Solve at once; there is nothing to ask of anybody."""
+    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
+        """Solve at once; there is nothing to ask of anybody, to report or to go on from."""
         yield from ()
         return State(None, ridge(task, self.mu))

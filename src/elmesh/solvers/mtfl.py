@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from elmesh.kernels import correlation, fit, project, square
 from elmesh.solvers.base import Solver, check_count, check_number
-from elmesh.solvers.requests import Place, Program, Report, State
+from elmesh.solvers.requests import Kept, Place, Program, Report, State
 from elmesh.statistics import Task
 
 __all__ = ["MTFL"]
@@ -80,14 +80,17 @@ class MTFL(Solver):
         """Return the number of columns of D's root."""
         return int(task.V.shape[-2])
 
-    def program(self, task: Task, place: Place, rank: int) -> Program:
+    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
         """Return the alternation over the stacked tasks, from a metric that knows no direction from another."""
         mu, m, L = self.mu, len(task.s), task.V.shape[-2]
-        D = _Metric(1.0 / L, np.zeros((L, 0)), np.zeros(0))
-        for k in range(self.max_iter + 1):
+        if kept:
+            k, D = int(kept.common["round"]), _Metric(float(kept.common["a"]), kept.common["Q"], kept.common["b"])
+        else:
+            k, D = 0, _Metric(1.0 / L, np.zeros((L, 0)), np.zeros(0))
+        while True:
             W, A = _ridge_in(D, task, mu)
             state = State(D.root, A)
-            D, trace, pull = _best_metric(W, self.eps)
+            best, trace, pull = _best_metric(W, self.eps)
             R = project(task, W) - task.Y
             gradient = task.V @ correlation(task, R) + mu * pull
             report = Report(
@@ -96,10 +99,11 @@ class MTFL(Solver):
                 fit(task, R) + mu / (2 * m) * trace**2,
                 (square(gradient), np.zeros(m)),
                 (square(mu * pull), np.ones(m)),
+                (Kept.of({}, {"round": k, **vars(D)}),),
             )
-            if (yield report):
-                break
-        return state
+            if (yield report) or k == self.max_iter:
+                return state
+            k, D = k + 1, best
 
 
 @dataclass(frozen=True, eq=False)

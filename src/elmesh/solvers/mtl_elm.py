@@ -13,7 +13,7 @@ from elmesh.kernels import fit_gradient, project, residual, solve_A, square
 from elmesh.objective import agent_objective
 from elmesh.solvers.base import SharedBasisSolver, check_choice
 from elmesh.solvers.opening import opening
-from elmesh.solvers.requests import Answer, Place, Program, Report, State
+from elmesh.solvers.requests import Answer, Kept, Place, Program, Report, State
 from elmesh.solvers.shared_basis import SharedU
 from elmesh.statistics import Task
 
@@ -85,22 +85,27 @@ class MTLELM(SharedBasisSolver):
         check_choice("method", self.method, ("varpro", "alternating"))
         super().check()
 
-    def program(self, task: Task, place: Place, rank: int) -> Program:
+    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
         """Return the steps over the stacked tasks."""
         if self.method == "alternating":
-            return self._alternate(task, place, rank)
-        return self.by_projection(task, place, rank)
+            return self._alternate(task, place, rank, kept)
+        return self.by_projection(task, place, rank, kept)
 
-    def _alternate(self, task: Task, place: Place, rank: int) -> Program:
-        start = yield from opening(task, place, rank, self.mu1, self.mu2, self.init)
-        U, mu1, mu2, m = start.U, start.mu1, start.mu2, len(task.s)
-        A = np.ones((m, rank, task.Y.shape[-1]))
-        if self.init != "ones":
-            A = solve_A(task, project(task, U), np.zeros(1), mu2, 0.0)
-            if A.any():
-                # At a stationary point mu1 |U|^2 = mu2 sum |A_t|^2, and alternation is slow to get there.
-                U = (mu2 * float(np.sum(square(A))) / (mu1 * float(square(U)))) ** 0.25 * U
-                A = solve_A(task, project(task, U), A, mu2, 0.0)
+    def _alternate(self, task: Task, place: Place, rank: int, kept: Kept | None) -> Program:
+        m = len(task.s)
+        if kept:
+            U, A, k = kept.common["U"], kept.own["A"], int(kept.common["round"])
+            mu1, mu2 = float(kept.common["mu1"]), float(kept.common["mu2"])
+        else:
+            start = yield from opening(task, place, rank, self.mu1, self.mu2, self.init)
+            U, A, k = start.U, np.ones((m, rank, task.Y.shape[-1])), 0
+            mu1, mu2 = start.mu1, start.mu2
+            if self.init != "ones":
+                A = solve_A(task, project(task, U), np.zeros(1), mu2, 0.0)
+                if A.any():
+                    # At a stationary point mu1 |U|^2 = mu2 sum |A_t|^2, and alternation is slow to get there.
+                    U = (mu2 * float(np.sum(square(A))) / (mu1 * float(square(U)))) ** 0.25 * U
+                    A = solve_A(task, project(task, U), A, mu2, 0.0)
         shared = SharedU(task, mu1)
         HU = project(task, U)
 
@@ -116,15 +121,14 @@ class MTLELM(SharedBasisSolver):
                 objective,
                 (float(square(gradient)) * even, nothing),
                 (float(square(mu1 * U)) * even, even),
+                (Kept.of({"A": A}, {"U": U, "round": k, "mu1": mu1, "mu2": mu2}),),
             )
 
-        answer, k = (yield report(0)), 0
-        while answer == Answer.GO_ON and k < self.max_iter:
+        while (yield report(k)) == Answer.GO_ON and k < self.max_iter:
             k += 1
             # Three digits of what is left to do: the path is that of exact steps, in a third of their time or less.
             U = shared.solve(A, U, reduction=1e-3)
             HU = project(task, U)
             A = solve_A(task, HU, A, mu2, 0.0)
-            answer = yield report(k)
         state = State(U, A, mu1=mu1, mu2=mu2)
         return replace(state, certificate=certify(task, U, mu1, mu2)) if self.certify else state

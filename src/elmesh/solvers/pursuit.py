@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from elmesh.kernels import fit, project, residual, solve_A, square
 from elmesh.solvers.base import LowRankSolver, check_number
-from elmesh.solvers.requests import Hub, Place, Program, Report, State
+from elmesh.solvers.requests import Hub, Kept, Place, Program, Report, State
 from elmesh.statistics import Task
 
 __all__ = ["Compass", "SubspacePursuit", "new_direction"]
@@ -50,9 +50,10 @@ class SubspacePursuit(LowRankSolver):
 
     mu: float
 
-    def __init__(self, rank: int | str = "auto", mu: float = 1.0) -> None:
+    def __init__(self, rank: int | str = "auto", mu: float = 1.0, runtime: str = "stacked") -> None:
         self.rank = rank
         self.mu = mu
+        self.runtime = runtime
 
     def check(self) -> None:
         """Check the rank and the penalty."""
@@ -63,34 +64,36 @@ class SubspacePursuit(LowRankSolver):
     def compass(self, task: Task) -> Compass:
         """Return what points each task the way at a given W."""
 
-    def program(self, task: Task, place: Place, rank: int) -> Program:
+    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
         """Return the rounds of one agent, or of all agents stacked; U has no agent axis in either case."""
         mu, (L, d), lead = self.mu, (task.V.shape[-2], task.Y.shape[-1]), task.s.shape[:-1]
         direction = self.compass(task)
-        U, A, HU, R = np.zeros((L, 0)), np.zeros((*lead, 0, d)), np.zeros((*task.s.shape, 0)), -task.Y
+        if kept:
+            k, U, A, HU = int(kept.common["round"]), kept.common["U"], kept.own["A"], kept.own["HU"]
+        else:
+            k, U, A, HU = 0, np.zeros((L, 0)), np.zeros((*lead, 0, d)), np.zeros((*task.s.shape, 0))
+        R = residual(task, HU, A)
         G = direction(U @ A, R)
-        first = square(G)
+        first = kept.own["first"] if kept else square(G)
 
         def report(k: int) -> Report:
             objective = fit(task, R) + mu / 2 * square(A)
+            keep = Kept.of({"A": A, "HU": HU, "first": first}, {"U": U, "round": k})
             # A is exact. What is left to do in U is the next direction, beside the first.
-            return Report(k, State(U, A), objective, (square(G), np.zeros(lead)), (first, np.ones(lead)))
+            return Report(k, State(U, A), objective, (square(G), np.zeros(lead)), (first, np.ones(lead)), (keep,))
 
-        for k in range(1, rank + 1):
-            if (yield report(k - 1)):
-                return State(U, A)
+        # A round that found no new column is the last.
+        while not (yield report(k)) and k == U.shape[1] < rank:
             # A task that is where it wants to be says so, and not in which direction its rounding errors point.
             told = np.where((square(G) > _ROUNDING**2 * first)[..., None, None], G, 0.0)
             u = yield Hub(told, partial(new_direction, U))
-            if not u.any():
-                rank = k
-                break
-            U = np.column_stack([U, u])
-            HU = np.concatenate([HU, project(task, u[:, None])], axis=-1)
-            A = solve_A(task, HU, np.zeros(1), mu, 0.0)
-            R = residual(task, HU, A)
-            G = direction(U @ A, R)
-        yield report(rank)
+            k += 1
+            if u.any():
+                U = np.column_stack([U, u])
+                HU = np.concatenate([HU, project(task, u[:, None])], axis=-1)
+                A = solve_A(task, HU, np.zeros(1), mu, 0.0)
+                R = residual(task, HU, A)
+                G = direction(U @ A, R)
         return State(U, A)
 
 

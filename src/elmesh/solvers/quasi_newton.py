@@ -8,6 +8,7 @@ matrix W. No product of the size of U squared is ever formed.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,21 @@ class Memory:
 
     def __len__(self) -> int:
         return len(self._pairs)
+
+    @classmethod
+    def of(cls, kept: Mapping[str, FloatArray]) -> Memory:
+        """Return the memory with these :attr:`pairs`, among whatever else there is."""
+        memory = cls()
+        while (s := kept.get(f"s{len(memory)}")) is not None:
+            y = kept[f"y{len(memory)}"]
+            memory._pairs.append((s, y, float(np.vdot(s, y))))
+        return memory
+
+    @property
+    def pairs(self) -> dict[str, FloatArray]:
+        """All that is remembered, by name: steps ``s0``, ``s1``... and changes ``y0``, ``y1``..., oldest first."""
+        named = [((f"s{i}", s), (f"y{i}", y)) for i, (s, y, _) in enumerate(self._pairs)]
+        return dict(entry for pair in named for entry in pair)
 
     def learn(self, s: FloatArray, y: FloatArray) -> None:
         """Remember that the step s changed the gradient by y, unless the function is not convex along it."""
@@ -70,4 +86,4 @@ class Memory:
         q = np.asarray(scale * np.linalg.solve(guess, q.T).T, dtype=np.float64)
         for (s, y, curvature), share in zip(self._pairs, reversed(shares), strict=True):
             q += (share - float(np.vdot(y, q)) / curvature) * s
-        return np.asarray(-q)
+        return np.ascontiguousarray(-q)

@@ -7,9 +7,10 @@ is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,23 @@ from numpy.typing import NDArray
 
 from elmesh.certificate import Certificate
 
-__all__ = ["Answer", "Heard", "Hub", "Neighbours", "Place", "Program", "Report", "Request", "State", "Sum", "Total"]
+__all__ = [
+    "Answer",
+    "Heard",
+    "Hub",
+    "Kept",
+    "Neighbours",
+    "Place",
+    "Program",
+    "Report",
+    "Request",
+    "State",
+    "Sum",
+    "Total",
+]
 
 FloatArray = NDArray[np.float64]
+_Values = Mapping[str, FloatArray | float | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,15 +112,18 @@ class Heard:
         return value if self.hearer is None else value[self.hearer]
 
     def total(self, rows: FloatArray, like: FloatArray) -> FloatArray:
-        """Sum rows over each agent's neighbours, to the shape of ``like``."""
+        """Sum rows over each agent's neighbours, one after another, to the shape of ``like``."""
         sums = np.zeros_like(like)
         if self.hearer is None:
             for row in rows:
                 sums += row
-        elif len(rows):
-            # Hearers are in order, so each one's rows are together.
-            starts = np.flatnonzero(np.diff(self.hearer, prepend=-1))
-            sums[self.hearer[starts]] = np.add.reduceat(rows, starts, axis=0)
+            return sums
+        # All agents' first rows, then their second ones: in no other order would agents alone add up the same bits.
+        starts = np.searchsorted(self.hearer, np.arange(len(like)))
+        degree = np.bincount(self.hearer, minlength=len(like))
+        for k in range(degree.max(initial=0)):
+            more = np.flatnonzero(degree > k)
+            sums[more] += rows[starts[more] + k]
         return sums
 
 
@@ -196,6 +214,68 @@ class Answer(IntEnum):
 
 
 @dataclass(frozen=True, eq=False)
+class Kept:
+    """What a program goes on from. Given to a new program, that makes the same report again and goes on as it would.
+
+    All arrays are float64, numbers and counters included (of shape ()), and what a program does not have is left out.
+    None of them is ever written to once it is here.
+
+    Parameters
+    ----------
+    own : dict of ndarrays of shape (..., *)
+        Each agent's, with the agent axis in front wherever the program's task has one.
+    common : dict of ndarrays
+        The same at all agents (to the bit, wherever sums are).
+    edges : dict of ndarrays of shape (rows, *)
+        One row a neighbour, as in :attr:`Heard.values`: for stacked agents the hearers in order, one after another.
+        Only rules that need each edge have any.
+
+    Examples
+    --------
+    >>> kept = Kept.of({"U": np.zeros((2, 3, 1))}, {"round": 4, "rho": None})
+    >>> kept.common
+    {'round': array(4.)}
+    >>> [alone.own["U"].shape for alone in kept.split([1, 1])]
+    [(3, 1), (3, 1)]
+    """
+
+    own: dict[str, FloatArray]
+    common: dict[str, FloatArray]
+    edges: dict[str, FloatArray] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, own: _Values, common: _Values, edges: _Values | None = None) -> Kept:
+        """Keep what there is, numbers as arrays; no array is copied."""
+        return cls(_arrays(own), _arrays(common), _arrays(edges or {}))
+
+    def split(self, degrees: Iterable[int]) -> list[Kept]:
+        """Return what each agent of a stack goes on from alone; ``degrees`` says how many neighbours each has."""
+        ends = np.cumsum([0, *degrees]).tolist()
+        return [
+            Kept(
+                {name: x[t, ...] for name, x in self.own.items()},
+                self.common,
+                {name: x[start:stop] for name, x in self.edges.items()},
+            )
+            for t, (start, stop) in enumerate(pairwise(ends))
+        ]
+
+    @classmethod
+    def stack(cls, alone: Sequence[Kept]) -> Kept:
+        """Return what a stack goes on from, of agents whose arrays have the same shapes."""
+        first = alone[0]
+        return cls(
+            {name: np.stack([kept.own[name] for kept in alone]) for name in first.own},
+            first.common,
+            {name: np.concatenate([kept.edges[name] for kept in alone]) for name in first.edges},
+        )
+
+
+def _arrays(values: _Values) -> dict[str, FloatArray]:
+    return {name: np.asarray(x, dtype=np.float64) for name, x in values.items() if x is not None}
+
+
+@dataclass(frozen=True, eq=False)
 class Report:
     """Where the agent stands after a round. The answer is an :class:`Answer`.
 
@@ -210,6 +290,8 @@ class Report:
     residual, scale : pair of ndarrays of shape (...)
         Squared norms of the Lagrangian's gradient in U and in A, and what they are compared with; for a method without
         a tolerance, of what it has left to do.
+    kept : tuple of Kept
+        What to go on from, one for each program that the report is of: a solver's own has one.
     """
 
     round: int
@@ -217,6 +299,7 @@ class Report:
     objective: FloatArray
     residual: tuple[FloatArray, FloatArray]
     scale: tuple[FloatArray, FloatArray]
+    kept: tuple[Kept, ...]
 
 
 Request = Neighbours | Hub | Total | Report

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from elmesh.kernels import square
 from elmesh.solvers.base import Solver, check_count, check_number
-from elmesh.solvers.requests import Place, Program, Report, State
+from elmesh.solvers.requests import Kept, Place, Program, Report, State
 from elmesh.statistics import Task
 
 __all__ = ["TraceNorm", "shrink"]
@@ -101,43 +101,52 @@ class TraceNorm(Solver):
         m, _, d = task.Y.shape
         return int(min(task.V.shape[-2], m * d))
 
-    def program(self, task: Task, place: Place, rank: int) -> Program:
+    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
         """Return the rounds over the stacked tasks, from zero weights."""
         m, _, d = task.Y.shape
         ell, lam = float(task.s.max(initial=0.0)) ** 2 or 1.0, float(np.sqrt(self.mu1 * self.mu2))
         balance, even = (self.mu2 / self.mu1) ** 0.25, np.full(m, 1.0 / m)
         smooth = _Fit(task)
-        B = np.zeros((m * d, task.V.shape[-2]))
-        fits, G = smooth(B)
-        factors, step, momentum = shrink(B, 1.0), G, 1.0
-        Y, GY = B, G  # where the next step begins, and the gradient there
-        for k in range(self.max_iter + 1):
+        if kept:
+            factors = Factors(*(kept.common[name] for name in Factors._fields))
+            k, momentum, step2 = int(kept.common["round"]), float(kept.common["momentum"]), float(kept.common["step2"])
+            Y, GY = kept.common["Y"], kept.common["GY"]
+            B = factors.product
+            fits, G = smooth(B)
+        else:
+            B = np.zeros((m * d, task.V.shape[-2]))
+            fits, G = smooth(B)
+            factors, k, momentum, step2 = shrink(B, 1.0), 0, 1.0, float(np.vdot(G, G))
+            Y, GY = B, G  # where the next step begins, and the gradient there
+        while True:
             left, sizes, right = factors
             roots = np.sqrt(sizes)
             A = (left * (roots / balance)).reshape(m, d, -1).mT
             state = State(right * (balance * roots), np.ascontiguousarray(A))
+            keep = {"round": k, "momentum": momentum, "step2": step2, "Y": Y, "GY": GY, **factors._asdict()}
             report = Report(
                 k,
                 state,
                 # B belongs to all: what concerns it is spread evenly, so that sums over tasks are what they should be.
                 fits + lam * sizes.sum() * even,
-                (float(np.vdot(step, step)) * even, np.zeros(m)),
+                (step2 * even, np.zeros(m)),
                 (lam**2 * max(1, len(sizes)) * even, even),
+                (Kept.of({}, keep),),
             )
             if (yield report) or k == self.max_iter:
-                break
+                return state
             before, G_before, Y_before = B, G, Y
             factors = shrink(Y - GY / ell, lam / ell)
-            B = factors.left @ (factors.right * factors.sizes).T
+            B = factors.product
             fits, G = smooth(B)
             moved, overshoot = B - before, Y_before - B
             step = ell * overshoot
+            k, step2 = k + 1, float(np.vdot(step, step))
             if np.vdot(overshoot, moved) > 0:
                 momentum, Y, GY = 1.0, B, G
             else:
                 momentum, beta = _next(momentum)
                 Y, GY = B + beta * moved, G + beta * (G - G_before)
-        return state
 
 
 class _Fit:
@@ -161,6 +170,11 @@ class Factors(NamedTuple):
     left: FloatArray
     sizes: FloatArray
     right: FloatArray
+
+    @property
+    def product(self) -> FloatArray:
+        """The matrix."""
+        return np.asarray(self.left @ (self.right * self.sizes).T)
 
 
 def shrink(X: FloatArray, threshold: float) -> Factors:
@@ -193,7 +207,7 @@ def shrink(X: FloatArray, threshold: float) -> Factors:
     if threshold < _SQUARES * np.sqrt(np.trace(gram)):
         left, values, right = np.linalg.svd(X, full_matrices=False)
         keep = values > threshold
-        return Factors(left[:, keep], values[keep] - threshold, right[keep].T)
+        return _ordered(left[:, keep], values[keep] - threshold, right[keep].T)
     if len(gram) <= _SMALL:
         squares, vectors = np.linalg.eigh(gram)
         vectors = vectors[:, squares > threshold**2]
@@ -203,7 +217,12 @@ def shrink(X: FloatArray, threshold: float) -> Factors:
     # Their norms are the singular values, to more digits than the roots of what eigh gave.
     values = np.linalg.norm(right, axis=0)
     keep = values > threshold
-    return Factors(vectors[:, keep], values[keep] - threshold, right[:, keep] / values[keep])
+    return _ordered(vectors[:, keep], values[keep] - threshold, right[:, keep] / values[keep])
+
+
+def _ordered(left: FloatArray, sizes: FloatArray, right: FloatArray) -> Factors:
+    """Lay factors out row by row, as they are read back from a file: a product in another order rounds otherwise."""
+    return Factors(np.ascontiguousarray(left), sizes, np.ascontiguousarray(right))
 
 
 def _next(momentum: float) -> tuple[float, float]:

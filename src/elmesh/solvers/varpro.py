@@ -14,10 +14,10 @@ until there are none of either.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import count
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from elmesh.kernels import fit, fit_gradient, project, residual, solve_A, square
 from elmesh.solvers.certifying import certify_over_graph
 from elmesh.solvers.opening import even_shares, opening
 from elmesh.solvers.quasi_newton import Memory
-from elmesh.solvers.requests import Answer, Place, Program, Report, State, Sum, Total
+from elmesh.solvers.requests import Answer, Kept, Place, Program, Report, State, Sum, Total
 from elmesh.statistics import Task
 
 __all__ = ["varpro"]
@@ -49,6 +49,8 @@ _PRICE = 1e-4
 _TOGETHER = 4
 # What an objective can be told from.
 _ROUNDING = 1e-13
+# The numbers among what all agents see.
+_SEEN = ("value", "curvature", "slope", "targets")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,13 @@ class Look:
     R: FloatArray
     share: FloatArray
 
+    @classmethod
+    def of(cls, kept: Kept) -> Look:
+        """Return the look that was kept."""
+        U, gradient = kept.common["U"], kept.common["gradient"]
+        value, curvature, slope, targets = (float(kept.common[name]) for name in _SEEN)
+        return cls(U, value, gradient, curvature, slope, targets, kept.own["A"], kept.own["R"], kept.own["share"])
+
 
 def varpro(
     task: Task,
@@ -81,6 +90,7 @@ def varpro(
     max_iter: int,
     tol: float,
     certify: bool,
+    kept: Kept | None,
 ) -> Program:
     """Return the steps of one agent, of all agents stacked, or of all tasks in one place.
 
@@ -102,14 +112,23 @@ def varpro(
         What the gradient is to be brought below; the certificate is as strict.
     certify : bool
         Whether to certify the end.
+    kept : Kept or None
+        What to go on from.
     """
-    start = yield from opening(task, place, rank, mu1, mu2, init)
-    scene = _Scene(task, place, start.mu1, start.mu2, tol)
-    here = yield from scene.look(start.U)
-    memory, k, reshaped, looked = Memory(), 0, 0, 0
     findings: Findings | None = None
+    if kept:
+        k, reshaped, looked, looks = (int(kept.common[name]) for name in ("round", "reshaped", "looked", "looks"))
+        scene = _Scene(task, place, float(kept.common["mu1"]), float(kept.common["mu2"]), tol, looks)
+        here, memory = Look.of(kept), Memory.of(kept.common)
+        findings = Findings.of(kept.common) if "bound" in kept.common else None
+    else:
+        start = yield from opening(task, place, rank, mu1, mu2, init)
+        scene = _Scene(task, place, start.mu1, start.mu2, tol)
+        here = yield from scene.look(start.U)
+        memory, k, reshaped, looked = Memory(), 0, 0, 0
     while True:
-        answer = yield scene.report(k, here)
+        counts = {"round": k, "reshaped": reshaped, "looked": looked}
+        answer = yield scene.report(k, here, {**counts, **memory.pairs, **(vars(findings) if findings else {})})
         if answer == Answer.HALT:
             return scene.state(here)
         settled = answer == Answer.SETTLED or k == max_iter
@@ -145,15 +164,12 @@ class _Scene:
     mu1: float
     mu2: float
     tol: float
+    looks: int = 0
 
     @cached_property
     def even(self) -> FloatArray:
         """Each task's even share of what belongs to all."""
         return even_shares(self.task, self.place)
-
-    @cached_property
-    def _looks(self) -> Iterator[int]:
-        return count()
 
     def find(self, here: Look) -> Generator[Total, Sum, Findings]:
         """Find what the certificate needs."""
@@ -184,7 +200,8 @@ class _Scene:
         told = [share, slope * self.even, *([task.target_energy] if before is None else [])]
         gradient = task.V @ fit_gradient(task, R, A)
         # What agents hold alike but for rounding is brought together now and then, or it would drift apart.
-        same = U if next(self._looks) % _TOGETHER == 0 else None
+        same = U if self.looks % _TOGETHER == 0 else None
+        self.looks += 1
         request = Total(gradient, np.stack(told, axis=-1), "gradient", ignore, turn=turn, undo=undo, same=same)
         answer = yield request
         U = U if answer.same is None else answer.same
@@ -202,11 +219,14 @@ class _Scene:
     def state(self, here: Look) -> State:
         return State(here.U, here.A, mu1=self.mu1, mu2=self.mu2)
 
-    def report(self, k: int, here: Look) -> Report:
+    def report(self, k: int, here: Look, beside: dict[str, Any]) -> Report:
         # U belongs to all: what is said of it is spread evenly, so that sums over tasks are what they should be.
         even = self.even
         left, whole = float(square(here.gradient)), float(square(self.mu1 * here.U))
-        return Report(k, self.state(here), here.share, (left * even, 0.0 * even), (whole * even, even))
+        own = {"A": here.A, "R": here.R, "share": here.share}
+        ours = {name: x for name, x in vars(here).items() if name not in own}
+        kept = Kept.of(own, {"mu1": self.mu1, "mu2": self.mu2, "looks": self.looks, **ours, **beside})
+        return Report(k, self.state(here), here.share, (left * even, 0.0 * even), (whole * even, even), (kept,))
 
 
 def _descend(scene: _Scene, here: Look, memory: Memory) -> Generator[Total, Sum, Look | None]:

@@ -18,7 +18,7 @@ from elmesh.errors import ElmeshError
 from elmesh.kernels import correlation, square
 from elmesh.solvers.agreement import wide
 from elmesh.solvers.base import check_number
-from elmesh.solvers.requests import Place
+from elmesh.solvers.requests import Kept, Place
 from elmesh.statistics import Task
 
 __all__ = ["Caution", "always", "check_weight", "per_agent"]
@@ -52,7 +52,7 @@ def per_agent(value: Any, place: Place) -> FloatArray:
         raise ElmeshError(
             f"A weight with one value an agent has {numbers.size} values, but there are {place.n_agents} agents."
         )
-    return wide(numbers[place.number] if numbers.ndim else np.broadcast_to(numbers, np.shape(place.degree)))
+    return wide(numbers[place.number] if numbers.ndim else np.full(np.shape(place.degree), numbers))
 
 
 def always(weight: FloatArray) -> Callable[..., FloatArray]:
@@ -67,20 +67,26 @@ class Caution:
     when over a window of rounds its disagreement with its neighbours has not fallen.
     """
 
-    def __init__(self, task: Task, place: Place, rho: float) -> None:
+    def __init__(self, task: Task, place: Place, rho: float, kept: Kept | None = None) -> None:
         self._task = task
+        if kept:
+            self._factor, self._before, self._worst = (kept.own[name] for name in ("factor", "before", "worst"))
+            return
         hold = _HOLD * rho * np.minimum(place.degree, place.grip)
         # An agent without neighbours has nobody to disagree with, and needs no care.
         self._factor = np.where(hold > 0, 1.0 / np.where(hold > 0, hold, 1.0), 0.0)
         self._before = np.full(np.shape(hold), np.inf)
         self._worst = np.zeros(np.shape(hold))
-        self._rounds = 0
 
-    def __call__(self, R: FloatArray, gap2: FloatArray, U2: FloatArray) -> FloatArray:
-        """Return zeta after a U step that left the residual R and a disagreement; both squares are an agent's own."""
+    @property
+    def own(self) -> dict[str, FloatArray]:
+        """What to go on from: the factor, and the largest disagreement in the window before and in this one."""
+        return {"factor": self._factor, "before": self._before, "worst": self._worst}
+
+    def __call__(self, k: int, R: FloatArray, gap2: FloatArray, U2: FloatArray) -> FloatArray:
+        """Return zeta after U step k, which left the residual R and a disagreement; squares are an agent's own."""
         self._worst = np.maximum(self._worst, gap2 / np.where(U2 > 0, U2, 1.0))
-        self._rounds += 1
-        if self._rounds % _WINDOW == 0:
+        if (k + 1) % _WINDOW == 0:
             stuck = (self._worst >= self._before) & (self._worst > _SETTLED)
             self._factor = np.where(stuck, 2.0, 1.0) * self._factor
             self._before, self._worst = self._worst, np.zeros_like(self._worst)
