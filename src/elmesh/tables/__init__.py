@@ -3,9 +3,13 @@
 See :mod:`elmesh.tables.schema` for the rule.
 """
 
-from elmesh.tables.files import FILE_TASK, MISSING, TableWarning, check_table_name, read_data, read_table, write_table
-from elmesh.tables.fitting import fit_schema, infer_kind
+from elmesh.tables.csv_file import MISSING
+from elmesh.tables.files import TableWarning, check_table_name, read_table, write_table
+from elmesh.tables.fitting import agree_schema, fit_schema, infer_kind
+from elmesh.tables.headers import FILE_TASK
+from elmesh.tables.parts import read_data
 from elmesh.tables.schema import CategoricalColumn, Kind, NumericColumn, TableSchema, TargetColumn
+from elmesh.tables.sources import Source, find_tasks
 
 __all__ = [
     "FILE_TASK",
@@ -13,10 +17,13 @@ __all__ = [
     "CategoricalColumn",
     "Kind",
     "NumericColumn",
+    "Source",
     "TableSchema",
     "TableWarning",
     "TargetColumn",
+    "agree_schema",
     "check_table_name",
+    "find_tasks",
     "fit_schema",
     "infer_kind",
     "read_data",

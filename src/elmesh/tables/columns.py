@@ -7,10 +7,8 @@ one rule for every file format.
 
 from __future__ import annotations
 
-import datetime
-import re
-from decimal import Decimal
-from enum import Enum
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,28 +17,31 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Floats", "Nature", "distinct", "is_decimal_comma", "labels", "nature", "numbers"]
+from elmesh.tables.cells import LEADING_ZERO, TRUTHS, Nature, Sort, label_of, number_of, sort_of
+
+__all__ = ["Cells", "Flags", "Floats", "distinct", "joined", "labels", "nature", "numbers", "read_cells"]
 
 Floats = npt.NDArray[np.float64]
-
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.ASCII | re.IGNORECASE)
-_LEADING_ZERO = "[+-]?0[0-9]+"
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+(,\d+)+(\.\d+)?|[+-]?\d+(\.\d{3})*,\d+", re.ASCII)
-_DATE = re.compile(
-    r"\d{4}-\d{1,2}-\d{1,2}([T ]\d{1,2}:\d{2}.*)?|\d{1,4}/\d{1,2}/\d{1,4}( \d{1,2}:\d{2}.*)?"
-    r"|\d{1,2}\.\d{1,2}\.\d{4}( \d{1,2}:\d{2}.*)?|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?",
-    re.ASCII,
-)
+Flags = npt.NDArray[np.bool_]
 
 
-class Nature(Enum):
-    """What the values of a column are."""
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """A column value by value.
 
-    NUMBER = "numbers"
-    BOOLEAN = "true or false"
-    TEXT = "text"
-    DATE = "dates"
-    OTHER = "values that are neither numbers nor text"
+    Attributes
+    ----------
+    numbers
+        NaN where the value is missing, or no number.
+    wrong
+        Where there is something that is not a number.
+    sorts
+        The :class:`Sort` of each value, 0 where it is missing.
+    """
+
+    numbers: Floats
+    wrong: Flags
+    sorts: npt.NDArray[np.int64]
 
 
 def _is_real(dtype: Any) -> bool:
@@ -69,7 +70,61 @@ def distinct(column: pd.Series[Any]) -> tuple[npt.NDArray[np.intp], list[Any]]:
     ([0, -1, 1, 0], ['b', 'a'])
     """
     codes, values = pd.factorize(column)
+    if column.dtype == object and any(isinstance(value, int | float) and value in (0, 1) for value in values):
+        # To pandas True, 1 and 1.0 are one value; which of them it would give depends on the rows around.
+        pairs = column.map(lambda value: (isinstance(value, TRUTHS), value), na_action="ignore")
+        codes, found = pd.factorize(pairs.to_numpy())
+        return codes, [value for _, value in found]
     return codes, list(values)
+
+
+def joined(frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
+    """Put tables under each other, so that a column is what its parts are even where their types differ.
+
+    Parameters
+    ----------
+    frames
+        One table or more.
+    columns
+        The columns to take from each.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> joined([pd.DataFrame({"x": [True]}), pd.DataFrame({"x": [2]})], ["x"])["x"].tolist()
+    [True, 2]
+    """
+    names = list(columns)
+    # To take columns out of a table is what would take the time, were there many tables.
+    tables = [frame if list(frame.columns) == names else frame[names] for frame in frames]
+    types = zip(names, *(table.dtypes for table in tables), strict=True)
+    unlike = {name: _join_unlike([table[name] for table in tables]) for name, *kinds in types if len(set(kinds)) > 1}
+    if not unlike:
+        return pd.concat(tables, ignore_index=True)
+    alike = pd.concat([table.drop(columns=list(unlike)) for table in tables], ignore_index=True)
+    return alike.assign(**unlike)[names]
+
+
+def _join_unlike(columns: Sequence[pd.Series[Any]]) -> pd.Series[Any]:
+    whole: pd.Series[Any]
+    if all(_is_real(column.dtype) and _fits_float(column) for column in columns):
+        whole = pd.concat(columns, ignore_index=True)
+        return whole
+    whole = pd.concat([column.astype(object) for column in columns], ignore_index=True)
+    sorts = _sorts(whole, None)
+    categorical = any(isinstance(column.dtype, pd.CategoricalDtype) for column in columns)
+    if not categorical or (sorts[sorts != 0] == Sort.DATE).all():
+        return whole
+    # What is a category in one file is one in all, by its label: pandas has no categories both True and 1.
+    return pd.Series(labels(whole), dtype="category")
+
+
+def _fits_float(column: pd.Series[Any]) -> bool:
+    """Whether pandas may turn a column of numbers into floats."""
+    kinds = pd.api.types
+    if kinds.is_integer_dtype(column.dtype):
+        return not (column.max() >= 2**53 or column.min() <= -(2**53))
+    return not kinds.is_bool_dtype(column.dtype)
 
 
 def nature(column: pd.Series[Any]) -> Nature:
@@ -84,67 +139,56 @@ def nature(column: pd.Series[Any]) -> Nature:
     >>> nature(pd.Series(["1", "2.5", None])), nature(pd.Series(["007", "12"]))
     (<Nature.NUMBER: 'numbers'>, <Nature.TEXT: 'text'>)
     """
-    typed = _nature_of_type(column.dtype)
+    return Sort(int(np.bitwise_or.reduce(_sorts(column, _clean_numbers(column)), initial=0))).nature
+
+
+def read_cells(column: pd.Series[Any]) -> Cells:
+    """Read a column value by value.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> cells = read_cells(pd.Series(["1.5", None, "many"]))
+    >>> cells.numbers.tolist(), cells.wrong.tolist(), [Sort(sort).name for sort in cells.sorts[[0, 2]]]
+    ([1.5, nan, nan], [False, False, True], ['NUMERAL', 'WORD'])
+    """
+    clean = _clean_numbers(column)
+    sorts = _sorts(column, clean)
+    if (sorts & Sort.OTHER).any():
+        return Cells(np.full(len(column), np.nan), sorts != 0, sorts)
+    return Cells(*_numbers(column, clean), sorts)
+
+
+def _sorts(column: pd.Series[Any], clean: Floats | None) -> npt.NDArray[np.int64]:
+    typed = _sort_of_type(column.dtype)
     if typed is not None:
-        return typed
-    if _clean_numbers(column) is not None:
-        coded = pc.match_substring_regex(pa.array(column, from_pandas=True), f"^({_LEADING_ZERO})$")
-        return Nature.TEXT if pc.any(coded).as_py() else Nature.NUMBER
+        return np.where(column.isna(), 0, int(typed))
+    if clean is not None:
+        coded = pc.match_substring_regex(pa.array(column, from_pandas=True), f"^({LEADING_ZERO})$")
+        sort = np.where(pc.fill_null(coded, False).to_numpy(zero_copy_only=False), int(Sort.CODE), int(Sort.NUMERAL))
+        return np.where(np.isnan(clean), 0, sort)
     try:
-        values = distinct(column)[1]
+        codes, values = distinct(column)
     except TypeError:  # lists and dictionaries cannot be hashed
-        return Nature.OTHER
-    return _nature_of_objects(values)
+        return np.where(column.isna(), 0, int(Sort.OTHER))
+    categorical = Sort.CATEGORY if isinstance(column.dtype, pd.CategoricalDtype) else Sort(0)
+    # Code -1, a missing value, picks the last entry.
+    return np.array([*(int(sort_of(value) | categorical) for value in values), 0], dtype=np.int64)[codes]
 
 
-def _nature_of_type(dtype: Any) -> Nature | None:
+def _sort_of_type(dtype: Any) -> Sort | None:
     """Tell by the type alone, where it can be told."""
     kinds = pd.api.types
     if isinstance(dtype, pd.CategoricalDtype):
-        return Nature.DATE if _nature_of_type(dtype.categories.dtype) is Nature.DATE else Nature.TEXT
+        return None
     if kinds.is_bool_dtype(dtype):
-        return Nature.BOOLEAN
+        return Sort.TRUTH
     if kinds.is_datetime64_any_dtype(dtype) or kinds.is_timedelta64_dtype(dtype):
-        return Nature.DATE
-    return Nature.NUMBER if _is_real(dtype) else None
+        return Sort.DATE
+    return Sort.NUMBER if _is_real(dtype) else None
 
 
-def _nature_of_objects(values: list[Any]) -> Nature:
-    def all_are(*types: type) -> bool:
-        return all(isinstance(value, types) for value in values)
-
-    if not values:
-        return Nature.NUMBER
-    if all_are(str):
-        return _nature_of_text(values)
-    if all_are(bool, np.bool_):
-        return Nature.BOOLEAN
-    if all_are(int, float, Decimal, np.number):
-        return Nature.NUMBER
-    if all_are(datetime.date, datetime.time, datetime.timedelta, np.datetime64):
-        return Nature.DATE
-    # Text among numbers comes of frames put together by hand; their text is what they have in common.
-    return Nature.TEXT if all_are(str, bool, int, float, Decimal, np.number) else Nature.OTHER
-
-
-def _nature_of_text(values: list[str]) -> Nature:
-    if all(value.lower() in ("true", "false") for value in values):
-        return Nature.BOOLEAN
-    if not _parse(values)[1].any():
-        return Nature.TEXT if any(re.fullmatch(_LEADING_ZERO, value) for value in values) else Nature.NUMBER
-    if all(_DATE.fullmatch(value) for value in values):
-        return Nature.DATE
-    return Nature.TEXT
-
-
-def is_decimal_comma(values: list[Any]) -> bool:
-    """Tell whether values are numbers spoilt by commas, such as ``1,5`` or ``1,000``."""
-    text = [str(value).strip() for value in values]
-    commas = [bool(_DECIMAL_COMMA.fullmatch(value)) for value in text]
-    return any(commas) and all(c or _NUMBER.fullmatch(value) for c, value in zip(commas, text, strict=True))
-
-
-def numbers(column: pd.Series[Any]) -> tuple[Floats, npt.NDArray[np.bool_]]:
+def numbers(column: pd.Series[Any]) -> tuple[Floats, Flags]:
     """Read a column as numbers.
 
     Parameters
@@ -164,10 +208,10 @@ def numbers(column: pd.Series[Any]) -> tuple[Floats, npt.NDArray[np.bool_]]:
     >>> values.tolist(), wrong.tolist()
     ([1.5, nan, nan], [False, False, True])
     """
-    if _is_real(column.dtype):
-        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        return values, np.zeros(len(values), dtype=np.bool_)
-    clean = _clean_numbers(column)
+    return _numbers(column, _clean_numbers(column))
+
+
+def _numbers(column: pd.Series[Any], clean: Floats | None) -> tuple[Floats, Flags]:
     if clean is not None:
         return clean, np.zeros(len(clean), dtype=np.bool_)
     codes, found = distinct(column)
@@ -177,7 +221,9 @@ def numbers(column: pd.Series[Any]) -> tuple[Floats, npt.NDArray[np.bool_]]:
 
 
 def _clean_numbers(column: pd.Series[Any]) -> Floats | None:
-    """Read the common case, a column of text that is all numbers, at the speed of Arrow; None for any other."""
+    """Read the common cases, numbers by type and text that is all numbers, in one go; None for any other."""
+    if _is_real(column.dtype):
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
     try:
         text = pa.array(column, from_pandas=True)
         if not (pa.types.is_string(text.type) or pa.types.is_large_string(text.type)):
@@ -190,19 +236,10 @@ def _clean_numbers(column: pd.Series[Any]) -> Floats | None:
     return floats if int(np.isnan(floats).sum()) == text.null_count else None
 
 
-def _parse(values: list[Any]) -> tuple[Floats, npt.NDArray[np.bool_]]:
+def _parse(values: list[Any]) -> tuple[Floats, Flags]:
     """Read distinct values as numbers, and say which of them are none."""
-    parsed = np.array([_parse_one(value) for value in values], dtype=np.float64)
+    parsed = np.array([number_of(value) for value in values], dtype=np.float64)
     return parsed, np.isnan(parsed)
-
-
-def _parse_one(value: Any) -> float:
-    if isinstance(value, bool | int | float | Decimal | np.number | np.bool_):
-        return float(value)
-    text = str(value).strip()
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    return {"true": 1.0, "false": 0.0}.get(text.lower(), np.nan)
 
 
 def labels(column: pd.Series[Any]) -> npt.NDArray[np.object_]:
@@ -219,13 +256,5 @@ def labels(column: pd.Series[Any]) -> npt.NDArray[np.object_]:
     """
     codes, values = distinct(column)
     text = np.empty(len(values) + 1, dtype=np.object_)  # the last stays None: code -1, a missing value
-    text[:-1] = [_label(value) for value in values]
+    text[:-1] = [label_of(value) for value in values]
     return text[codes]
-
-
-def _label(value: Any) -> str | None:
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    if isinstance(value, np.generic):
-        value = value.item()
-    return str(value).strip() or None

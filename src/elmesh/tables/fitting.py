@@ -1,34 +1,26 @@
-"""The schema of a table, found from its training rows.
+"""The schema of a table, found from the training rows of all tasks, wherever they are.
 
-Each column that is neither task nor target becomes numeric or categorical by what it holds. Columns nobody
-could learn from (dates as they stand, identifiers, numbers with commas) are errors that say what to do, for
-guessing would give a model that works in training and nowhere else.
+The rows may be spread over processes, those of a task all in one. The processes survey the table together
+(:mod:`elmesh.tables.survey` says what they tell each other) and decide from that alone what becomes of each column
+(:mod:`elmesh.tables.decisions` has the rules), so all of them decide alike, errors included. A table in one process
+is the same with nobody else to tell.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 
 from elmesh.errors import ElmeshError
-from elmesh.tables.columns import Nature, distinct, is_decimal_comma, labels, nature, numbers
-from elmesh.tables.files import FILE_TASK, TableWarning
-from elmesh.tables.rows import complete, find_column, finite_numbers, task_labels, where
-from elmesh.tables.schema import CategoricalColumn, Kind, NumericColumn, TableSchema, TargetColumn
+from elmesh.tables.decisions import choose_features, choose_kind, has_whole_labels, regression_target
+from elmesh.tables.headers import FILE_TASK
+from elmesh.tables.rows import find_column, task_labels
+from elmesh.tables.schema import Kind, TableSchema, TargetColumn
+from elmesh.tables.survey import Shares, Survey
+from elmesh.together import ALONE, Together, all_or_none
 
-__all__ = ["fit_schema", "infer_kind"]
-
-_MAX_CATEGORIES = 50
-_MAX_CLASSES = 20
-_MAX_CLASS_SHARE = 0.05
-_ID_SHARE, _ID_ROWS = (
-    0.9,
-    20,
-)  # this many of the values differ: an identifier, once there are enough rows to tell
+__all__ = ["agree_schema", "fit_schema", "infer_kind"]
 
 
 def infer_kind(frame: pd.DataFrame, targets: Sequence[str]) -> tuple[Kind, str]:
@@ -55,23 +47,8 @@ def infer_kind(frame: pd.DataFrame, targets: Sequence[str]) -> tuple[Kind, str]:
     >>> infer_kind(pd.DataFrame({"y": ["yes", "no"]}), ["y"])
     ('classification', 'column "y" holds text')
     """
-    if len(targets) > 1:
-        return "regression", "there are several targets"
-    name = targets[0]
-    column = find_column(frame, name)
-    held = nature(column)
-    if held in (Nature.TEXT, Nature.BOOLEAN):
-        _reject_commas(column, name)
-        return "classification", f'column "{name}" holds {held.value}'
-    _reject_unusable(held, f'The target column "{name}"')
-    values = finite_numbers(frame, name)
-    values = values[~np.isnan(values)]
-    different = len(np.unique(values))
-    if (values != np.round(values)).any():
-        return "regression", f'column "{name}" holds numbers that are not whole'
-    counted = f'column "{name}" holds whole numbers, {different} different ones in {len(values)} rows'
-    few = different <= min(_MAX_CLASSES, _MAX_CLASS_SHARE * len(values))
-    return ("classification" if few else "regression"), counted
+    target = find_column(frame, targets[0]).to_frame()
+    return choose_kind(Survey.take(Shares.of({"": target}), ALONE), targets)
 
 
 def fit_schema(
@@ -120,33 +97,52 @@ def fit_schema(
     ([0.0, 0.0, 1.0], ['a', 'a', 'b'])
     """
     _check_roles(frame, task, targets, drop)
-    task_labels(frame, task)
-    if kind is None:
-        kind, _ = infer_kind(frame, targets)
-    target_columns: tuple[TargetColumn, ...]
-    if kind == "classification":
-        target_columns, whole = (TargetColumn(targets[0]),), _has_whole_labels(frame, targets)
-    else:
-        target_columns, whole = tuple(_regression_target(frame, name) for name in targets), False
+    shares = Shares.split(frame, task_labels(frame, task))
+    return _agree(shares, task, targets, kind, drop, ALONE)[2]
 
-    numeric: list[NumericColumn] = []
-    categorical: list[CategoricalColumn] = []
-    constant: list[str] = []
-    for name in (str(name) for name in frame.columns if name not in {task, FILE_TASK, *targets, *drop}):
-        held = nature(frame[name])
-        _reject_unusable(held, f'Column "{name}"', name)
-        column = _categorical(frame, name) if held is Nature.TEXT else _numeric(frame, name)
-        if column is None:
-            constant.append(name)
-        elif isinstance(column, NumericColumn):
-            numeric.append(column)
-        else:
-            categorical.append(column)
-    if constant:
-        warnings.warn(f"Left out, for all rows have the same value: {', '.join(constant)}.", TableWarning, stacklevel=2)
-    if not numeric and not categorical:
-        raise ElmeshError("No column is left to learn from; the table needs one besides the task and the target.")
-    return TableSchema(task, kind, target_columns, whole, tuple(numeric), tuple(categorical))
+
+def agree_schema(
+    frames: Mapping[str, pd.DataFrame],
+    task: str,
+    targets: Sequence[str],
+    kind: Kind | None = None,
+    *,
+    drop: Sequence[str] = (),
+    together: Together = ALONE,
+) -> tuple[Kind, str, TableSchema]:
+    """Find how a table becomes numbers whose rows are spread over processes.
+
+    All processes call this at the same time, and all return the same, to the bit, as :func:`fit_schema` would of all
+    rows in one table; or all raise the same error. See :mod:`elmesh.tables.survey` for what they tell each other.
+
+    Parameters
+    ----------
+    frames
+        The training rows of this process's tasks, a table for each task by its label.
+    task, targets, kind, drop
+        As for :func:`fit_schema`.
+    together
+        The processes.
+
+    Returns
+    -------
+    tuple
+        The kind, the reason for it in words, and the schema.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> north = pd.DataFrame({"site": "north", "dose": ["1", "2"], "y": ["no", "yes"]})
+    >>> south = pd.DataFrame({"site": "south", "dose": ["3", None], "y": ["yes", "yes"]})
+    >>> kind, reason, schema = agree_schema({"north": north, "south": south}, "site", ["y"])
+    >>> kind, reason, schema.columns, schema.numeric[0].median
+    ('classification', 'column "y" holds text', ['dose', 'dose is missing'], 2.0)
+    """
+    with all_or_none(together):
+        for frame in frames.values():
+            _check_roles(frame, task, targets, drop)
+        shares = Shares.of(frames)
+    return _agree(shares, task, targets, kind, drop, together)
 
 
 def _check_roles(frame: pd.DataFrame, task: str, targets: Sequence[str], drop: Sequence[str]) -> None:
@@ -163,112 +159,20 @@ def _check_roles(frame: pd.DataFrame, task: str, targets: Sequence[str], drop: S
             raise ElmeshError(f'Column "{name}" is named as task or target, and to be dropped as well.')
 
 
-def _reject_unusable(held: Nature, subject: str, name: str | None = None) -> None:
-    drop = f', or leave the column out with --drop "{name}"' if name else ""
-    if held is Nature.DATE:
-        raise ElmeshError(f"{subject} holds dates or times; convert them to numbers, such as days since a start{drop}.")
-    if held is Nature.OTHER:
-        raise ElmeshError(f"{subject} holds {held.value}; convert them{drop}.")
-
-
-def _reject_commas(column: pd.Series[Any], name: str) -> None:
-    values = distinct(column)[1]
-    if is_decimal_comma(values):
-        example = next(value for value in values if "," in str(value))
-        raise ElmeshError(
-            f'Column "{name}" has numbers with commas, such as "{example}"; write them with a decimal point '
-            "and nothing between the thousands."
-        )
-
-
-def _has_whole_labels(frame: pd.DataFrame, targets: Sequence[str]) -> bool:
-    """Whether the classes are whole numbers; on the way, whether they are classes at all."""
-    if len(targets) > 1:
-        raise ElmeshError("Classification takes one target column; give one --target, or --kind regression.")
-    name = targets[0]
-    column = find_column(frame, name)
-    held = nature(column)
-    _reject_unusable(held, f'The target column "{name}"')
-    classes = complete(frame, name, labels(column), "target")
-    different = len(set(classes))
-    if different > _MAX_CATEGORIES and different > 0.5 * len(classes):
-        raise ElmeshError(
-            f'The target column "{name}" has {different} different values in {len(classes)} rows'
-            f"{_stray_text(frame, name)}, too many for classes; choose another column, or "
-            "--kind regression if it is a number to predict."
-        )
-    if held is not Nature.NUMBER:
-        return False
-    values = finite_numbers(frame, name)
-    # Beyond 2^53 a float no longer holds every whole number, so such labels are kept as text.
-    return bool((values == np.round(values)).all() and (np.abs(values) < 2**53).all())
-
-
-def _regression_target(frame: pd.DataFrame, name: str) -> TargetColumn:
-    column = find_column(frame, name)
-    held = nature(column)
-    _reject_unusable(held, f'The target column "{name}"')
-    if held is Nature.TEXT:
-        _reject_commas(column, name)
-        wrong = numbers(column)[1]
-        if wrong.any():
-            first = int(np.argmax(wrong))
-            raise ElmeshError(
-                f'Regression needs numbers, but the target column "{name}" has "{column.iloc[first]}" at '
-                f"{where(frame, first)}; correct it, or use --kind classification."
-            )
-    values = complete(frame, name, finite_numbers(frame, name), "target")
-    if values.min() == values.max():
-        raise ElmeshError(f'The target column "{name}" has the value {values[0]:g} in all rows: nothing to learn.')
-    mean, std, _ = _moments(values, name)
-    return TargetColumn(name, mean, std)
-
-
-def _numeric(frame: pd.DataFrame, name: str) -> NumericColumn | None:
-    values = finite_numbers(frame, name)
-    missing = np.isnan(values)
-    seen = values[~missing]
-    if not len(seen):
-        return None
-    if seen.min() == seen.max():
-        only = float(seen[0])
-        return NumericColumn(name, only, 0.0, only, True) if missing.any() else None
-    mean, std, median = _moments(seen, name)
-    return NumericColumn(name, mean, std, median, bool(missing.any()))
-
-
-def _moments(values: np.ndarray[Any, np.dtype[np.float64]], name: str) -> tuple[float, float, float]:
-    with np.errstate(over="ignore", invalid="ignore"):
-        moments = float(values.mean()), float(values.std()), float(np.median(values))
-    if not np.isfinite(moments).all() or moments[1] == 0:
-        raise ElmeshError(f'The values of column "{name}" are too large or too close together to scale.')
-    return moments
-
-
-def _categorical(frame: pd.DataFrame, name: str) -> CategoricalColumn | None:
-    _reject_commas(frame[name], name)
-    values = labels(frame[name])
-    categories = sorted(set(values) - {None})
-    missing = None in values
-    seen = sum(value is not None for value in values)
-    if len(categories) > _MAX_CATEGORIES or (seen >= _ID_ROWS and len(categories) >= _ID_SHARE * seen):
-        raise ElmeshError(
-            f'Column "{name}" is text with {len(categories)} different values in {len(values)} rows'
-            f"{_stray_text(frame, name)}, more like an identifier than a category; leave it out with "
-            f'--drop "{name}".'
-        )
-    if len(categories) + missing < 2:
-        return None
-    return CategoricalColumn(name, tuple(categories), missing)
-
-
-def _stray_text(frame: pd.DataFrame, name: str) -> str:
-    """Point at the cell that makes text of a column which is otherwise numbers."""
-    wrong = numbers(frame[name])[1]
-    if not wrong.any():
-        leading = nature(frame[name]) is Nature.TEXT
-        return " (numbers with leading zeros are taken as text)" if leading else ""
-    if wrong.mean() < 0.5:
-        first = int(np.argmax(wrong))
-        return f' (the first that is not a number is "{frame[name].iloc[first]}" at {where(frame, first)})'
-    return ""
+def _agree(
+    shares: Shares,
+    task: str,
+    targets: Sequence[str],
+    kind: Kind | None,
+    drop: Sequence[str],
+    together: Together,
+) -> tuple[Kind, str, TableSchema]:
+    survey = Survey.take(shares, together, leave_out={task, FILE_TASK, *drop})
+    chosen, reason = (kind, "as asked") if kind is not None else choose_kind(survey, targets)
+    target_columns: tuple[TargetColumn, ...]
+    if chosen == "classification":
+        target_columns, whole = (TargetColumn(targets[0]),), has_whole_labels(survey, targets)
+    else:
+        target_columns, whole = tuple(regression_target(survey, name) for name in targets), False
+    numeric, categorical = choose_features(survey, [name for name in survey.facts if name not in targets])
+    return chosen, reason, TableSchema(task, chosen, target_columns, whole, numeric, categorical)

@@ -14,10 +14,19 @@ import numpy.typing as npt
 import pandas as pd
 
 from elmesh.errors import ElmeshError
-from elmesh.tables.columns import Floats, Nature, labels, nature, numbers
-from elmesh.tables.files import FILE_TASK
+from elmesh.tables.cells import Nature
+from elmesh.tables.columns import Floats, labels, nature, numbers
+from elmesh.tables.headers import FILE_TASK
 
-__all__ = ["complete", "find_column", "finite_numbers", "task_labels", "where"]
+__all__ = [
+    "complete",
+    "find_column",
+    "finite_numbers",
+    "infinite_error",
+    "missing_error",
+    "task_labels",
+    "where",
+]
 
 _Values = TypeVar("_Values", bound=npt.NDArray[Any])
 
@@ -93,11 +102,16 @@ def finite_numbers(frame: pd.DataFrame, name: str) -> Floats:
         )
     infinite = np.isinf(values)
     if infinite.any():
-        raise ElmeshError(
-            f'Column "{name}" has an infinite value at {where(frame, int(np.argmax(infinite)))}; correct it, '
-            "or leave the cell empty if the value is missing."
-        )
+        raise infinite_error(name, where(frame, int(np.argmax(infinite))))
     return values
+
+
+def infinite_error(name: str, place: str) -> ElmeshError:
+    """Make the error to raise about an infinite value in a column, at the place told."""
+    return ElmeshError(
+        f'Column "{name}" has an infinite value at {place}; correct it, '
+        "or leave the cell empty if the value is missing."
+    )
 
 
 def complete(frame: pd.DataFrame, name: str, values: _Values, role: str) -> _Values:
@@ -114,14 +128,14 @@ def complete(frame: pd.DataFrame, name: str, values: _Values, role: str) -> _Val
     """
     missing = np.asarray(pd.isna(values))
     if missing.any():
-        count = int(missing.sum())
-        rows = "1 row has" if count == 1 else f"{count} rows have"
-        first = "at" if count == 1 else "the first at"
-        raise ElmeshError(
-            f'{rows} no {role} in column "{name}", {first} {where(frame, int(np.argmax(missing)))}; fill it '
-            "in or remove those rows."
-        )
+        raise missing_error(int(missing.sum()), role, name, where(frame, int(np.argmax(missing))))
     return values
+
+
+def missing_error(count: int, role: str, name: str, place: str) -> ElmeshError:
+    """Make the error to raise about rows without a value that they need, the first at the place told."""
+    rows, first = ("1 row has", "at") if count == 1 else (f"{count} rows have", "the first at")
+    return ElmeshError(f'{rows} no {role} in column "{name}", {first} {place}; fill it in or remove those rows.')
 
 
 def task_labels(frame: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
