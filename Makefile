@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n auto -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench ahead readme paper clean
+.PHONY: help demo test test-all lint format bench ahead scaling readme paper clean
 
 help:
 	@echo "make demo      fit the four methods on bundled digits; writes elmesh-demo/report.html"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-all  the same with the slow, exhaustive cases"
 	@echo "make bench     the benchmarks; one JSON object each, in benchmarks/results/"
 	@echo "make ahead     compare with the optimum and the rivals on USPS, MNIST and School (20 minutes); docs/ahead.md"
+	@echo "make scaling   rounds a second under MPI, and what a cluster would do; docs/scaling.md"
 	@echo "make readme    demo and bench, and their figures into the README"
 	@echo "make paper     reproduce the paper's evaluation, 100 runs (half an hour), and write docs/paper.md"
 	@echo "make format    let ruff put the code in order"
@@ -22,7 +23,7 @@ help:
 $(VENV)/stamp: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "elmesh needs Python 3.11 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,paper]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,paper,mpi]'
 	@touch $@
 
 demo: $(VENV)/stamp
@@ -47,6 +48,10 @@ ahead: $(VENV)/stamp
 	$(BIN)/python -m benchmarks optimum bytes ways
 	$(BIN)/python tools/ahead.py
 	$(BIN)/python tools/readme.py
+
+scaling: $(VENV)/stamp
+	$(BIN)/python -m benchmarks mpi
+	$(BIN)/python tools/scaling.py
 
 readme: demo bench
 	$(BIN)/python tools/readme.py

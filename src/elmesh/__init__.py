@@ -21,6 +21,7 @@ from elmesh.solvers import (
     TraceNorm,
 )
 from elmesh.stacking import stack_tasks
+from elmesh.version import __version__
 
 __all__ = [
     "DGSP",
@@ -41,5 +42,3 @@ __all__ = [
     "load",
     "stack_tasks",
 ]
-
-__version__ = "0.2.0"

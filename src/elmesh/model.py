@@ -8,12 +8,14 @@ files.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import safetensors.numpy
 from numpy.typing import ArrayLike, NDArray
 
 from elmesh.errors import ElmeshError
@@ -167,6 +169,18 @@ class MultiTaskModel:
             # The checksums were right, so this was written by another program, or to deceive.
             raise ElmeshError(f"{os.fspath(path)} does not describe a model as elmesh saves it.") from error
         return model, estimator, extra
+
+    def to_bytes(self) -> bytes:
+        """Write the model as one piece, to be sent to another process."""
+        content, tensors = _take_apart(self)
+        text = json.dumps(content).encode()
+        return len(text).to_bytes(8, "little") + text + safetensors.numpy.save(tensors)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> MultiTaskModel:
+        """Read what `to_bytes` wrote."""
+        end = 8 + int.from_bytes(data[:8], "little")
+        return _put_together(json.loads(data[8:end]), safetensors.numpy.load(data[end:]))
 
     def _known(self, label: Any) -> Label:
         """Find the plain label that a model knows a task by."""

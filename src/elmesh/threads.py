@@ -14,12 +14,12 @@ _SMALL = 20_000_000
 
 
 @contextmanager
-def calm_blas(*shape: int) -> Iterator[None]:
-    """Keep BLAS to one thread inside, if products of this shape are small."""
+def calm_blas(*shape: int, always: bool = False) -> Iterator[None]:
+    """Keep BLAS to one thread inside, if products of this shape are small, or always."""
     size = 1
     for length in shape:
         size *= length
-    if size >= _SMALL:
+    if size >= _SMALL and not always:
         yield
         return
     with threadpool_limits(1, user_api="blas"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -17,23 +18,26 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from elmesh.errors import ElmeshError
 from elmesh.features import HiddenLayer
-from elmesh.graph import make_topology
 from elmesh.head import Head
 from elmesh.labels import row
 from elmesh.model import MultiTaskModel
 from elmesh.parameters import describe
-from elmesh.runtime import Result, Stop, run_stacked
+from elmesh.runtime import Result, Stop, Venue, assemble, check_alike, processes_of
 from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.admm import ProximalADMM
 from elmesh.statistics import Reduced, Task
 from elmesh.tasks import Groups, match_tasks
 from elmesh.threads import calm_blas
+from elmesh.together import Together, all_or_none
+from elmesh.version import __version__
 
 __all__ = ["FloatArray", "Label", "MultiTaskELM"]
 
 FloatArray = NDArray[np.float64]
 Label = str | int
 
+# What a fit leaves behind that is the same in every process.
+_OF_ALL = ("history_", "n_iter_", "n_exchanges_", "stop_", "graph_", "certificate_", "traffic_", "penalties_")
 # Above this, squares and the products of squares are no longer finite.
 _LARGEST = 1e75
 
@@ -65,28 +69,47 @@ class MultiTaskELM(BaseEstimator):
         self.fit_intercept = fit_intercept
         self.random_state = random_state
 
-    def _fit(self, X: FloatArray, groups: Groups, targets: Mapping[Label, FloatArray]) -> dict[Label, Head]:
-        """Learn from checked rows, set what every fit leaves behind, and return a head a task without classes."""
+    def _processes(self) -> Together:
+        """Return the processes that the fit takes place in."""
+        return processes_of(make_solver(self.solver))
+
+    def _assemble(self, together: Together, groups: Groups) -> Venue:
+        """Agree with the other processes, if there are any, on what is fitted, and on who has which tasks."""
         solver = make_solver(self.solver)
         if not isinstance(self.fit_intercept, (bool, np.bool_)):
             raise ElmeshError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
-        self.seed_ = self._seed()
-        layer = HiddenLayer(X.shape[1], self.n_hidden, self.activation, self.weight_scale, self.seed_)
-        labels = list(groups)
-        largest = max(float(np.abs(X).max()), *(float(np.abs(T).max()) for T in targets.values()))
-        if largest > _LARGEST:
-            raise ElmeshError(
-                f"The data hold numbers as large as {largest:.3g}, whose squares overflow; bring inputs and targets to "
-                "a scale of one or so."
-            )
-        longest = max(map(len, groups.values()))
-        with calm_blas(longest, layer.width, min(longest, layer.width)):
-            reduced = [Reduced.from_rows(layer(X[groups[t]]), targets[t], centre=self.fit_intercept) for t in labels]
-            stacked = Task.stack([Task.from_reduced(task) for task in reduced])
+        with all_or_none(together):
+            seed = self._seed()
+        names: list[str] | None = getattr(self, "feature_names_in_", np.array(None)).tolist()
+        width: int = getattr(self, "n_features_in_", 0)
+        self._fields: dict[str, Any] = {
+            "version": __version__,
+            "kind": self._kind,
+            **_flat(describe(self)),
+            "columns": width if names is None else names,
+        }
+        check_alike(together, self._fields)
+        # Without a whole number each process would draw a seed of its own.
+        self.seed_ = int(together.gather(seed)[0])
+        venue = assemble(together, solver, list(groups), self.seed_)
+        self._fields |= {"seed": self.seed_, "tasks": venue.labels}
+        return venue
 
-        topology = make_topology(solver.graph, labels, self.seed_) if solver.distributed else None
-        result = run_stacked(solver, stacked, topology, self.seed_)
-        if result.stop in (Stop.MAX_ITER, Stop.DIVERGED, Stop.BUDGET):
+    def _fit(
+        self, X: FloatArray, groups: Groups, targets: Mapping[Label, FloatArray], venue: Venue
+    ) -> dict[Label, Head]:
+        """Learn from checked rows, set what every fit leaves behind, and return a head a task without classes."""
+        solver = make_solver(self.solver)
+        layer = HiddenLayer(X.shape[1], self.n_hidden, self.activation, self.weight_scale, self.seed_)
+        labels, topology = venue.mine, venue.topology
+        with all_or_none(venue.together):
+            _check_size(X, targets)
+        longest = max(len(groups[t]) for t in labels)
+        with calm_blas(longest, layer.width, min(longest, layer.width), always=venue.together.size > 1):
+            reduced = [Reduced.from_rows(layer(X[groups[t]]), targets[t], centre=self.fit_intercept) for t in labels]
+            tasks = [Task.from_reduced(task) for task in reduced]
+        result = venue.run(solver, tasks, self.seed_, self._fields)
+        if result.stop in (Stop.MAX_ITER, Stop.DIVERGED, Stop.BUDGET) and venue.together.rank == 0:
             warnings.warn(f"After {result.n_iter} rounds: {result.stop.value}", ConvergenceWarning, stacklevel=3)
 
         self._layer = layer
@@ -96,13 +119,14 @@ class MultiTaskELM(BaseEstimator):
         self.n_iter_ = result.n_iter
         self.n_exchanges_ = result.n_exchanges
         self.stop_ = result.stop
-        self.graph_ = topology.to_networkx(labels) if topology is not None else None
+        self.graph_ = topology.to_networkx(venue.labels) if topology is not None else None
         self.certificate_ = result.state.certificate
-        self.traffic_ = result.ledger.table(labels) if topology is not None else None
+        self.traffic_ = result.ledger.table(venue.labels) if topology is not None else None
         self.penalties_ = None if result.state.mu1 is None else (result.state.mu1, result.state.mu2)
         self.conditions_ = None
         if topology is not None and isinstance(solver, ProximalADMM) and solver.own_basis:
-            self.conditions_ = solver.margins(stacked, result.state, topology.degree.astype(np.float64))
+            stack = Task.stack(tasks)
+            self.conditions_ = solver.margins(stack, result.state, venue.degree, topology.n_agents)
         U = result.state.U
         self.U_ = U[0] if U is not None and U.ndim == 3 and len(U) == 1 else U
         self.A_ = {t: result.state.A[k, :, : targets[t].shape[1]].copy() for k, t in enumerate(labels)}
@@ -183,6 +207,32 @@ class MultiTaskELM(BaseEstimator):
         alone._adopt(self.model_.for_task(task), self.n_features_in_, {})
         return alone
 
+    def gather(self) -> Self | None:
+        """Bring the models of all processes together, after a fit with ``runtime="mpi"``. All of them must call this.
+
+        Returns
+        -------
+        estimator or None
+            In the first process an estimator that holds every task, in the others None. A fit in one process gives
+            itself.
+        """
+        check_is_fitted(self, "model_")
+        models = [MultiTaskModel.from_bytes(data) for data in self._processes().collect(self.model_.to_bytes())]
+        if not models:
+            return None
+        heads = {label: head for model in models for label, head in model.heads.items()}
+        # A basis that all share is one again.
+        first = heads[min(heads)].U
+        shared = first is not None and all(
+            np.array_equal(first, head.U) for head in heads.values() if head.U is not None
+        )
+        whole = {t: replace(heads[t], U=first) if shared else heads[t] for t in sorted(heads)}
+        gathered: Self = clone(self)
+        gathered._adopt(replace(self.model_, heads=whole), self.n_features_in_, self.extra_)
+        for name in _OF_ALL:
+            setattr(gathered, name, getattr(self, name))
+        return gathered
+
     def save(
         self, path: str | os.PathLike[str], *, overwrite: bool = False, extra: Mapping[str, Any] | None = None
     ) -> None:
@@ -219,4 +269,22 @@ class MultiTaskELM(BaseEstimator):
         names = tuple(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
         self.model_ = MultiTaskModel(self._kind, self._layer, heads, names, y_ndim)
         self.extra_ = {}
-        del self._layer, self._penalty
+        del self._layer, self._penalty, self._fields
+
+
+def _check_size(X: FloatArray, targets: Mapping[Label, FloatArray]) -> None:
+    largest = max(float(np.abs(X).max()), *(float(np.abs(T).max()) for T in targets.values()))
+    if largest > _LARGEST:
+        raise ElmeshError(
+            f"The data hold numbers as large as {largest:.3g}, whose squares overflow; bring inputs and targets to "
+            "a scale of one or so."
+        )
+
+
+def _flat(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Name a solver's parameters as scikit-learn does, beside the estimator's own."""
+    solver = description["solver"]
+    if not isinstance(solver, Mapping):
+        return dict(description)
+    own = {f"solver__{name}": value for name, value in solver["parameters"].items()}
+    return {**description, "solver": solver["solver"], **own}

@@ -20,6 +20,7 @@ from elmesh.head import Head
 from elmesh.labels import row
 from elmesh.model import MultiTaskModel
 from elmesh.tasks import check_task_sizes, group_rows, one_hot
+from elmesh.together import all_or_none
 
 __all__ = ["MultiTaskELMClassifier"]
 
@@ -112,18 +113,21 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         -------
         self
         """
-        X_checked, y_checked = self._read(X, y)
-        labels = column_or_1d(y_checked, warn=True)
-        groups = group_rows(tasks, len(X_checked))
-        check_task_sizes(groups)
-        infinite = np.isinf(labels) if labels.dtype.kind == "f" else np.zeros(1, dtype=bool)
-        if infinite.any():
-            raise ElmeshError(f"y is infinite {row(int(np.argmax(infinite)))}; give a class or leave the row out.")
-        targets, classes = one_hot(labels, groups)
-        check_classification_targets(labels)
-        heads = self._fit(X_checked, groups, targets)
-        self.task_classes_ = classes
-        self.classes_ = np.unique(np.concatenate(list(classes.values())))
+        together = self._processes()
+        with all_or_none(together):
+            X_checked, y_checked = self._read(X, y)
+            labels = column_or_1d(y_checked, warn=True)
+            groups = group_rows(tasks, len(X_checked))
+            check_task_sizes(groups)
+            infinite = np.isinf(labels) if labels.dtype.kind == "f" else np.zeros(1, dtype=bool)
+            if infinite.any():
+                raise ElmeshError(f"y is infinite {row(int(np.argmax(infinite)))}; give a class or leave the row out.")
+            targets, classes = one_hot(labels, groups)
+            check_classification_targets(labels)
+        venue = self._assemble(together, groups)
+        heads = self._fit(X_checked, groups, targets, venue)
+        self.task_classes_ = {t: classes[t] for t in venue.mine}
+        self.classes_ = np.unique(np.concatenate(list(self.task_classes_.values())))
         for t, head in heads.items():
             H = self._layer(X_checked[groups[t]])
             temperature = fit_temperature(H, head, targets[t], self._penalty, self.fit_intercept)

@@ -13,6 +13,7 @@ from sklearn.metrics import r2_score
 
 from elmesh.estimators.base import FloatArray, Label, MultiTaskELM
 from elmesh.tasks import check_task_sizes, group_rows, regression_targets
+from elmesh.together import Together, all_or_none, merged
 
 __all__ = ["MultiTaskELMRegressor"]
 
@@ -55,13 +56,19 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
         -------
         self
         """
-        X_checked, y_checked = self._read(X, y)
-        groups = group_rows(tasks, len(X_checked))
-        check_task_sizes(groups)
-        targets = regression_targets(y_checked, groups)
-        scale = _common_scale(targets) if self.fit_intercept else np.ones(next(iter(targets.values())).shape[1])
+        together = self._processes()
+        with all_or_none(together):
+            X_checked, y_checked = self._read(X, y)
+            groups = group_rows(tasks, len(X_checked))
+            check_task_sizes(groups)
+            targets = regression_targets(y_checked, groups)
+        venue = self._assemble(together, groups)
+        targets = {t: targets[t] for t in venue.mine}
+        scale = np.ones(targets[venue.mine[0]].shape[1])
+        if self.fit_intercept:
+            scale = _common_scale(together, targets)
         self.target_scale_ = scale
-        heads = self._fit(X_checked, groups, {t: T / scale for t, T in targets.items()})
+        heads = self._fit(X_checked, groups, {t: T / scale for t, T in targets.items()}, venue)
         self.A_ = {t: A * scale for t, A in self.A_.items()}
         heads = {t: replace(head, A=self.A_[t], t_mean=head.t_mean * scale) for t, head in heads.items()}
         self._remember(heads, y_checked.ndim)
@@ -81,10 +88,11 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
         return float(r2_score(y, self.predict(X, tasks), sample_weight=sample_weight))
 
 
-def _common_scale(targets: Mapping[Label, FloatArray]) -> FloatArray:
+def _common_scale(together: Together, targets: Mapping[Label, FloatArray]) -> FloatArray:
     """Return the root mean square of each output about its tasks' means, one for outputs that never vary."""
-    n = sum(map(len, targets.values()))
     with np.errstate(over="ignore"):
-        total = sum(np.sum((T - T.mean(axis=0)) ** 2, axis=0) for T in targets.values())
+        own = {t: (len(T), np.sum((T - T.mean(axis=0)) ** 2, axis=0).tolist()) for t, T in targets.items()}
+        everybody = merged(together, own).values()
+        n, total = sum(rows for rows, _ in everybody), sum(np.array(squares) for _, squares in everybody)
     scale = np.sqrt(np.asarray(total) / n)
     return np.where((scale > 0) & np.isfinite(scale), scale, 1.0)

@@ -1,6 +1,20 @@
-"""Ways to drive the agents. So far all of them in one process; the algorithms know nothing of it."""
+"""Ways to drive the agents: all of them in one process, or spread over many. The algorithms know nothing of it."""
 
 from elmesh.runtime.base import Progress, Result, Stop, watch
+from elmesh.runtime.checkpoints import CheckpointWarning, checkpointing
 from elmesh.runtime.stacked import run_stacked
+from elmesh.runtime.venue import Venue, assemble, check_alike, processes_of
 
-__all__ = ["Progress", "Result", "Stop", "run_stacked", "watch"]
+__all__ = [
+    "CheckpointWarning",
+    "Progress",
+    "Result",
+    "Stop",
+    "Venue",
+    "assemble",
+    "check_alike",
+    "checkpointing",
+    "processes_of",
+    "run_stacked",
+    "watch",
+]

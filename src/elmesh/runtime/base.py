@@ -2,11 +2,15 @@
 
 What differs between runtimes is the :class:`Link`: how a message gets to the neighbours and how numbers are summed
 over agents. Everything else is here, once.
+
+Where agents wait for nobody but their neighbours, a run does not wait for everybody's figures either: it goes on, and
+if the figures turn out to be those of its end, it goes back to the report that they are of.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,9 +24,9 @@ from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
 from elmesh.runtime.ledger import Ledger
-from elmesh.solvers.requests import Answer, Heard, Hub, Neighbours, Program, Report, State, Sum, Total
+from elmesh.solvers.requests import Answer, Heard, Hub, Kept, Neighbours, Program, Report, State, Sum, Total
 
-__all__ = ["Link", "Progress", "Result", "Stop", "drive", "watch"]
+__all__ = ["Figures", "Following", "Link", "Mark", "Moment", "Past", "Progress", "Result", "Stop", "drive", "watch"]
 
 FloatArray = NDArray[np.float64]
 
@@ -94,20 +98,50 @@ class Result:
     ledger: Ledger
 
 
+@dataclass(frozen=True)
+class Figures:
+    """What a run is followed by, of one round and over all agents.
+
+    Parameters
+    ----------
+    objective : float
+        Its value.
+    residual, scale : tuple of float
+        As in :class:`~elmesh.solvers.requests.Report`, added up.
+    distance, size : float
+        Root mean square distance of agents' U from their mean, and the norm of the mean.
+    bytes : int
+        Sent so far.
+    halt : bool
+        Whether a process other than this one wants to stop.
+    """
+
+    objective: float
+    residual: tuple[float, float]
+    scale: tuple[float, float]
+    distance: float
+    size: float
+    bytes: int
+    halt: bool = False
+
+
+class Following(Protocol):
+    """Figures on their way."""
+
+    def advance(self) -> Figures | None:
+        """Go a step further, waiting for what the last one has started; return the figures once they are there."""
+
+
 class Link(Protocol):
     """How agents reach each other. A runtime is one of these."""
-
-    @property
-    def bytes_sent(self) -> int:
-        """Bytes sent so far, over all agents."""
 
     @property
     def n_exchanges(self) -> int:
         """Rounds of messages so far."""
 
     @property
-    def ledger(self) -> Ledger:
-        """Bytes along every edge so far."""
+    def alone(self) -> bool:
+        """Whether there is no other process."""
 
     def exchange(self, request: Neighbours) -> FloatArray | Heard:
         """Deliver a message to the neighbours and return theirs."""
@@ -118,14 +152,47 @@ class Link(Protocol):
     def add_up(self, request: Total) -> Sum:
         """Add up over all agents, by messages between neighbours."""
 
+    def follow(self, report: Report, halt: bool) -> Following:
+        """Set out to find a round's figures; ``halt`` says that this process wants to stop."""
+
     def most_bytes(self, request: Neighbours | Hub | Total) -> int:
         """Return what a request takes at most, over all agents."""
 
-    def total(self, values: FloatArray) -> FloatArray:
-        """Sum the leading agent axis over all agents."""
+    def books(self) -> Ledger:
+        """Return the bytes along every edge so far. All processes must ask."""
 
-    def consensus(self, state: State) -> tuple[float, float]:
-        """Return the root mean square distance of agents' U from their mean, and the norm of the mean."""
+    def mark(self) -> Mark:
+        """Return where the link stands, to go back to."""
+
+    def rewind(self, mark: Mark) -> None:
+        """Go back to where :meth:`mark` was taken."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mark:
+    """Where a link stands: what each agent has said and heard, and what all have in common."""
+
+    own: dict[int, dict[str, FloatArray]] = field(default_factory=dict)
+    common: dict[str, FloatArray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """A report, and where its run stood: the link's mark (empty if it is not needed), and rounds of messages so far."""
+
+    report: Report
+    mark: Mark
+    exchanges: int
+    following: Following
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a run knows of its rounds so far: their rows, and what relative figures and divergence are told by."""
+
+    rows: tuple[Progress, ...] = ()
+    floors: tuple[float, float, float] | None = None
+    ceiling: float = 0.0
 
 
 _observer: ContextVar[Callable[[Progress], bool | None] | None] = ContextVar("observer", default=None)
@@ -161,6 +228,9 @@ def drive(
     tol: float | None,
     start_energy: float,
     max_bytes: float | None = None,
+    take_up: Callable[[tuple[Kept, ...]], Program] | None = None,
+    past: Past | None = None,
+    keep: Callable[[Moment, Past], None] | None = None,
 ) -> Result:
     """Run an algorithm to its end.
 
@@ -178,12 +248,18 @@ def drive(
         Objective at zero weights, the yardstick for divergence.
     max_bytes : float or None
         What all agents together may send; the run ends with its last round before a message that might exceed it.
+    take_up : callable or None
+        Return a program that goes on from what a report kept. Without it every round waits for its figures.
+    past : Past or None
+        The rounds before the program's first report, if it was taken up from there.
+    keep : callable or None
+        Called with every moment that was sound, and the rounds before it.
 
     Returns
     -------
     Result
     """
-    course = _Course(link, max_iter, tol, start_energy, max_bytes)
+    course = _Course(link, max_iter, tol, start_energy, max_bytes, past, keep)
     answer: FloatArray | Heard | Sum | Answer | None = None
     # An overflow on the way to divergence is reported once, by Stop.DIVERGED, not by a shower of warnings.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -195,26 +271,25 @@ def drive(
             except np.linalg.LinAlgError:
                 # Only numbers that have overflowed make these systems singular. Without a sound state it is no
                 # divergence.
-                if course.sound is None:
+                if course.sound is None or course.ahead:
                     raise
                 return course.diverged(course.sound)
             if isinstance(request, Report):
-                verdict = course.judge(request)
+                verdict = course.hear(request, wait=take_up is None)
                 if verdict is None:
                     program.close()
                     return course.diverged(request.state)
-                answer = verdict
+                answer, moment = verdict
+                if moment is not None and take_up is not None:
+                    program.close()
+                    link.rewind(moment.mark)
+                    program = take_up(moment.report.kept)
+                    next(program)  # the report that has its answer by now
             elif course.affordable(request):
-                answer = _relay(link, request)
+                answer = course.relay(request)
             else:
                 program.close()
                 return course.spent()
-
-
-def _relay(link: Link, request: Neighbours | Hub | Total) -> FloatArray | Heard | Sum:
-    if isinstance(request, Neighbours):
-        return link.exchange(request)
-    return link.consult(request) if isinstance(request, Hub) else link.add_up(request)
 
 
 class _Course:
@@ -225,20 +300,76 @@ class _Course:
     """
 
     def __init__(
-        self, link: Link, max_iter: int, tol: float | None, start_energy: float, max_bytes: float | None
+        self,
+        link: Link,
+        max_iter: int,
+        tol: float | None,
+        start_energy: float,
+        max_bytes: float | None,
+        past: Past | None,
+        keep: Callable[[Moment, Past], None] | None,
     ) -> None:
+        past = past or Past(ceiling=_DIVERGED * start_energy)
         self._link, self._max_iter, self._tol = link, max_iter, tol
         self._max_bytes = math.inf if max_bytes is None else max_bytes
-        self._ceiling = _DIVERGED * start_energy
-        self._floors: tuple[float, float, float] | None = None
-        self._rows: list[Progress] = []
+        self._ceiling, self._floors, self._rows = past.ceiling, past.floors, list(past.rows)
         self._stop = Stop.DIRECT
         self._observer = _observer.get()
+        self._keep = keep
+        self._moments: deque[Moment] = deque()
+        # Whether everybody has waited for everybody since the last report.
+        self._in_step = True
+        self._enough = False
         self.sound: State | None = None
 
-    def judge(self, report: Report) -> Answer | None:
-        """Answer a report; None if the run has diverged."""
-        progress = self._progress(report)
+    @property
+    def ahead(self) -> bool:
+        """Whether there are rounds whose figures are not known yet."""
+        return bool(self._moments)
+
+    def relay(self, request: Neighbours | Hub | Total) -> FloatArray | Heard | Sum:
+        """Answer a request."""
+        if isinstance(request, Neighbours):
+            return self._link.exchange(request)
+        self._in_step = True
+        return self._link.consult(request) if isinstance(request, Hub) else self._link.add_up(request)
+
+    def hear(self, report: Report, wait: bool) -> tuple[Answer, Moment | None] | None:
+        """Answer a report, or an earlier one whose figures have come, which is given then; None if it diverged."""
+        link, moments = self._link, self._moments
+        known = [moment.following.advance() for moment in moments]
+        following = link.follow(report, self._enough)
+        mark = Mark() if wait and self._keep is None else link.mark()
+        moments.append(Moment(report, mark, link.n_exchanges, following))
+        known.append(None)
+        # Nothing is gained by going on where everybody waits for everybody, and nothing can be where it ends.
+        wait = wait or self._in_step or report.round >= self._max_iter or self._max_bytes < math.inf
+        self._in_step = False
+        while moments:
+            figures = known.pop(0)
+            while figures is None and wait:
+                figures = moments[0].following.advance()
+            if figures is None:
+                break
+            moment = moments.popleft()
+            verdict = self._judge(moment, figures)
+            if verdict is None or verdict != Answer.GO_ON:
+                self._forget()
+                return None if verdict is None else (verdict, None if moment.report is report else moment)
+        return Answer.GO_ON, None
+
+    def _forget(self) -> None:
+        """See what is on its way to its end, for others wait for it, and do without it."""
+        for moment in self._moments:
+            while moment.following.advance() is None:
+                pass
+        self._moments.clear()
+        self._in_step = True
+
+    def _judge(self, moment: Moment, figures: Figures) -> Answer | None:
+        """Answer a report by its figures; None if the run has diverged."""
+        report = moment.report
+        progress = self._progress(moment, figures)
         if not self._rows:
             self._ceiling = max(self._ceiling, _DIVERGED * progress.objective)
         if not progress.objective <= self._ceiling or math.isnan(progress.consensus_gap):
@@ -248,8 +379,11 @@ class _Course:
         tol = self._tol
         settled = tol is not None and progress.consensus_gap <= tol and progress.dual_residual <= tol
         # Only the observer is shown the state: kept in every row, it would fill the memory.
-        enough = self._observer is not None and self._observer(replace(progress, state=report.state))
-        if enough:
+        if self._observer is not None and self._observer(replace(progress, state=report.state)):
+            self._enough = True
+        if self._keep is not None:
+            self._keep(moment, Past(tuple(self._rows[:-1]), self._floors, self._ceiling))
+        if figures.halt or (self._enough and self._link.alone):
             self._stop = Stop.INTERRUPTED
             return Answer.HALT
         if settled:
@@ -262,41 +396,39 @@ class _Course:
         """Say whether what is left of ``max_bytes`` allows for a request, whatever it turns out to take."""
         if self._max_bytes == math.inf:
             return True
-        return self._link.bytes_sent + self._link.most_bytes(request) <= self._max_bytes
+        return self._link.books().total + self._link.most_bytes(request) <= self._max_bytes
 
     def spent(self) -> Result:
         """Return the last sound state, the next request being more than ``max_bytes`` allows for."""
+        self._forget()
         if self.sound is None:
             raise ElmeshError(
                 f"max_bytes={self._max_bytes:,.0f} is not enough to agree on a start, which has taken "
-                f"{self._link.bytes_sent:,} bytes already; raise it, or lower message_bits or rank."
+                f"{self._link.books().total:,} bytes already; raise it, or lower message_bits or rank."
             )
         if self._stop is not Stop.CONVERGED:
             self._stop = Stop.BUDGET
         return self.result(self.sound)
 
-    def _progress(self, report: Report) -> Progress:
-        link = self._link
-        own = np.stack([report.objective, *report.residual, *report.scale], axis=-1)
-        objective, U_rest, A_rest, U_scale, A_scale = link.total(own).tolist()
-        distance, size = link.consensus(report.state)
+    def _progress(self, moment: Moment, figures: Figures) -> Progress:
+        (U_rest, A_rest), (U_scale, A_scale), size = figures.residual, figures.scale, figures.size
         if self._floors is None:
             self._floors = _FLOOR**2 * U_scale, _FLOOR**2 * A_scale, _FLOOR * size
         U_floor, A_floor, size_floor = self._floors
         dual = max(_ratio(U_rest, max(U_scale, U_floor)), _ratio(A_rest, max(A_scale, A_floor)))
-        gap = _ratio(distance, max(size, size_floor))
-        sent = link.n_exchanges, link.bytes_sent
-        return Progress(report.round, self._max_iter, objective, gap, math.sqrt(dual), *sent)
+        gap = _ratio(figures.distance, max(size, size_floor))
+        sent = moment.exchanges, figures.bytes
+        return Progress(moment.report.round, self._max_iter, figures.objective, gap, math.sqrt(dual), *sent)
 
     def result(self, state: State) -> Result:
         """Return what a run that came to its end produced."""
-        rows = self._rows
+        rows, ledger = self._rows, self._link.books()
         if self._stop is Stop.MAX_ITER and rows[-1].round < self._max_iter:
             self._stop = Stop.SETTLED
         if rows:
-            rows[-1] = replace(rows[-1], exchanges=self._link.n_exchanges, bytes=self._link.bytes_sent)
+            rows[-1] = replace(rows[-1], exchanges=self._link.n_exchanges, bytes=ledger.total)
         n_iter = rows[-1].round if rows else 0
-        return Result(state, _history(rows), self._stop, n_iter, self._link.n_exchanges, self._link.ledger)
+        return Result(state, _history(rows), self._stop, n_iter, self._link.n_exchanges, ledger)
 
     def diverged(self, state: State) -> Result:
         """Return the last sound state, or the given one if there was none."""

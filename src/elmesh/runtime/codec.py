@@ -141,6 +141,14 @@ class Channel:
         if self.known.shape[1] == len(matrix):
             self.known = self.known @ matrix
 
+    def kept(self) -> dict[str, FloatArray]:
+        """Return what there is to remember."""
+        return {"known": self.known, "before": self._before}
+
+    def take_up(self, known: FloatArray, before: FloatArray) -> None:
+        """Be again as it was when these were kept."""
+        self.known, self._before = known, before
+
     def _fit(self, shape: tuple[int, ...]) -> None:
         if self.known.shape != shape or not np.isfinite(self.known).all():
             self.known = np.zeros(shape)

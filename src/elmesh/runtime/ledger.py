@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -23,12 +23,11 @@ class Ledger:
     five numbers an agent and round by which a run is followed and stopped.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, counts: Counts | None = None) -> None:
         self._hearer, self._speaker = topology.ends
         self._place = {(int(s), int(h)): k for k, (h, s) in enumerate(zip(self._hearer, self._speaker, strict=True))}
-        self._messages: Counts = np.zeros(len(self._hearer), np.int64)
-        self._bytes: Counts = np.zeros(len(self._hearer), np.int64)
-        self.total = 0
+        self._messages, self._bytes = np.zeros((2, len(self._hearer)), np.int64) if counts is None else counts
+        self.total = int(self._bytes.sum())
 
     def everywhere(self, size: int, times: int = 1) -> None:
         """Book a message of this size along both directions of every edge, so many times."""
@@ -47,6 +46,37 @@ class Ledger:
         self._messages[edge] += messages
         self._bytes[edge] += size
         self.total += size
+
+    def spoken(self, agents: NDArray[np.intp], size: int) -> None:
+        """Book a message of this size from each of these agents to each of its neighbours."""
+        edges = np.isin(self._speaker, agents)
+        self._messages += edges
+        self._bytes += size * edges
+        self.total += size * int(edges.sum())
+
+    def counts(self) -> Counts:
+        """Return messages and bytes along each direction of an edge."""
+        return np.stack([self._messages, self._bytes])
+
+    def kept_of(self, agent: int) -> dict[str, NDArray[np.float64]]:
+        """Return what there is to remember of one agent's words."""
+        edges = self._speaker == agent
+        return {"messages": self._messages[edges].astype(np.float64), "bytes": self._bytes[edges].astype(np.float64)}
+
+    def take_up_of(self, agent: int, kept: Mapping[str, NDArray[np.float64]]) -> None:
+        """Be again, for one agent's words, as it was when ``kept`` was taken."""
+        edges = self._speaker == agent
+        self._messages[edges], self._bytes[edges] = kept["messages"], kept["bytes"]
+        self.total = int(self._bytes.sum())
+
+    def kept(self) -> dict[str, NDArray[np.float64]]:
+        """Return what there is to remember."""
+        return {"messages": self._messages.astype(np.float64), "bytes": self._bytes.astype(np.float64)}
+
+    def take_up(self, kept: Mapping[str, NDArray[np.float64]]) -> None:
+        """Be again as it was when ``kept`` was taken."""
+        self._messages, self._bytes = kept["messages"].astype(np.int64), kept["bytes"].astype(np.int64)
+        self.total = int(self._bytes.sum())
 
     def table(self, labels: Sequence[object]) -> pd.DataFrame:
         """Return a row for each direction of each edge: ``speaker``, ``hearer``, ``messages``, ``bytes``."""

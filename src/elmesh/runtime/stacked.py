@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
 from elmesh.graph import Topology
-from elmesh.runtime.base import Result, drive
-from elmesh.runtime.blocks import block_bounds, lockstep
+from elmesh.runtime.base import Figures, Mark, Result, drive
+from elmesh.runtime.blocks import blocks_of, lockstep
+from elmesh.runtime.checkpoints import Checkpoints, Crew, chosen
 from elmesh.runtime.ledger import Ledger
 from elmesh.runtime.sums import StackedSums
 from elmesh.solvers.base import Solver
-from elmesh.solvers.requests import Heard, Hub, Neighbours, Place, State, Sum, Total
+from elmesh.solvers.requests import Heard, Hub, Kept, Neighbours, Place, Program, Report, State, Sum, Total
 from elmesh.statistics import Task
 from elmesh.threads import calm_blas
+from elmesh.together import ALONE
 
 __all__ = ["StackedLink", "place_of", "run_stacked"]
 
@@ -41,6 +45,26 @@ class StackedLink:
     def bytes_sent(self) -> int:
         """Bytes sent so far, over all agents."""
         return self.ledger.total
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other process: there is none."""
+        return True
+
+    def books(self) -> Ledger:
+        """Return the bytes along every edge so far."""
+        return self.ledger
+
+    def mark(self) -> Mark:
+        """Return where the link stands."""
+        said = {**self.ledger.kept(), **self._sums.kept()}
+        return Mark(common={"exchanges": np.array(float(self.n_exchanges)), **said})
+
+    def rewind(self, mark: Mark) -> None:
+        """Go back to where the mark was taken."""
+        self.n_exchanges = int(mark.common["exchanges"])
+        self.ledger.take_up(mark.common)
+        self._sums.take_up(mark.common)
 
     def exchange(self, request: Neighbours) -> FloatArray | Heard:
         """Return the neighbours' sum, or each neighbour's value."""
@@ -77,19 +101,34 @@ class StackedLink:
         size, m = request.value.nbytes, self._topology.n_agents
         return 2 * size if isinstance(request, Hub) else size // m * 2 * len(self._topology.edges)
 
-    def total(self, values: FloatArray) -> FloatArray:
-        """Sum over agents."""
-        return np.asarray(values.sum(axis=0))
+    def follow(self, report: Report, halt: bool) -> Known:
+        """Return a round's figures, which are all here."""
+        own = np.stack([report.objective, *report.residual, *report.scale], axis=-1)
+        objective, U_rest, A_rest, U_scale, A_scale = own.sum(axis=0).tolist()
+        apart = _consensus(report.state)
+        return Known(Figures(objective, (U_rest, A_rest), (U_scale, A_scale), *apart, self.ledger.total, halt))
 
-    def consensus(self, state: State) -> tuple[float, float]:
-        """Return how far agents are from their mean, and its norm; the distance is zero where they share one U."""
-        U = state.U
-        if U is None or U.ndim == 2:
-            return 0.0, 1.0
-        flat = U.reshape(len(U), -1)
-        mean = np.full(len(U), 1.0 / len(U)) @ flat
-        apart = flat - mean
-        return float(np.sqrt(np.vdot(apart, apart) / len(U))), float(np.sqrt(np.vdot(mean, mean)))
+
+@dataclass(frozen=True)
+class Known:
+    """Figures that are there already."""
+
+    figures: Figures
+
+    def advance(self) -> Figures:
+        """Return them."""
+        return self.figures
+
+
+def _consensus(state: State) -> tuple[float, float]:
+    """Return how far agents are from their mean, and its norm; the distance is zero where they share one U."""
+    U = state.U
+    if U is None or U.ndim == 2:
+        return 0.0, 1.0
+    flat = U.reshape(len(U), -1)
+    mean = np.full(len(U), 1.0 / len(U)) @ flat
+    apart = flat - mean
+    return float(np.sqrt(np.vdot(apart, apart) / len(U))), float(np.sqrt(np.vdot(mean, mean)))
 
 
 def _wire_bytes(values: FloatArray) -> NDArray[np.int64]:
@@ -113,25 +152,64 @@ def place_of(topology: Topology, seed: int, number: int | NDArray[np.intp] | Non
     )
 
 
-def run_stacked(solver: Solver, task: Task, topology: Topology | None, seed: int) -> Result:
-    """Run a solver on stacked tasks in this process; without a topology, as one place that holds all of them."""
-    rank = solver.resolve_rank(task)
-    topology = topology or Topology(1, np.empty((0, 2), dtype=np.intp))
-    place = place_of(topology, seed)
-    if solver.own_basis:
-        bounds = block_bounds(task)
-        places = [replace(place, number=place.number[a:b], degree=place.degree[a:b]) for a, b in bounds]
-        programs = [solver.program(task.agents(*ab), here, rank) for ab, here in zip(bounds, places, strict=True)]
-        program = lockstep(programs, bounds)
-    else:
-        program = solver.program(task, place, rank)
+def run_stacked(
+    solver: Solver,
+    task: Task,
+    topology: Topology | None,
+    seed: int,
+    *,
+    labels: Sequence[object] | None = None,
+    fields: Mapping[str, Any] | None = None,
+) -> Result:
+    """Run a solver on stacked tasks in this process.
+
+    Parameters
+    ----------
+    solver : Solver
+        What to run.
+    task : Task
+        All tasks, stacked.
+    topology : Topology or None
+        Who talks to whom; without it, all tasks are in one place.
+    seed : int
+        The seed that agents share.
+    labels : sequence, optional
+        Names of the tasks.
+    fields : mapping, optional
+        What the run is of, by name, for its checkpoints.
+
+    Returns
+    -------
+    Result
+    """
+    rank, m = solver.resolve_rank(task), len(task.s)
+    network = topology or Topology(1, np.empty((0, 2), dtype=np.intp))
+    parts = blocks_of(task) if solver.own_basis else [np.arange(m)]
+    tasks = [task.agents(part[0], part[-1] + 1) for part in parts]
+    places = [place_of(network, seed, part if topology else None) for part in parts]
+    link = StackedLink(network, solver.message_bits)
+
+    def start(kept: Sequence[Kept | None]) -> Program:
+        own = zip(tasks, places, kept, strict=True)
+        return lockstep([solver.program(data, place, rank, k) for data, place, k in own], parts)
+
+    checkpoints, saved, wanted = None, None, chosen()
+    if wanted is not None:
+        degree = topology.degree.tolist() if topology else [0] * m
+        crew = Crew(range(m), labels or range(m), [task.agent(t) for t in range(m)], degree, parts)
+        checkpoints = Checkpoints(wanted, {**(fields or {}), "runtime": "stacked", "rank": rank}, crew, ALONE)
+        saved = checkpoints.latest()
+    if saved is not None:
+        link.rewind(saved.link)
     with calm_blas(*task.V.shape[-2:], max(rank, 1)):
         return drive(
-            program,
-            StackedLink(topology, solver.message_bits),
+            start([None] * len(parts) if saved is None else [saved.of(part) for part in parts]),
+            link,
             # A method without a limit takes a round a column of U, or none, and is done.
             max_iter=rank if solver.max_iter is None else solver.max_iter,
             tol=solver.tol,
             start_energy=float(np.sum(task.target_energy)) / 2,
             max_bytes=solver.max_bytes,
+            past=None if saved is None else saved.past,
+            keep=None if checkpoints is None else checkpoints.keep,
         )

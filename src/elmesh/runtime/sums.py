@@ -11,6 +11,7 @@ along each of its edges. All agents end with the same sum, to the bit. Coarse me
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from elmesh.runtime.codec import Channel, message_size
 from elmesh.runtime.ledger import Ledger
 from elmesh.solvers.requests import Sum, Total
 
-__all__ = ["PRECISION", "StackedSums", "by_mixing"]
+__all__ = ["PRECISION", "StackedSums", "by_mixing", "coarse_parts", "fine_bits", "split_message", "tree_bytes"]
 
 FloatArray = NDArray[np.float64]
 
@@ -64,10 +65,22 @@ class StackedSums:
             mixed = 2 * len(self._topology.edges) * len(self._topology.averaging_roots(PRECISION))
             settled = 0 if request.settle is None else request.settle.nbytes * (self._topology.n_agents - 1)
             return int(8 * mixed * (rows * columns + same) + 8 * numbers * int(self._topology.relays.sum())) + settled
-        fine = min(request.fine, columns)
-        coarse = message_size((rows, columns - fine), 16 if self._bits == "auto" else int(self._bits))
-        finest = message_size((rows, fine), int(_fine(self._bits)))
-        return int(2 * (self._topology.n_agents - 1) * (coarse + finest + 8 * numbers))
+        return tree_bytes(self._topology, request, self._bits)
+
+    def kept(self) -> dict[str, FloatArray]:
+        """Return what there is to remember: what every channel's hearers know."""
+        named = {f"{topic}/{speaker}/{kind}": channel for (topic, speaker, kind), channel in self._channels.items()}
+        return {f"channel/{name}/{part}": x for name, channel in named.items() for part, x in channel.kept().items()}
+
+    def take_up(self, kept: Mapping[str, FloatArray]) -> None:
+        """Be again as it was when ``kept`` was taken."""
+        self._channels.clear()
+        for name in kept:
+            if name.startswith("channel/") and name.endswith("/known"):
+                _, topic, speaker, kind, _ = name.split("/")
+                channel = Channel(self._bits if kind == "0" else fine_bits(self._bits))
+                channel.take_up(kept[name], kept[name.removesuffix("known") + "before"])
+                self._channels[topic, int(speaker), int(kind)] = channel
 
     def add_up(self, request: Total) -> Sum:
         """Return the sum of all agents' values."""
@@ -110,21 +123,41 @@ class StackedSums:
 
     def _tell(self, request: Total, value: FloatArray, speaker: int) -> tuple[FloatArray, int]:
         """Return a value as its hearers come to know it, and the bytes of the message; -1 speaks to everybody."""
-        coarse = value.shape[1] - request.fine
         heard, size = [], 0
-        parts = ((value[:, :coarse], self._bits), (value[:, coarse:], _fine(self._bits)))
-        for kind, (part, bits) in enumerate(parts):
-            if part.size:
-                channel = self._channels.setdefault((request.topic, speaker, kind), Channel(bits))
-                if request.undo:
-                    channel.undo()
-                if request.turn is not None:
-                    channel.turn(request.turn)
-                size += len(channel.tell(part, request.ignore))
-                heard.append(channel.known)
+        for kind, columns, bits in coarse_parts(value.shape[1], request.fine, self._bits):
+            channel = self._channels.setdefault((request.topic, speaker, kind), Channel(bits))
+            if request.undo:
+                channel.undo()
+            if request.turn is not None:
+                channel.turn(request.turn)
+            size += len(channel.tell(value[:, columns], request.ignore))
+            heard.append(channel.known)
         return (np.hstack(heard) if heard else value), size
 
 
-def _fine(bits: int | str) -> int | str:
+def tree_bytes(topology: Topology, request: Total, bits: int | str) -> int:
+    """Return what a sum along the tree takes at most, over all agents."""
+    rows, columns = request.value.shape[-2:]
+    fine = min(request.fine, columns)
+    coarse = message_size((rows, columns - fine), 16 if bits == "auto" else int(bits))
+    finest = message_size((rows, fine), int(fine_bits(bits)))
+    return int(2 * (topology.n_agents - 1) * (coarse + finest + 8 * request.numbers.shape[-1]))
+
+
+def coarse_parts(columns: int, fine: int, bits: int | str) -> Iterator[tuple[int, slice, int | str]]:
+    """Yield what a coarse message is made of: which part it is, its columns, and their bits."""
+    parts = (0, slice(0, columns - fine), bits), (1, slice(columns - fine, columns), fine_bits(bits))
+    return (part for part in parts if part[1].stop > part[1].start)
+
+
+def split_message(message: bytes, rows: int, widths: Sequence[int]) -> Iterator[bytes]:
+    """Yield the parts of a message, of so many columns each."""
+    for width in widths:
+        size = message_size((rows, width), message[0]) if message else 0
+        yield message[:size]
+        message = message[size:]
+
+
+def fine_bits(bits: int | str) -> int | str:
     """Return the bits of what is to be told finely: sixteen at least."""
     return max(bits, _FINE) if isinstance(bits, int) else _FINE
