@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 import elmesh
 from elmesh.cli import app, main
 from elmesh.cli.console import Output, stop_on_interrupt
-from elmesh.cli.fit import weight_scale
+from elmesh.cli.wish import weight_scale
 from elmesh.features import HiddenLayer
 from elmesh.solvers import SOLVERS
 from elmesh.tables import TableSchema, read_table

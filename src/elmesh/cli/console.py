@@ -42,6 +42,7 @@ __all__ = [
     "complain",
     "fail",
     "guard",
+    "plain",
     "stop_on_interrupt",
 ]
 
@@ -101,7 +102,7 @@ class Output:
     def result(self, data: dict[str, Any]) -> None:
         """Print the JSON object if it was asked for, with the notes."""
         if self.json:
-            sys.stdout.write(json.dumps(_plain({**data, "notes": self.notes}), allow_nan=False) + "\n")
+            sys.stdout.write(json.dumps(plain({**data, "notes": self.notes}), allow_nan=False) + "\n")
 
     @contextmanager
     def warnings_as_notes(self) -> Iterator[None]:
@@ -251,14 +252,14 @@ def _one_line(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", text)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Give what JSON can hold: no NumPy types, and null for what is not a finite number."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value

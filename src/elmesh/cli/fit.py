@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from elmesh import MultiTaskELMClassifier, MultiTaskELMRegressor
-from elmesh.certificate import Certificate
+from elmesh.cli.among_ranks import check_out, fit_among_ranks
 from elmesh.cli.console import (
     INTERRUPTED,
     ForceOption,
@@ -20,60 +18,16 @@ from elmesh.cli.console import (
     check_writable,
     stop_on_interrupt,
 )
+from elmesh.cli.launch import launch
+from elmesh.cli.summary import summarise, tell_summary
+from elmesh.cli.wish import Wish
 from elmesh.errors import ElmeshError
-from elmesh.labels import count
 from elmesh.runtime import watch
-from elmesh.solvers import SOLVERS, Solver, make_solver
-from elmesh.tables import FILE_TASK, Kind, TableSchema, fit_schema, infer_kind, read_data
+from elmesh.runtime.placement import check_ranks
+from elmesh.solvers import SOLVERS
+from elmesh.tables import find_tasks, fit_schema, infer_kind, read_data
 
-__all__ = ["build_solver", "fit", "weight_scale"]
-
-
-def weight_scale(n_columns: int) -> float:
-    """Give the size of hidden weights that keeps the sigmoid where it bends.
-
-    Weights uniform in [-1, 1) have variance 1/3, so a hidden unit adds up n standardised columns to a variance of
-    n/3. Beyond about 1 the sigmoid flattens out and the units all say 0 or 1; this factor brings it back to 1.
-
-    Parameters
-    ----------
-    n_columns
-        Number of columns of the encoded table.
-
-    Examples
-    --------
-    >>> weight_scale(2), weight_scale(12)
-    (1.0, 0.5)
-    """
-    return 1.0 / math.sqrt(max(1.0, n_columns / 3.0))
-
-
-def build_solver(name: str, mu: float | None, **options: object) -> Solver:
-    """Make a solver from what was asked for on the command line.
-
-    Parameters
-    ----------
-    name
-        Its short name.
-    mu
-        Its penalty or penalties, if asked for.
-    **options
-        Other parameters by name, None where not asked for.
-
-    Examples
-    --------
-    >>> build_solver("mtl-elm", 0.5, rank=3, graph=None)
-    MTLELM(mu1=0.5, mu2=0.5, rank=3)
-    """
-    solver = make_solver(name)
-    known = solver.get_params()
-    if mu is not None:
-        options |= {key: mu for key in ("mu", "mu1", "mu2") if key in known}
-    asked = {key: value for key, value in options.items() if value is not None}
-    for key in asked:
-        if key not in known:
-            raise ElmeshError(f"--{key.replace('_', '-')} has no meaning for {name}; leave it out.")
-    return make_solver(solver.set_params(**asked))
+__all__ = ["fit"]
 
 
 def fit(
@@ -124,9 +78,28 @@ def fit(
     max_iter: Annotated[int | None, typer.Option(help="Most rounds.", show_default="by the solver")] = None,
     tol: Annotated[float | None, typer.Option(help="Residual to stop at.", show_default="by the solver")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the hidden weights.")] = 0,
+    runtime: Annotated[
+        str, typer.Option(metavar="stacked|mpi", help="Where tasks run: all in this process, or spread over MPI ranks.")
+    ] = "stacked",
+    ranks: Annotated[
+        int | None,
+        typer.Option(help="With --runtime mpi: start so many ranks.", show_default="those of mpiexec, or one"),
+    ] = None,
+    gather: Annotated[
+        bool, typer.Option("--gather", help="With --runtime mpi: save one model of all tasks, not one for each.")
+    ] = False,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Folder to keep a checkpoint in; the same command goes on from it.", show_default="none"),
+    ] = None,
+    every: Annotated[int, typer.Option(help="Rounds from one checkpoint to the next.", min=1)] = 10,
+    restarts: Annotated[
+        int, typer.Option(help="With --ranks: start again so often after the loss of a rank.", min=0)
+    ] = 0,
     force: ForceOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    events: Annotated[bool, typer.Option("--events", hidden=True)] = False,
 ) -> None:
     """Learn the tasks of a table together and save the model.
 
@@ -138,42 +111,97 @@ def fit(
     that are at most 5 % of the rows, and as a quantity otherwise.
 
     Ctrl-C stops after the current round and saves the model so far; a second one aborts.
+
+    With --runtime mpi each rank reads only its own tasks, from a folder with a file for each, a folder of partitions
+    such as site=north, or Parquet; and each task's model is saved in a folder of its own.
     """
-    output = Output(as_json, quiet)
-    check_writable(out, force)
-    _check_replaceable(out)
-    if task is None and data.is_file():
-        raise ElmeshError(
-            f"{data} is one file, so --task must name the column that holds the task; or give a folder with one "
-            "file for each task."
-        )
+    wish = Wish(
+        data=data,
+        target=target,
+        out=out,
+        task=task,
+        kind=kind,
+        drop=drop or [],
+        solver=solver,
+        mu=mu,
+        parameters={
+            "rank": rank,
+            "graph": graph,
+            "message_bits": _bits(message_bits),
+            "max_bytes": max_bytes,
+            "max_iter": max_iter,
+            "tol": tol,
+        },
+        hidden=hidden,
+        seed=seed,
+        force=force,
+        runtime=runtime,
+        gather=gather,
+        checkpoint=checkpoint,
+        every=every,
+    )
+    if runtime != "mpi":
+        _check_one_process(runtime, ranks, gather, restarts)
+        _fit_here(wish, Output(as_json, quiet))
+    elif ranks is not None:
+        _start_ranks(wish, Output(as_json, quiet), ranks, restarts)
+    elif restarts:
+        raise ElmeshError("--restarts is for ranks that this command starts; give --ranks as well.")
+    else:
+        fit_among_ranks(wish, events=events, as_json=as_json, quiet=quiet)
+
+
+def _check_one_process(runtime: str, ranks: int | None, gather: bool, restarts: int) -> None:
+    if runtime != "stacked":
+        raise ElmeshError(f'--runtime must be stacked or mpi, not "{runtime}".')
+    asked = {"ranks": ranks is not None, "gather": gather, "restarts": restarts > 0}
+    odd = next((name for name, given in asked.items() if given), None)
+    if odd is not None:
+        raise ElmeshError(f"--{odd} is for --runtime mpi; give that as well, or leave it out.")
+
+
+def _start_ranks(wish: Wish, output: Output, ranks: int, restarts: int) -> None:
+    """Become the launcher of ranks that fit, having seen to it that they can."""
+    check_out(wish)
+    wish.check_checkpoint()
+    wish.make_solver()
     with output.warnings_as_notes():
-        frame = read_data(data, file_task=task is None)
-        chosen, reason = _choose_kind(kind) or infer_kind(frame, target)
-        schema = fit_schema(frame, task or FILE_TASK, target, chosen, drop=drop or [])
+        tasks = find_tasks(wish.data, wish.task)
+    wish.check_task()
+    check_ranks(ranks, len(tasks))
+    # What is in the way now is the ranks' own: a loss may have come when some models were saved already.
+    ended = launch(replace(wish, force=True).arguments(), ranks, output, restarts=restarts)
+    if ended.summary is not None:
+        tell_summary(output, ended.summary)
+        output.result(ended.summary)
+    if ended.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _fit_here(wish: Wish, output: Output) -> None:
+    """Fit in this process."""
+    out = wish.out
+    check_writable(out, wish.force)
+    _check_replaceable(out)
+    wish.check_checkpoint()
+    wish.check_task()
+    with output.warnings_as_notes():
+        frame = read_data(wish.data, file_task=wish.task is None)
+        asked = wish.check_kind()
+        chosen, reason = (asked, "as asked") if asked is not None else infer_kind(frame, wish.target)
+        schema = fit_schema(frame, wish.column, wish.target, chosen, drop=wish.drop)
         X, tasks = schema.encode(frame)
-        estimator = MultiTaskELMClassifier if chosen == "classification" else MultiTaskELMRegressor
-        model = estimator(
-            hidden,
-            weight_scale=weight_scale(X.shape[1]),
-            solver=build_solver(
-                solver,
-                mu,
-                rank=rank,
-                graph=graph,
-                message_bits=_bits(message_bits),
-                max_bytes=max_bytes,
-                max_iter=max_iter,
-                tol=tol,
-            ),
-            random_state=seed,
-        )
+        model = wish.make_estimator(chosen, X.shape[1])
         with stop_on_interrupt(output) as request:
-            with output.progress("Fitting") as show, watch(lambda step: show(step) or request.asked):
+            with (
+                output.progress("Fitting") as show,
+                wish.keeping(output),
+                watch(lambda step: show(step) or request.asked),
+            ):
                 model.fit(X, schema.targets(frame), tasks=tasks)
-            model.save(out, overwrite=force, extra={"table": schema.to_json()})
-        summary = _summary(model, schema, solver, len(X)) | {"model": str(out), "kind_reason": reason}
-        _tell(output, summary)
+            model.save(out, overwrite=wish.force, extra={"table": schema.to_json()})
+        summary = summarise(model, schema, wish.solver, len(X)) | {"model": str(out), "kind_reason": reason}
+        tell_summary(output, summary)
         if request.asked:
             output.note(f"Stopped by Ctrl-C after round {model.n_iter_}; the model so far is in {out}.")
         output.result(summary)
@@ -190,54 +218,3 @@ def _check_replaceable(out: Path) -> None:
     """Refuse what saving would refuse, before the work and not after it."""
     if out.exists() and not (out.is_dir() and (not any(out.iterdir()) or (out / "model.json").is_file())):
         raise ElmeshError(f"{out} is not an elmesh model, so it is not replaced; choose another name.")
-
-
-def _choose_kind(kind: str | None) -> tuple[Kind, str] | None:
-    if kind is None:
-        return None
-    if kind not in ("classification", "regression"):
-        raise ElmeshError(f'--kind must be classification or regression, not "{kind}".')
-    return ("classification" if kind == "classification" else "regression"), "as asked"
-
-
-def _summary(model: Any, schema: TableSchema, solver: str, rows: int) -> dict[str, Any]:
-    history = model.history_
-    return {
-        "command": "fit",
-        "kind": schema.kind,
-        "targets": [target.name for target in schema.target_columns],
-        "classes": list(model.classes_) if schema.kind == "classification" else None,
-        "tasks": list(model.tasks_),
-        "rows": rows,
-        "columns": schema.columns,
-        "solver": solver,
-        "rank": int(model.U_.shape[-1]) if "rank" in model.solver.get_params() else None,
-        "penalties": None if model.penalties_ is None else list(model.penalties_),
-        "certificate": None if model.certificate_ is None else asdict(model.certificate_),
-        "rounds": int(model.n_iter_),
-        "exchanges": int(model.n_exchanges_),
-        "pooled": model.solver.pooled,
-        "bytes": int(history["bytes"].iloc[-1]) if len(history) else 0,
-        "objective": float(history["objective"].iloc[-1]) if len(history) else None,
-        "stop": model.stop_.name,
-        "advice": model.stop_.value,
-    }
-
-
-def _tell(output: Output, summary: dict[str, Any]) -> None:
-    classes = f" of {len(summary['classes'])} classes" if summary["classes"] is not None else ""
-    output.say(f"{summary['kind'].capitalize()}{classes}: {summary['kind_reason']}.")
-    tasks, columns = len(summary["tasks"]), len(summary["columns"])
-    output.say(f"{count(summary['rows'], 'row')} of {count(tasks, 'task')}, {count(columns, 'column')} once encoded.")
-    if tasks == 1:
-        output.say("With one task there is nobody to learn with; --task names the column that tells sites apart.")
-    penalty = "" if summary["penalties"] is None else f", penalty {math.sqrt(math.prod(summary['penalties'])):.3g}"
-    nothing = "all data in one place" if summary["pooled"] else "nothing sent"
-    sent = f"{summary['bytes'] / 1e6:.3g} MB sent" if summary["bytes"] else nothing
-    # The other ways to end come with a warning of their own.
-    advice = f" {summary['advice']}" if summary["stop"] in ("CONVERGED", "DIRECT", "COMPLETED") else ""
-    rank = "" if summary["rank"] is None else f" of rank {summary['rank']}"
-    output.say(f"{summary['solver']}{rank}{penalty}: {count(summary['rounds'], 'round')}, {sent}.{advice}")
-    if summary["certificate"] is not None:
-        output.say(f"Certified {Certificate(**summary['certificate'])}.")
-    output.say(f"Saved in {summary['model']}.")
