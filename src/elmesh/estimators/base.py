@@ -105,7 +105,7 @@ class MultiTaskELM(BaseEstimator):
         with all_or_none(venue.together):
             _check_size(X, targets)
         longest = max(len(groups[t]) for t in labels)
-        with calm_blas(longest, layer.width, min(longest, layer.width), always=venue.together.size > 1):
+        with calm_blas(longest, layer.width, min(longest, layer.width), always=venue.one_thread):
             reduced = [Reduced.from_rows(layer(X[groups[t]]), targets[t], centre=self.fit_intercept) for t in labels]
             tasks = [Task.from_reduced(task) for task in reduced]
         result = venue.run(solver, tasks, self.seed_, self._fields)

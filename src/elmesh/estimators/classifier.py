@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -20,6 +21,7 @@ from elmesh.head import Head
 from elmesh.labels import row
 from elmesh.model import MultiTaskModel
 from elmesh.tasks import check_task_sizes, group_rows, one_hot
+from elmesh.threads import calm_blas
 from elmesh.together import all_or_none
 
 __all__ = ["MultiTaskELMClassifier"]
@@ -128,10 +130,11 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         heads = self._fit(X_checked, groups, targets, venue)
         self.task_classes_ = {t: classes[t] for t in venue.mine}
         self.classes_ = np.unique(np.concatenate(list(self.task_classes_.values())))
-        for t, head in heads.items():
-            H = self._layer(X_checked[groups[t]])
-            temperature = fit_temperature(H, head, targets[t], self._penalty, self.fit_intercept)
-            heads[t] = replace(head, classes=classes[t], temperature=temperature)
+        with calm_blas() if venue.one_thread else nullcontext():
+            for t, head in heads.items():
+                H = self._layer(X_checked[groups[t]])
+                temperature = fit_temperature(H, head, targets[t], self._penalty, self.fit_intercept)
+                heads[t] = replace(head, classes=classes[t], temperature=temperature)
         self._remember(heads, 1)
         return self
 

@@ -262,7 +262,7 @@ def drive(
     course = _Course(link, max_iter, tol, start_energy, max_bytes, past, keep)
     answer: FloatArray | Heard | Sum | Answer | None = None
     # An overflow on the way to divergence is reported once, by Stop.DIVERGED, not by a shower of warnings.
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         while True:
             try:
                 request = program.send(answer)
@@ -355,7 +355,10 @@ class _Course:
             verdict = self._judge(moment, figures)
             if verdict is None or verdict != Answer.GO_ON:
                 self._forget()
-                return None if verdict is None else (verdict, None if moment.report is report else moment)
+                earlier = None if moment.report is report else moment
+                if verdict is None and earlier is not None:
+                    link.rewind(earlier.mark)  # what was said since counts for nothing
+                return None if verdict is None else (verdict, earlier)
         return Answer.GO_ON, None
 
     def _forget(self) -> None:

@@ -206,6 +206,8 @@ class Checkpoints:
             except OSError as error:
                 complaints = [f"rank 0: {(error.strerror or str(error)).lower()}"]
         if complaints:
+            if together.rank == 0:
+                self._sweep()  # or a disk that is full would be fuller every time
             last = f"round {self._newest} is still there" if self._newest >= 0 else "there is none before it"
             warnings.warn(
                 f"The checkpoint of round {k} could not be written to {self._folder} ({complaints[0]}); {last}.",
@@ -225,7 +227,12 @@ class Checkpoints:
             os.fsync(stream.fileno())
         partial.replace(self._folder / _DOCUMENT)
         _sync_folder(self._folder)
-        current = Path(content["files"][0]["file"]).parent.name
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove all checkpoints but the one that the document names."""
+        document = _read_document(self._folder / _DOCUMENT)
+        current = None if document is None else Path(document["files"][0]["file"]).parent.name
         for old in self._folder.glob("round-????????"):
             if old.name != current:
                 shutil.rmtree(old, ignore_errors=True)

@@ -62,6 +62,11 @@ class Venue:
         return run_stacked(solver, Task.stack(tasks), self.topology, seed, labels=self.labels, fields=fields)
 
     @property
+    def one_thread(self) -> bool:
+        """Whether BLAS must keep to one thread, lest sums hang on how many cores a process has."""
+        return isinstance(self.together, World)
+
+    @property
     def degree(self) -> NDArray[np.float64]:
         """How many neighbours each of this process's agents has."""
         if self.topology is None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.kernels import fit_gradient, project, residual, solve_A, square
-from elmesh.solvers.opening import opening
+from elmesh.solvers.opening import opening, plain_A
 from elmesh.solvers.requests import Kept, Place, Sum, Total
 from elmesh.statistics import Task
 
@@ -50,10 +50,10 @@ def begin(
     """Agree on a start, on penalties and on rho, a number or "auto" (see :func:`auto_rho`)."""
     start = yield from opening(task, place, rank, mu1, mu2, init)
     mu1, mu2 = start.mu1, start.mu2
-    lead, d = task.s.shape[:-1], task.Y.shape[-1]
+    lead = task.s.shape[:-1]
     U = np.broadcast_to(start.U, (*lead, *start.U.shape)).copy()
     HU = project(task, U)
-    A = np.ones((*lead, rank, d)) if init == "ones" else solve_A(task, HU, np.zeros(1), mu2, 0.0)
+    A = plain_A(task, rank) if init == "ones" else solve_A(task, HU, np.zeros(1), mu2, 0.0)
     if init == "ones" and not isinstance(rho, str):
         return Start(U, A, float(rho), mu1, mu2)
 

@@ -12,7 +12,7 @@ from elmesh.certificate import certify
 from elmesh.kernels import fit_gradient, project, residual, solve_A, square
 from elmesh.objective import agent_objective
 from elmesh.solvers.base import SharedBasisSolver, check_choice
-from elmesh.solvers.opening import opening
+from elmesh.solvers.opening import opening, plain_A
 from elmesh.solvers.requests import Answer, Kept, Place, Program, Report, State
 from elmesh.solvers.shared_basis import SharedU
 from elmesh.statistics import Task
@@ -98,7 +98,7 @@ class MTLELM(SharedBasisSolver):
             mu1, mu2 = float(kept.common["mu1"]), float(kept.common["mu2"])
         else:
             start = yield from opening(task, place, rank, self.mu1, self.mu2, self.init)
-            U, A, k = start.U, np.ones((m, rank, task.Y.shape[-1])), 0
+            U, A, k = start.U, plain_A(task, rank), 0
             mu1, mu2 = start.mu1, start.mu2
             if self.init != "ones":
                 A = solve_A(task, project(task, U), np.zeros(1), mu2, 0.0)

@@ -26,7 +26,7 @@ from elmesh.noise import noise_image, noise_variance, noise_within
 from elmesh.solvers.requests import Place, Sum, Total
 from elmesh.statistics import Task
 
-__all__ = ["Opening", "even_shares", "opening", "random_block"]
+__all__ = ["Opening", "even_shares", "opening", "plain_A", "random_block"]
 
 FloatArray = NDArray[np.float64]
 
@@ -63,6 +63,20 @@ def even_shares(task: Task, place: Place) -> FloatArray:
     """Return each task's even share of what belongs to all: what everybody says so often adds up to it."""
     lead = task.s.shape[:-1]
     return np.full(lead, 1.0 / max(place.n_agents, math.prod(lead)))
+
+
+def plain_A(task: Task, rank: int) -> FloatArray:
+    """Return the paper's start of A: ones, but for columns that pad a task with fewer outputs, or they would pull at U.
+
+    Examples
+    --------
+    >>> one, two = (Task(np.eye(3), np.ones(3), np.ones((3, d)), np.zeros(()), np.ones(())) for d in (1, 2))
+    >>> plain_A(Task.stack([one, two]), 1)
+    array([[[1., 0.]],
+           [[1., 1.]]])
+    """
+    ones = np.ones((*task.s.shape[:-1], rank, 1))
+    return ones * task.Y.any(axis=-2, keepdims=True)
 
 
 def opening(

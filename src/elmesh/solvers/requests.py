@@ -272,7 +272,8 @@ class Kept:
 
 
 def _arrays(values: _Values) -> dict[str, FloatArray]:
-    return {name: np.asarray(x, dtype=np.float64) for name, x in values.items() if x is not None}
+    given = ((name, x) for name, x in values.items() if x is not None)
+    return {name: x if isinstance(x, np.ndarray) else np.asarray(x, dtype=np.float64) for name, x in given}
 
 
 @dataclass(frozen=True, eq=False)
