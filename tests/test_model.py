@@ -734,3 +734,15 @@ def test_a_declared_size_beyond_the_file_is_refused_before_memory_is_taken(saved
     assert "not a valid safetensors file" in refusal(MultiTaskModel.load, saved)
     forge(saved, weights=(2**60).to_bytes(8, "little") + header)
     assert "not a valid safetensors file" in refusal(MultiTaskModel.load, saved)
+
+
+def test_a_folder_with_a_model_for_each_task_says_which_there_are(tmp_path):
+    for task in ("north", "south"):
+        one_task_model().save(tmp_path / "models" / task, estimator={})
+    with pytest.raises(ElmeshError, match=r"holds a model for each task \('north', 'south'\); give one of these"):
+        MultiTaskModel.load(tmp_path / "models")
+
+
+def one_task_model():
+    head = Head(None, np.ones((2, 1)), h_mean=np.zeros(2), t_mean=np.zeros(1))
+    return MultiTaskModel("regression", HiddenLayer(2, None), {"a": head})

@@ -26,6 +26,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
+from elmesh.labels import listed
 
 __all__ = ["FORMAT", "FORMAT_VERSION", "read_folder", "write_folder"]
 
@@ -108,6 +109,12 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Tensors]:
                 f"{folder} is a file; a model is a folder with {_DOCUMENT} and {_WEIGHTS}: give that."
                 if folder.exists()
                 else f"There is no model at {folder}."
+            )
+        inside = sorted(entry.parent.name for entry in folder.glob(f"*/{_DOCUMENT}"))
+        if inside and not (folder / _DOCUMENT).exists():
+            raise ElmeshError(
+                f"{folder} holds a model for each task ({listed(inside)}); give one of these folders, or fit with "
+                "--gather for one model of all."
             )
         for name in (_DOCUMENT, _WEIGHTS):
             if not (folder / name).is_file():

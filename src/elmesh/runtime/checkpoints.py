@@ -17,7 +17,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,7 +197,7 @@ class Checkpoints:
             _write(self._folder / name / file, self._arrays(moment, past), self._labels())
         except OSError as error:
             complaint = f"rank {together.rank}: {(error.strerror or str(error)).lower()}"
-        notes = together.gather({"file": f"{name}/{file}", "agents": self._crew.agents, "complaint": complaint})
+        notes = together.gather({"file": f"{name}/{file}", "agents": list(self._crew.agents), "complaint": complaint})
         complaints = [note["complaint"] for note in notes if note["complaint"] is not None]
         if not complaints and together.rank == 0:
             files = [{"file": note["file"], "agents": note["agents"]} for note in notes]
@@ -207,7 +207,9 @@ class Checkpoints:
                 complaints = [f"rank 0: {(error.strerror or str(error)).lower()}"]
         if complaints:
             if together.rank == 0:
-                self._sweep()  # or a disk that is full would be fuller every time
+                # Or a disk that is full would be fuller every time.
+                with suppress(OSError, ElmeshError):
+                    self._sweep()
             last = f"round {self._newest} is still there" if self._newest >= 0 else "there is none before it"
             warnings.warn(
                 f"The checkpoint of round {k} could not be written to {self._folder} ({complaints[0]}); {last}.",
@@ -352,7 +354,7 @@ def _open(path: Path) -> Iterator[Any]:
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             yield file
-    except (safetensors.SafetensorError, FileNotFoundError, KeyError, TypeError):
+    except (safetensors.SafetensorError, OSError, KeyError, TypeError):
         raise ElmeshError(
             f"{path} is not there, or damaged, so there is no going on from its checkpoint; empty the folder to begin "
             "anew."
@@ -376,9 +378,11 @@ def _read_document(path: Path) -> dict[str, Any] | None:
         int(document["round"]), dict(document["fields"])
         for entry in document["files"]:
             inside = Path(entry["file"])
-            if inside.is_absolute() or ".." in inside.parts or not all(isinstance(a, int) for a in entry["agents"]):
+            if inside.is_absolute() or ".." in inside.parts:
                 raise ValueError(entry)
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError):
+        agents = sorted(agent for entry in document["files"] for agent in entry["agents"])
+        known = known and agents == list(range(len(agents))) != []
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, IsADirectoryError):
         known = False
     if not known:
         raise ElmeshError(f"{path} is not a checkpoint as this elmesh writes it; choose another folder.")
