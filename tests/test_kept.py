@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from elmesh.graph import Topology, make_topology
+from elmesh.kernels import curvature
 from elmesh.runtime.stacked import StackedLink, place_of
 from elmesh.solvers import (
     DGSP,
@@ -32,6 +33,7 @@ from elmesh.solvers import (
     Solver,
     TraceNorm,
 )
+from elmesh.solvers.altgdmin import sharpness
 from elmesh.solvers.requests import Answer, Heard, Hub, Kept, Neighbours, Program, Report, Request, State, Total
 from elmesh.statistics import Task
 from peers import exact_sums
@@ -384,6 +386,18 @@ def test_large_agents_of_a_stack_compute_to_the_bit_what_each_computes_alone(nam
     solver = DISTRIBUTED[name]()
     solver.set_params(rank=6, **({"max_iter": 2} if hasattr(solver, "max_iter") and solver.max_iter else {}))
     assert_apart_as_together(solver, random_stack(5, 3, 300, 120, 4), make_topology("star", range(3)), 1)
+
+
+def test_a_number_of_an_agent_alone_is_squared_as_those_of_a_stack_are():
+    """NumPy raises a single number to a power by another function than an array, and rounds it otherwise at times."""
+    task = random_stack(1, 1500, 2, 1, 1)
+    A = np.random.default_rng(1).standard_normal((1500, 1, 1))
+    for own in (curvature, partial(sharpness, mu=0.1)):
+        together = own(task, A)
+        for t in range(1500):
+            assert_same(own(task.agent(t), A[t]), together[t, ...], f"agent {t}")
+    solver = DISTRIBUTED["admm by numbers"]().set_params(rank=1)
+    assert_apart_as_together(solver, random_stack(4, 4, 4, 2, 3), make_topology("path", range(4)), 0)
 
 
 @given(seed=seeds, m=st.integers(2, 21), shape=st.sampled_from([(1, 1), (2, 1), (1, 3), (5, 2)]))

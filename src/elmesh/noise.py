@@ -42,7 +42,7 @@ def noise_variance(task: Task) -> FloatArray:
         kept = task.s**2 / np.where(task.s > 0, task.s**2 + mu, 1.0)
         free = task.rows - kept.sum(axis=-1)
         rest = np.sum(((1.0 - kept)[..., None] * task.Y) ** 2, axis=(-2, -1)) + task.rest
-        score = task.rows * rest / np.square(np.where(free > 0, free, 1.0))
+        score = task.rows * rest / np.where(free > 0, free, 1.0) ** 2
         best = np.where((free >= _FREE * task.rows) & (score < best), score, best)
     return best
 

@@ -51,8 +51,9 @@ def fit_among_ranks(wish: Wish, *, events: bool, as_json: bool, quiet: bool) -> 
     kept: list[int] = []
     world.on_loss(lambda loss: _tell_loss(output, loss, kept))
     try:
-        with output.warnings_as_notes(), world.working():
-            _fit(wish, world, output, kept)
+        # From the first to the last: a rank that does not know the signal dies of it.
+        with _stop_on_signal() as request, output.warnings_as_notes(), world.working():
+            stopped = _fit(wish, world, output, request, kept)
     except ElmeshError as error:
         # All ranks have come to the same end; one says so.
         if world.rank == 0:
@@ -61,13 +62,18 @@ def fit_among_ranks(wish: Wish, *, events: bool, as_json: bool, quiet: bool) -> 
     except MemoryError:
         _complain(output, f"There is not enough memory on rank {world.rank}; use more ranks or fewer hidden units.")
         world.abort(BAD_INPUT)
+        raise
     except Exception:
         # This rank alone has failed, and the others would wait for it for ever.
         traceback.print_exc()
         world.abort(1)
+        raise
+    if stopped and not isinstance(output, Events):
+        raise typer.Exit(INTERRUPTED)
 
 
-def _fit(wish: Wish, world: World, output: Output, kept: list[int]) -> None:
+def _fit(wish: Wish, world: World, output: Output, request: StopRequest, kept: list[int]) -> bool:
+    """Fit, save and tell; return whether somebody asked to stop."""
     check_alike(world, {"version": __version__, **wish.fields()})
     if not isinstance(output, Events):
         output.say(_machines(world))
@@ -80,15 +86,18 @@ def _fit(wish: Wish, world: World, output: Output, kept: list[int]) -> None:
         X, tasks = np.concatenate([X for X, _ in encoded]), np.concatenate([tasks for _, tasks in encoded])
         y = np.concatenate([schema.targets(frame) for frame in frames.values()])
     model = wish.make_estimator(kind, X.shape[1])
-    with _stop_on_signal() as request, output.progress("Fitting") as show:
 
-        def have(k: int) -> None:
-            kept[:] = [k]
-            if isinstance(output, Events) and output.speaks:
-                output.tell("checkpoint", round=k)
+    def have(k: int) -> None:
+        kept[:] = [k]
+        if isinstance(output, Events) and output.speaks:
+            output.tell("checkpoint", round=k)
 
-        with wish.keeping(output, have), watch(lambda step: show(step) or request.asked):
-            model.fit(X, y, tasks=tasks)
+    with (
+        output.progress("Fitting") as show,
+        wish.keeping(output, have),
+        watch(lambda step: show(step) or request.asked),
+    ):
+        model.fit(X, y, tasks=tasks)
     _save(wish, world, model, schema)
     summary = _summary(wish, world, model, schema, labels, len(X)) | {"kind_reason": reason}
     stopped = int(world.add(np.array([int(request.asked)]))[0]) > 0
@@ -99,8 +108,7 @@ def _fit(wish: Wish, world: World, output: Output, kept: list[int]) -> None:
     if not isinstance(output, Events):
         tell_summary(output, summary)
     output.result(summary)
-    if stopped and not isinstance(output, Events):
-        raise typer.Exit(INTERRUPTED)
+    return stopped
 
 
 def _read(wish: Wish, world: World, output: Output) -> tuple[dict[str, pd.DataFrame], list[str]]:

@@ -65,7 +65,7 @@ class Silence(Output):
 
 @dataclass(frozen=True)
 class Events(Output):
-    """A rank that tells the launcher; only the first tells of progress and results."""
+    """A rank that tells the launcher: the first, for long lines of two might get mixed up; and any, of a loss."""
 
     speaks: bool = True
 
@@ -80,10 +80,11 @@ class Events(Output):
             self.tell("say", text=text)
 
     def note(self, text: str) -> None:
-        """Tell something worth a mention, once."""
+        """Tell something worth a mention, once; or remember it, as :class:`Silence` does."""
         if text not in self.notes:
             self.notes.append(text)
-            self.tell("note", text=text)
+            if self.speaks:
+                self.tell("note", text=text)
 
     def result(self, data: dict[str, Any]) -> None:
         """Tell the result."""

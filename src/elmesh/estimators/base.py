@@ -71,14 +71,18 @@ class MultiTaskELM(BaseEstimator):
 
     def _processes(self) -> Together:
         """Return the processes that the fit takes place in."""
-        return processes_of(make_solver(self.solver))
+        # Before its parameters are looked at: what is wrong with one process's solver is for all to know.
+        together = processes_of(self.solver)
+        with all_or_none(together):
+            make_solver(self.solver)
+        return together
 
     def _assemble(self, together: Together, groups: Groups) -> Venue:
         """Agree with the other processes, if there are any, on what is fitted, and on who has which tasks."""
         solver = make_solver(self.solver)
-        if not isinstance(self.fit_intercept, (bool, np.bool_)):
-            raise ElmeshError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
         with all_or_none(together):
+            if not isinstance(self.fit_intercept, (bool, np.bool_)):
+                raise ElmeshError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
             seed = self._seed()
         names: list[str] | None = getattr(self, "feature_names_in_", np.array(None)).tolist()
         width: int = getattr(self, "n_features_in_", 0)
@@ -108,7 +112,9 @@ class MultiTaskELM(BaseEstimator):
         with calm_blas(longest, layer.width, min(longest, layer.width), always=venue.one_thread):
             reduced = [Reduced.from_rows(layer(X[groups[t]]), targets[t], centre=self.fit_intercept) for t in labels]
             tasks = [Task.from_reduced(task) for task in reduced]
-        result = venue.run(solver, tasks, self.seed_, self._fields)
+        # A run may be gone on with for longer than was first asked.
+        fields = {name: value for name, value in self._fields.items() if name != "solver__max_iter"}
+        result = venue.run(solver, tasks, self.seed_, fields)
         if result.stop in (Stop.MAX_ITER, Stop.DIVERGED, Stop.BUDGET) and venue.together.rank == 0:
             warnings.warn(f"After {result.n_iter} rounds: {result.stop.value}", ConvergenceWarning, stacklevel=3)
 

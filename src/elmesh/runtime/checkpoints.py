@@ -205,6 +205,8 @@ class Checkpoints:
                 self._publish({"round": k, "fields": self._fields, "files": files})
             except OSError as error:
                 complaints = [f"rank 0: {(error.strerror or str(error)).lower()}"]
+        # Nobody counts on it before it is there.
+        complaints = together.gather(complaints)[0]
         if complaints:
             if together.rank == 0:
                 # Or a disk that is full would be fuller every time.
@@ -279,8 +281,11 @@ class Checkpoints:
             if not wanted & set(entry["agents"]) and 0 not in entry["agents"]:
                 continue
             with _open(self._folder / entry["file"]) as file:
-                labels = file.metadata()
-                for name in file.keys():  # noqa: SIM118  (it is no dict and cannot be iterated over)
+                labels, names = file.metadata(), file.keys()
+                # Arrays that are named after another agent would go unnoticed.
+                if {f"sha256 {name}" for name in names} != {x for x in labels if x.startswith("sha256 ")}:
+                    raise KeyError(entry["file"])
+                for name in names:
                     head, _, rest = name.partition("/")
                     if head.isdecimal():
                         kind, _, rest = rest.partition("/")
@@ -381,7 +386,7 @@ def _read_document(path: Path) -> dict[str, Any] | None:
             if inside.is_absolute() or ".." in inside.parts:
                 raise ValueError(entry)
         agents = sorted(agent for entry in document["files"] for agent in entry["agents"])
-        known = known and agents == list(range(len(agents))) != []
+        known = known and bool(agents) and agents == list(range(len(agents)))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, IsADirectoryError):
         known = False
     if not known:

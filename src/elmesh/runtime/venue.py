@@ -74,9 +74,9 @@ class Venue:
         return np.asarray(self.topology.degree[self.ranks == self.together.rank], dtype=np.float64)
 
 
-def processes_of(solver: Solver) -> Together:
-    """Return the processes that a solver runs in."""
-    return open_world() if solver.runtime == "mpi" else ALONE
+def processes_of(solver: str | Solver) -> Together:
+    """Return the processes that a solver runs in; one that is given by its name runs in this process."""
+    return open_world() if getattr(solver, "runtime", None) == "mpi" else ALONE
 
 
 def assemble(together: Together, solver: Solver, own: Sequence[Label], seed: int) -> Venue:

@@ -83,7 +83,7 @@ def run_mpi(
         link.rewind(saved.link)
     energies = {int(agent): float(task.target_energy) for agent, task in zip(link.agents, tasks, strict=True)}
     # One thread: with more, products would be added up in an order that hangs on how many cores a process has.
-    with threadpool_limits(1, user_api="blas"), _all_or_nothing(world):
+    with threadpool_limits(1, user_api="blas"), _all_or_nothing(world), world.working():
         return drive(
             start([None] * len(parts) if saved is None else [saved.of(part) for part in parts]),
             link,

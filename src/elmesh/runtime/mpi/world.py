@@ -48,12 +48,15 @@ class World:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Take silence for a sign of trouble inside."""
-        self.at(-1)
+        """Take silence for a sign of trouble inside; until the outermost such block ends."""
+        outer = self._heart is not None and self._heart.round == RESTING
+        if outer:
+            self.at(-1)
         try:
             yield
         finally:
-            self.at(RESTING)
+            if outer:
+                self.at(RESTING)
 
     def on_loss(self, tell: Callable[[Loss], None]) -> None:
         """Have ``tell`` called with a :class:`Loss` when another process is lost, instead of a sentence on stderr."""
