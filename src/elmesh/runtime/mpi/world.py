@@ -6,9 +6,11 @@ import atexit
 import importlib
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,13 @@ class World:
             self._heart = Heartbeat(self.rank, self.size, self.gather)
             # Before MPI ends, which mpi4py sees to when Python does: who goes in peace says so.
             atexit.register(self._heart.stop)
+            # A script that fails in one process would leave the others waiting for it.
+            self._before, sys.excepthook = sys.excepthook, self._on_error
+
+    def _on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        self._before(kind, error, trace)
+        sys.stderr.flush()
+        self.abort(1)
 
     def at(self, k: int) -> None:
         """Say which round this process is in."""
