@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 # Speed, for which random data will do; and how it compares on USPS, MNIST and School.
-SPEED, AHEAD = ("rounds", "growth", "fit"), ("optimum", "bytes", "ways")
+SPEED, AHEAD, RANKS = ("rounds", "growth", "fit"), ("optimum", "bytes", "ways"), ("mpi",)
 RESULTS = Path(__file__).parent / "results"
 
 
 def main(names: list[str]) -> int:
-    known = SPEED + AHEAD
+    known = SPEED + AHEAD + RANKS
     unknown = set(names) - set(known)
     if unknown:
         print(f"Unknown benchmark: {', '.join(sorted(unknown))}; there are {', '.join(known)}.", file=sys.stderr)
