@@ -187,7 +187,7 @@ def data_sets(draw: st.DrawFn) -> dict[str, pd.DataFrame]:
     return frames
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=60)
 @given(data_sets(), st.data())
 def test_any_spread_of_any_tasks_gives_the_schema_of_one_table_or_its_error(frames, data):
     ranks = data.draw(st.lists(st.integers(0, 3), min_size=len(frames), max_size=len(frames)))
@@ -206,7 +206,7 @@ def test_any_spread_of_any_tasks_gives_the_schema_of_one_table_or_its_error(fram
         assert told == said
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(data_sets())
 def test_what_a_column_is_called_does_not_depend_on_how_files_were_put_together(frames):
     """Labels and numbers of a column put together from unlike files are those of the files one by one."""
@@ -221,7 +221,7 @@ def reference(column: pd.Series) -> tuple[float, float, float]:
     return values.mean(), values.std(), np.median(values)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.lists(st.one_of(st.none(), st.floats(-1e9, 1e9)), min_size=1, max_size=12), min_size=1, max_size=8),
     st.data(),
@@ -254,7 +254,7 @@ def segments(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(ends[-1]), ends[:-1]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10_000), st.lists(st.integers(1, 300), min_size=2, max_size=6))
 def test_the_facts_of_a_task_do_not_depend_on_its_neighbours(seed, rows):
     rng = np.random.default_rng(seed)
@@ -281,7 +281,7 @@ def test_facts_count_what_there_is():
 doubles = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.lists(st.tuples(st.integers(0, 2), doubles), min_size=1, max_size=20), min_size=1, max_size=3))
 def test_medians_of_numbers_in_several_places_are_those_of_numpy(columns):
     pooled = [np.array([value for _, value in column]) for column in columns]

@@ -40,7 +40,7 @@ from peers import exact_sums
 from problems import random_problem
 
 seeds = st.integers(0, 10**6)
-few = settings(max_examples=5)
+few = settings(max_examples=3)
 admm = partial(DMTLELM, method="admm")
 
 DISTRIBUTED = {

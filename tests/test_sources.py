@@ -241,7 +241,7 @@ def test_where_tasks_are_mixed_only_the_task_column_is_read_to_find_them(tmp_pat
 tables = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 9)), min_size=1, max_size=30)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(tables, st.integers(1, 8), st.booleans(), st.integers(1, 3))
 def test_rows_in_any_order_and_row_groups_of_any_size_are_found(tmp_path_factory, rows, size, statistics, files):
     folder = tmp_path_factory.mktemp("data")

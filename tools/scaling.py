@@ -34,14 +34,15 @@ def rate(seconds: float) -> str:
 
 def duration(seconds: float) -> str:
     """Say how long something takes, in a unit that suits it."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9), ("ps", 1e-12)):
         if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-12:.2g} ps" if seconds > 0 else "0"
+            return f"{seconds / size:,.0f} {unit}" if seconds >= 100 * size else f"{seconds / size:.2g} {unit}"
+    return "0 s"
 
 
 def rounds_section(result: dict[str, Any]) -> list[str]:
     figures, cores = result["figures"], result["machine"]["cores_for_ranks"]
+    left = {way: [followed(row) for row in figures["rounds"] if row["way"] == way] for way in WAYS}
     rows = [
         [
             f"{row['hidden']:,}",
@@ -66,11 +67,21 @@ def rounds_section(result: dict[str, Any]) -> list[str]:
             ["L", "agents", "method", "exchange", "computation", "both allow", "whole rounds", "share", "stacked"], rows
         ),
         "",
-        "What the share leaves is mostly the figures that a run is followed by: with ADMM, the mean of all agents' U, "
-        "which goes through all ranks every round. Where cores are shared, more ranks cannot be faster than one "
-        "process; they are for machines that have more cores and for tasks that do not fit one memory.",
+        "Of what a whole round takes longer than both, the figures that a run is followed by explain "
+        + " and ".join(
+            f"{100 * min(shares):.0f} to {100 * max(shares):.0f} % with {WAYS[way]}" for way, shares in left.items()
+        )
+        + ", measured alone; the rest was not taken apart. With ADMM the figures include the mean of all agents' U, "
+        f"which goes through all ranks every round. Stacked has one core, ranks together have {cores}.",
         "",
     ]
+
+
+def followed(row: dict[str, Any]) -> float:
+    """Return how much of the time beyond exchange and computation the figures would take alone, at most all of it."""
+    took = row["seconds"]
+    beyond = took["full"] - took["exchange"] - took["computation"]
+    return min(1.0, took["figures"] / beyond) if beyond > 0 else 1.0
 
 
 def model_section(result: dict[str, Any]) -> list[str]:
@@ -78,7 +89,7 @@ def model_section(result: dict[str, Any]) -> list[str]:
     rows = [
         [
             KINDS[kind],
-            ", ".join(f"{duration(value)} a {unit(name)}" for name, value in constants.items() if value > 0),
+            ", ".join(f"{duration(value)} {unit(name)}" for name, value in constants.items() if value > 0),
             f"{100 * model['relative errors'][kind]['median']:.0f} %",
             f"{100 * model['relative errors'][kind]['worst']:.0f} %",
             str(model["relative errors"][kind]["measurements"]),
@@ -109,9 +120,8 @@ def model_section(result: dict[str, Any]) -> list[str]:
 
 
 def unit(name: str) -> str:
-    return {"processes": "process", "numbers": "number", "agent bytes": "byte of each agent", "bytes": "byte"}.get(
-        name, name.removesuffix("s")
-    )
+    irregular = {"processes": "a process", "agents": "an agent", "agent bytes": "a byte of each agent"}
+    return irregular.get(name, f"a {name.removesuffix('s')}")
 
 
 def largest_section(result: dict[str, Any]) -> list[str]:
@@ -138,7 +148,9 @@ def largest_section(result: dict[str, Any]) -> list[str]:
         "",
         f"Prediction over measurement is {min(ratios):.2f} to {max(ratios):.2f} here, and {min(whole):.2f} to "
         f"{max(whole):.2f} for the whole rounds above, of which the fit knows the parts only. "
-        "Nothing here had a network in it: what the model adds for wires is assumed, not checked.",
+        "Nothing here had a network in it: what the model adds for wires is assumed, not checked. And nearly all ranks "
+        "here shared a core, so that what a message takes includes switching from one to the other; where each has a "
+        "core of its own it should take less than predicted.",
         "",
     ]
 
