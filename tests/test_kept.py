@@ -223,6 +223,7 @@ def test_agents_taken_up_after_any_report_go_on_to_the_bit(name, seed, graph):
     assert_taken_up_anywhere(solver, *as_many(seed, solver.graph if solver.graph == "star" else graph))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POOLED)
 @given(seed=seeds)
 @few
