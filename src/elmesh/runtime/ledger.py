@@ -28,6 +28,8 @@ class Ledger:
         self._place = {(int(s), int(h)): k for k, (h, s) in enumerate(zip(self._hearer, self._speaker, strict=True))}
         self._messages, self._bytes = np.zeros((2, len(self._hearer)), np.int64) if counts is None else counts
         self.total = int(self._bytes.sum())
+        #: Edges of groups of agents that have spoken; it is always the same ones that do.
+        self._edges_of: dict[bytes, NDArray[np.intp]] = {}
 
     def everywhere(self, size: int, times: int = 1) -> None:
         """Book a message of this size along both directions of every edge, so many times."""
@@ -49,10 +51,13 @@ class Ledger:
 
     def spoken(self, agents: NDArray[np.intp], size: int) -> None:
         """Book a message of this size from each of these agents to each of its neighbours."""
-        edges = np.isin(self._speaker, agents)
-        self._messages += edges
-        self._bytes += size * edges
-        self.total += size * int(edges.sum())
+        key = agents.tobytes()
+        if key not in self._edges_of:
+            self._edges_of[key] = np.flatnonzero(np.isin(self._speaker, agents))
+        edges = self._edges_of[key]
+        self._messages[edges] += 1
+        self._bytes[edges] += size
+        self.total += size * len(edges)
 
     def counts(self) -> Counts:
         """Return messages and bytes along each direction of an edge."""

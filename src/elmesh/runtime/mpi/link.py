@@ -58,6 +58,15 @@ class MPILink:
         self._routes = _Routes(world, topology, ranks)
         self._mails: dict[tuple[int, ...], _Mail] = {}
         self._counts = np.bincount(ranks, minlength=world.size)
+        # Where every agent's numbers are among those gathered, and what every process says beside them.
+        self._sizes = self._counts * _FIGURES + _BESIDE
+        ends = np.cumsum(self._sizes)
+        order = np.argsort(ranks, kind="stable")
+        turn = np.arange(len(ranks)) - np.repeat(np.cumsum(self._counts) - self._counts, self._counts)
+        first = np.empty(len(ranks), dtype=np.intp)
+        first[order] = (ends - self._sizes)[ranks[order]] + _FIGURES * turn
+        self._numbers_at = first[:, None] + np.arange(_FIGURES)
+        self._beside_at = ends[:, None] - _BESIDE + np.arange(_BESIDE)
         self._scale: int | None = None
         self.n_exchanges = 0
 
@@ -281,9 +290,8 @@ class _Following:
     def _gather(self) -> None:
         link = self._link
         said = np.concatenate([self._own.ravel(), [float(self._sent), float(self._halt)]])
-        sizes = link._counts * _FIGURES + _BESIDE
-        everything = np.empty(int(sizes.sum()))
-        pending = link._world.comm.Iallgatherv(said, [everything, sizes])
+        everything = np.empty(link._numbers_at.size + link._beside_at.size)
+        pending = link._world.comm.Iallgatherv(said, [everything, link._sizes])
         # The buffers live as long as the message does.
         self._gathered = everything, (pending, said)
 
@@ -293,13 +301,7 @@ class _Following:
             raise TypeError("Figures were asked for that nobody has set out to find.")
         everything, (pending, _) = self._gathered
         pending.Wait()
-        ends = np.cumsum(link._counts * _FIGURES + _BESIDE)
-        beside = np.stack([everything[end - _BESIDE : end] for end in ends])
-        numbers = np.empty((link._topology.n_agents, _FIGURES))
-        for rank, end in enumerate(ends.tolist()):
-            agents = np.flatnonzero(link._ranks == rank)
-            start = end - _BESIDE - _FIGURES * len(agents)
-            numbers[agents] = everything[start : end - _BESIDE].reshape(-1, _FIGURES)
+        beside, numbers = everything[link._beside_at], everything[link._numbers_at]
         objective, U_rest, A_rest, U_scale, A_scale, apart = numbers.sum(axis=0).tolist()
         distance = math.sqrt(apart / link._topology.n_agents)
         sent, halts = beside.sum(axis=0).tolist()
