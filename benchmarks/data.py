@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from elmesh.cli.fit import weight_scale
+from elmesh.features import weight_scale
 from elmesh.datasets import load_school, make_digit_tasks
 from elmesh.features import HiddenLayer
 from elmesh.paper.protocol import draw, pictures

@@ -24,7 +24,7 @@ from scipy.special import expit
 
 from elmesh.errors import ElmeshError
 
-__all__ = ["ACTIVATIONS", "HiddenLayer", "uniform"]
+__all__ = ["ACTIVATIONS", "HiddenLayer", "uniform", "weight_scale"]
 
 Floats = NDArray[np.float64]
 
@@ -70,6 +70,25 @@ def uniform(seed: int | tuple[int, ...], count: int) -> Floats:
     stream = np.random.PCG64(np.random.SeedSequence(seed)).random_raw(count)
     # The top 53 bits k give 2 k / 2**53 - 1, exact in doubles.
     return (stream >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
+
+
+def weight_scale(n_columns: int) -> float:
+    """Give the size of hidden weights that keeps the sigmoid where it bends.
+
+    Weights uniform in [-1, 1) have variance 1/3, so a hidden unit adds up n standardised columns to a variance of
+    n/3. Beyond about 1 the sigmoid flattens out and the units all say 0 or 1; this factor brings it back to 1.
+
+    Parameters
+    ----------
+    n_columns
+        Number of columns of the encoded table.
+
+    Examples
+    --------
+    >>> weight_scale(2), weight_scale(12)
+    (1.0, 0.5)
+    """
+    return 1.0 / math.sqrt(max(1.0, n_columns / 3.0))
 
 
 @dataclass(frozen=True)

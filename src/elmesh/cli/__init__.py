@@ -11,10 +11,13 @@ from typing import Annotated
 import typer
 
 import elmesh
+from elmesh.cli.agent import agent
 from elmesh.cli.console import BAD_INPUT, complain, guard
 from elmesh.cli.demo import demo
 from elmesh.cli.evaluate import evaluate
 from elmesh.cli.fit import fit
+from elmesh.cli.network import create, csr, sign
+from elmesh.cli.network_look import check, status
 from elmesh.cli.predict import predict
 from elmesh.cli.reproduce import reproduce
 
@@ -45,10 +48,25 @@ def start(
     raise typer.Exit
 
 
-def _add(command: Callable[..., None], *examples: str) -> None:
+network_commands = typer.Typer(
+    name="network",
+    help="Make and look after a network of sites.",
+    epilog="Start with: elmesh network create --help",
+)
+app.add_typer(network_commands)
+
+
+@network_commands.callback(invoke_without_command=True)
+def about_network(context: typer.Context) -> None:
+    """Make and look after a network of sites."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def _add(command: Callable[..., None], *examples: str, to: typer.Typer = app) -> None:
     # typer keeps the line ends within a paragraph of help, and takes an empty line for one line end of an epilog.
     words = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")
-    app.command(help=words, epilog="\n\n".join(["Examples:", *examples]))(guard(command))
+    to.command(help=words, epilog="\n\n".join(["Examples:", *examples]))(guard(command))
 
 
 _add(demo, "elmesh demo", "elmesh demo --json")
@@ -70,6 +88,31 @@ _add(
     "elmesh reproduce fig3 --runs 20 --json --quiet",
 )
 _add(evaluate, "elmesh evaluate model/ test.csv", "elmesh evaluate model/ test.csv --json --quiet")
+_add(
+    create,
+    "elmesh network create net/ --agents north,south,east,west --listen 127.0.0.1:7451 --like made-up.csv --target y",
+    "elmesh network create net/ --agents a,b --listen a.example.org:7451,b.example.org:7451 --csr",
+    to=network_commands,
+)
+_add(
+    agent,
+    "elmesh agent net/north/agent.toml --data north.csv --target y --out north-model/",
+    "elmesh agent north/agent.toml --data rows.parquet --target dose --out model/ --on-loss continue --patience 3600",
+)
+_add(
+    check,
+    "elmesh network check net/north/agent.toml",
+    "elmesh network check net/north/agent.toml --wait 600 --json",
+    to=network_commands,
+)
+_add(
+    status,
+    "elmesh network status net/north/agent.toml",
+    "elmesh network status net/north/agent.toml --watch",
+    to=network_commands,
+)
+_add(csr, "elmesh network csr network.toml --agent north --out north/", to=network_commands)
+_add(sign, "elmesh network sign net/ca north.csr --network net/network.toml", to=network_commands)
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
@@ -12,6 +11,7 @@ from typing import Any
 from elmesh import MultiTaskELMClassifier, MultiTaskELMRegressor
 from elmesh.cli.console import Output, check_writable
 from elmesh.errors import ElmeshError
+from elmesh.features import weight_scale
 from elmesh.runtime import checkpointing
 from elmesh.solvers import Solver, make_solver
 from elmesh.tables import FILE_TASK, Kind
@@ -113,25 +113,6 @@ class Wish:
                 words += [f"--{name.replace('_', '-')}", repr(value) if isinstance(value, float) else str(value)]
         # A name may begin with a dash.
         return words + ["--gather"] * self.gather + ["--force"] * self.force + ["--", str(self.data)]
-
-
-def weight_scale(n_columns: int) -> float:
-    """Give the size of hidden weights that keeps the sigmoid where it bends.
-
-    Weights uniform in [-1, 1) have variance 1/3, so a hidden unit adds up n standardised columns to a variance of
-    n/3. Beyond about 1 the sigmoid flattens out and the units all say 0 or 1; this factor brings it back to 1.
-
-    Parameters
-    ----------
-    n_columns
-        Number of columns of the encoded table.
-
-    Examples
-    --------
-    >>> weight_scale(2), weight_scale(12)
-    (1.0, 0.5)
-    """
-    return 1.0 / math.sqrt(max(1.0, n_columns / 3.0))
 
 
 def build_solver(name: str, mu: float | None, **options: object) -> Solver:

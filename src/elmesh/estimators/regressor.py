@@ -65,7 +65,7 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
         venue = self._assemble(together, groups)
         targets = {t: targets[t] for t in venue.mine}
         scale = np.ones(targets[venue.mine[0]].shape[1])
-        if self.fit_intercept:
+        if self.fit_intercept and not venue.declared:
             scale = _common_scale(together, targets)
         self.target_scale_ = scale
         heads = self._fit(X_checked, groups, {t: T / scale for t, T in targets.items()}, venue)

@@ -230,7 +230,7 @@ def drive(
     max_bytes: float | None = None,
     take_up: Callable[[tuple[Kept, ...]], Program] | None = None,
     past: Past | None = None,
-    keep: Callable[[Moment, Past], None] | None = None,
+    keep: Callable[[Moment, Callable[[], Past]], None] | None = None,
 ) -> Result:
     """Run an algorithm to its end.
 
@@ -253,7 +253,7 @@ def drive(
     past : Past or None
         The rounds before the program's first report, if it was taken up from there.
     keep : callable or None
-        Called with every moment that was sound, and the rounds before it.
+        Called with every moment that was sound, and what gives the rounds before it.
 
     Returns
     -------
@@ -307,7 +307,7 @@ class _Course:
         start_energy: float,
         max_bytes: float | None,
         past: Past | None,
-        keep: Callable[[Moment, Past], None] | None,
+        keep: Callable[[Moment, Callable[[], Past]], None] | None,
     ) -> None:
         past = past or Past(ceiling=_DIVERGED * start_energy)
         self._link, self._max_iter, self._tol = link, max_iter, tol
@@ -385,7 +385,7 @@ class _Course:
         if self._observer is not None and self._observer(replace(progress, state=report.state)):
             self._enough = True
         if self._keep is not None:
-            self._keep(moment, Past(tuple(self._rows[:-1]), self._floors, self._ceiling))
+            self._keep(moment, lambda: Past(tuple(self._rows[:-1]), self._floors, self._ceiling))
         if figures.halt or (self._enough and self._link.alone):
             self._stop = Stop.INTERRUPTED
             return Answer.HALT

@@ -11,7 +11,6 @@ owner may read them.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -24,12 +23,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
-from elmesh.runtime.base import Mark, Moment, Past, Progress
+from elmesh.runtime.base import Mark, Moment, Past
+from elmesh.runtime.keeping import (
+    DamagedError,
+    arrays_of,
+    below,
+    digest_of,
+    open_arrays,
+    past_of,
+    sync_folder,
+    tensor,
+    write_arrays,
+)
 from elmesh.solvers.requests import Kept
 from elmesh.statistics import Task
 from elmesh.together import Together, all_or_none
@@ -41,8 +49,6 @@ Arrays = dict[str, FloatArray]
 
 _FORMAT, _VERSION = "elmesh-checkpoint", 1
 _DOCUMENT = "checkpoint.json"
-# What is kept of each round.
-_COLUMNS = ("round", "max_iter", "objective", "consensus_gap", "dual_residual", "exchanges", "bytes")
 
 _chosen: ContextVar[Wanted | None] = ContextVar("checkpoints", default=None)
 
@@ -165,7 +171,7 @@ class Checkpoints:
         # As JSON has it: tuples are lists.
         self._fields: dict[str, Any] = json.loads(json.dumps(dict(fields)))
         self._crew = crew
-        self._data = [_digest_of(task) for task in crew.tasks]
+        self._data = [digest_of(task) for task in crew.tasks]
         self._newest = -1
 
     def latest(self, others: Sequence[int] = ()) -> Saved | None:
@@ -185,7 +191,7 @@ class Checkpoints:
         if self._tell is not None:
             self._tell(k)
 
-    def keep(self, moment: Moment, past: Past) -> None:
+    def keep(self, moment: Moment, past: Callable[[], Past]) -> None:
         """Write a checkpoint if it is time for one."""
         k = moment.report.round
         if k % self._every or k <= self._newest:
@@ -194,7 +200,7 @@ class Checkpoints:
         together, file = self._together, f"rank-{self._together.rank:04d}-of-{self._together.size:04d}.safetensors"
         try:
             (self._folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
-            _write(self._folder / name / file, self._arrays(moment, past), self._labels())
+            write_arrays(self._folder / name / file, self._arrays(moment, past()), self._labels())
         except OSError as error:
             complaint = f"rank {together.rank}: {(error.strerror or str(error)).lower()}"
         notes = together.gather({"file": f"{name}/{file}", "agents": list(self._crew.agents), "complaint": complaint})
@@ -230,7 +236,7 @@ class Checkpoints:
             stream.flush()
             os.fsync(stream.fileno())
         partial.replace(self._folder / _DOCUMENT)
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
         self._sweep()
 
     def _sweep(self) -> None:
@@ -255,9 +261,7 @@ class Checkpoints:
         if crew.agents[0] == 0:
             arrays |= {f"common/{name}": x for name, x in moment.report.kept[0].common.items()}
             arrays |= {f"link/{name}": x for name, x in mark.common.items()}
-            arrays["past/rows"] = np.array([_row(step) for step in past.rows]).reshape(-1, len(_COLUMNS))
-            arrays["past/floors"] = np.array(past.floors or ())
-            arrays["past/ceiling"] = np.array(past.ceiling)
+            arrays |= {f"past/{name}": x for name, x in arrays_of(past).items()}
         return arrays
 
     def _labels(self) -> dict[str, str]:
@@ -280,7 +284,7 @@ class Checkpoints:
         for entry in document["files"]:
             if not wanted & set(entry["agents"]) and 0 not in entry["agents"]:
                 continue
-            with _open(self._folder / entry["file"]) as file:
+            with _opened(self._folder / entry["file"]) as file:
                 labels, names = file.metadata(), file.keys()
                 # Arrays that are named after another agent would go unnoticed.
                 if {f"sha256 {name}" for name in names} != {x for x in labels if x.startswith("sha256 ")}:
@@ -290,9 +294,9 @@ class Checkpoints:
                     if head.isdecimal():
                         kind, _, rest = rest.partition("/")
                         if int(head) in wanted:
-                            agents[int(head)][kind][rest] = _tensor(file, name, labels)
+                            agents[int(head)][kind][rest] = tensor(file, name, labels)
                     else:
-                        common[name] = _tensor(file, name, labels)
+                        common[name] = tensor(file, name, labels)
                 digests |= {a: labels[f"{a}/data"] for a in entry["agents"]}
         for agent, label, digest in zip(self._crew.agents, self._crew.labels, self._data, strict=True):
             if digests.get(agent) != digest:
@@ -300,77 +304,22 @@ class Checkpoints:
                     f"The data of task {label!r} are not those that the checkpoint in {self._folder} is of; choose "
                     "another folder, or empty that one to begin anew."
                 )
-        shared = _below("common", common)
+        shared = below("common", common)
         kept = [Kept(agents[a]["own"], shared, agents[a]["edges"]) for a in self._crew.agents]
-        mark = Mark({a: agents[a]["link"] for a in sorted(wanted)}, _below("link", common))
-        rows = tuple(_progress(row) for row in common["past/rows"].tolist())
-        floors = common["past/floors"].tolist()
-        past = Past(rows, (floors[0], floors[1], floors[2]) if floors else None, float(common["past/ceiling"]))
-        return Saved(kept, mark, past)
-
-
-def _row(step: Progress) -> list[float]:
-    return [float(getattr(step, name)) for name in _COLUMNS]
-
-
-def _progress(row: Sequence[float]) -> Progress:
-    k, max_iter, objective, gap, dual, exchanges, sent = row
-    return Progress(int(k), int(max_iter), objective, gap, dual, int(exchanges), int(sent))
-
-
-def _below(head: str, arrays: Mapping[str, FloatArray]) -> Arrays:
-    return {name.partition("/")[2]: x for name, x in arrays.items() if name.partition("/")[0] == head}
-
-
-def _digest_of(task: Task) -> str:
-    digest = hashlib.sha256()
-    for x in (task.V, task.s, task.Y, np.asarray(task.rest), np.asarray(task.rows)):
-        digest.update(str(x.shape).encode())
-        digest.update(np.ascontiguousarray(x).data)
-    return digest.hexdigest()
-
-
-def _write(path: Path, arrays: Mapping[str, FloatArray], labels: Mapping[str, str]) -> None:
-    """Write a file that is whole or not there, readable by its owner alone."""
-    # ascontiguousarray would give a number an axis.
-    plain = {name: np.asarray(x, dtype=np.float64, order="C") for name, x in arrays.items()}
-    sums = {f"sha256 {name}": hashlib.sha256(x.data).hexdigest() for name, x in plain.items()}
-    data = safetensors.numpy.save(plain, metadata={**labels, **sums})
-    partial = path.with_name(f".{path.name}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        mark = Mark({a: agents[a]["link"] for a in sorted(wanted)}, below("link", common))
+        return Saved(kept, mark, past_of(below("past", common)))
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[Any]:
+def _opened(path: Path) -> Iterator[Any]:
     try:
-        with safetensors.safe_open(path, framework="numpy") as file:
+        with open_arrays(path) as file:
             yield file
-    except (safetensors.SafetensorError, OSError, KeyError, TypeError):
+    except DamagedError:
         raise ElmeshError(
             f"{path} is not there, or damaged, so there is no going on from its checkpoint; empty the folder to begin "
             "anew."
         ) from None
-
-
-def _tensor(file: Any, name: str, labels: Mapping[str, str]) -> FloatArray:
-    x: FloatArray = file.get_tensor(name)
-    if hashlib.sha256(np.ascontiguousarray(x).data).hexdigest() != labels.get(f"sha256 {name}"):
-        raise KeyError(name)
-    return x
 
 
 def _read_document(path: Path) -> dict[str, Any] | None:

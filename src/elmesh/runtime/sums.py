@@ -21,7 +21,16 @@ from elmesh.runtime.codec import Channel, message_size
 from elmesh.runtime.ledger import Ledger
 from elmesh.solvers.requests import Sum, Total
 
-__all__ = ["PRECISION", "StackedSums", "by_mixing", "coarse_parts", "fine_bits", "split_message", "tree_bytes"]
+__all__ = [
+    "PRECISION",
+    "Channels",
+    "StackedSums",
+    "by_mixing",
+    "coarse_parts",
+    "fine_bits",
+    "split_message",
+    "tree_bytes",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -133,6 +142,77 @@ class StackedSums:
             size += len(channel.tell(value[:, columns], request.ignore))
             heard.append(channel.known)
         return (np.hstack(heard) if heard else value), size
+
+
+class Channels:
+    """The coarse channels that one process speaks and listens on; the root of the tree speaks to everybody as -1.
+
+    Parameters
+    ----------
+    bits : int or "auto"
+        Bits a number.
+    """
+
+    def __init__(self, bits: int | str) -> None:
+        self._bits = bits
+        self._channels: dict[tuple[str, int, int], Channel] = {}
+
+    def prepare(self, request: Total) -> None:
+        """Undo or turn what is known on a topic, if the request says so."""
+        for (topic, _, _), channel in self._channels.items():
+            if topic == request.topic:
+                if request.undo:
+                    channel.undo()
+                if request.turn is not None:
+                    channel.turn(request.turn)
+
+    def tell(self, request: Total, value: FloatArray, speaker: int) -> bytes:
+        """Return the message that tells a value."""
+        told = b""
+        for kind, columns, bits in coarse_parts(value.shape[1], request.fine, self._bits):
+            told += self._channel(request.topic, speaker, kind, bits).tell(value[:, columns], request.ignore)
+        return told
+
+    def hear(
+        self, request: Total, speaker: int, message: bytes, shape: Sequence[int], k: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the value that a message tells, and the k numbers beside it."""
+        body, numbers = message[: len(message) - 8 * k], np.frombuffer(message[len(message) - 8 * k :], "<f8")
+        heard = []
+        parts = list(coarse_parts(shape[1], request.fine, self._bits))
+        sizes = [len(range(shape[1])[columns]) for _, columns, _ in parts]
+        for (kind, _, bits), width, piece in zip(parts, sizes, split_message(body, shape[0], sizes), strict=True):
+            heard.append(self._channel(request.topic, speaker, kind, bits).hear(piece, (shape[0], width)))
+        return (np.hstack(heard) if heard else np.zeros((shape[0], shape[1]))), np.array(numbers, dtype=np.float64)
+
+    def known(self, topic: str, speaker: int, value: FloatArray) -> FloatArray:
+        """Return a value as those know it who were told of it last; without a channel, as it is."""
+        known = [
+            self._channels[topic, speaker, kind].known for kind in (0, 1) if (topic, speaker, kind) in self._channels
+        ]
+        return np.hstack(known) if known else value
+
+    def kept(self) -> dict[int, dict[str, FloatArray]]:
+        """Return what there is to remember, speaker by speaker."""
+        kept: dict[int, dict[str, FloatArray]] = {}
+        for (topic, speaker, kind), channel in self._channels.items():
+            arrays = {f"channel/{topic}/{kind}/{part}": x for part, x in channel.kept().items()}
+            kept[speaker] = {**kept.get(speaker, {}), **arrays}
+        return kept
+
+    def take_up(self, kept: Mapping[int, Mapping[str, FloatArray]]) -> None:
+        """Be again as it was when ``kept`` was taken."""
+        self._channels.clear()
+        for speaker, arrays in kept.items():
+            for name in arrays:
+                if name.startswith("channel/") and name.endswith("/known"):
+                    _, topic, kind, _ = name.split("/")
+                    bits = self._bits if kind == "0" else fine_bits(self._bits)
+                    channel = self._channel(topic, speaker, int(kind), bits)
+                    channel.take_up(arrays[name], arrays[name.removesuffix("known") + "before"])
+
+    def _channel(self, topic: str, speaker: int, kind: int, bits: int | str) -> Channel:
+        return self._channels.setdefault((topic, speaker, kind), Channel(bits))
 
 
 def tree_bytes(topology: Topology, request: Total, bits: int | str) -> int:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from elmesh.errors import ElmeshError
 from elmesh.graph import Topology, make_topology
 from elmesh.labels import Label
 from elmesh.runtime.base import Result
+from elmesh.runtime.host import Host, current_host
 from elmesh.runtime.mpi.run import run_mpi
 from elmesh.runtime.mpi.world import World, open_world
 from elmesh.runtime.placement import place_agents
@@ -30,29 +31,51 @@ from elmesh.together import ALONE, Together
 __all__ = ["Venue", "assemble", "check_alike", "processes_of"]
 
 
-@dataclass(frozen=True, eq=False)
-class Venue:
-    """A fit's processes and tasks.
+class Venue(Protocol):
+    """A fit's processes and tasks, seen from one of the processes."""
 
-    Parameters
-    ----------
-    together : Together
-        The processes.
-    labels : list
-        All tasks, sorted.
-    mine : list
-        Those of this process, sorted.
-    topology : Topology or None
-        Who talks to whom; None where all tasks are in one place.
-    ranks : ndarray of int of shape (m,)
-        The process of each task.
-    """
+    @property
+    def together(self) -> Together:
+        """The processes that compare notes."""
+
+    @property
+    def labels(self) -> list[Label]:
+        """All tasks, sorted."""
+
+    @property
+    def mine(self) -> list[Label]:
+        """Those of this process, sorted."""
+
+    @property
+    def topology(self) -> Topology | None:
+        """Who talks to whom; None where all tasks are in one place."""
+
+    @property
+    def degree(self) -> NDArray[np.float64]:
+        """How many neighbours each of this process's agents has."""
+
+    @property
+    def one_thread(self) -> bool:
+        """Whether BLAS must keep to one thread, lest sums hang on how many cores a process has."""
+
+    @property
+    def declared(self) -> bool:
+        """Whether targets have been scaled by what was declared of them, and not by what they are."""
+
+    def run(self, solver: Solver, tasks: Sequence[Task], seed: int, fields: Mapping[str, Any]) -> Result:
+        """Run a solver on this process's tasks, in their order, together with the other processes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Processes:
+    """A fit in one process, or in those of an MPI job; ``ranks`` says which process has each task."""
 
     together: Together
     labels: list[Label]
     mine: list[Label]
     topology: Topology | None
     ranks: NDArray[np.intp]
+    declared: bool = False
 
     def run(self, solver: Solver, tasks: Sequence[Task], seed: int, fields: Mapping[str, Any]) -> Result:
         """Run a solver on this process's tasks, in their order, together with the other processes."""
@@ -72,6 +95,41 @@ class Venue:
         if self.topology is None:
             return np.zeros(len(self.mine))
         return np.asarray(self.topology.degree[self.ranks == self.together.rank], dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class AtSite:
+    """A fit at one site of a network: the other tasks are elsewhere, and it may go on with fewer of them."""
+
+    host: Host
+    together: Together = ALONE
+    one_thread: bool = True
+    declared: bool = True
+
+    @property
+    def labels(self) -> list[Label]:
+        """The agents that take part."""
+        return list(self.host.names)
+
+    @property
+    def mine(self) -> list[Label]:
+        """The agent that is here."""
+        return [self.host.name]
+
+    @property
+    def topology(self) -> Topology:
+        """Who talks to whom."""
+        return self.host.topology
+
+    @property
+    def degree(self) -> NDArray[np.float64]:
+        """How many neighbours this site has."""
+        number = self.host.names.index(self.host.name)
+        return np.array([float(self.topology.degree[number])])
+
+    def run(self, solver: Solver, tasks: Sequence[Task], seed: int, fields: Mapping[str, Any]) -> Result:
+        """Run this site's part of a solver."""
+        return self.host.run(solver, tasks[0], seed)
 
 
 def processes_of(solver: str | Solver) -> Together:
@@ -97,6 +155,13 @@ def assemble(together: Together, solver: Solver, own: Sequence[Label], seed: int
     -------
     Venue
     """
+    host = current_host()
+    if host is not None:
+        if list(own) != [host.name]:
+            raise ElmeshError(f"A site of a network has one task, named as its agent: {host.name}.")
+        if not solver.distributed:
+            raise ElmeshError("A network of sites needs a solver whose agents talk to each other, such as dmtl-elm.")
+        return AtSite(host)
     everybody = together.gather(list(own))
     kinds = {type(label) for labels in everybody for label in labels}
     if len(kinds) > 1:
@@ -129,7 +194,7 @@ def assemble(together: Together, solver: Solver, own: Sequence[Label], seed: int
             idle = min(set(range(together.size)) - set(ranks.tolist()))
             raise ElmeshError(f"Rank {idle} has no tasks; each rank needs one of its own at least.")
     mine = [label for label, rank in zip(labels, ranks.tolist(), strict=True) if rank == together.rank]
-    return Venue(together, labels, mine, topology, ranks)
+    return Processes(together, labels, mine, topology, ranks)
 
 
 def check_alike(together: Together, fields: Mapping[str, Any]) -> None:

@@ -54,7 +54,8 @@ def begin(
     U = np.broadcast_to(start.U, (*lead, *start.U.shape)).copy()
     HU = project(task, U)
     A = plain_A(task, rank) if init == "ones" else solve_A(task, HU, np.zeros(1), mu2, 0.0)
-    if init == "ones" and not isinstance(rho, str):
+    as_it_is = init in ("ones", "seed")
+    if as_it_is and not isinstance(rho, str):
         return Start(U, A, float(rho), mu1, mu2)
 
     # Three sums over all tasks say how U and A are balanced, how curved the fit is, and how much tasks differ.
@@ -63,7 +64,7 @@ def begin(
     answer = yield Total(np.zeros((*lead, 1, 0)), sums, "rho")
     A2, fit2, gradient2 = (answer.numbers / place.n_agents).tolist()
     U2, balance = float(square(start.U)), 1.0
-    if init != "ones" and A2 > 0:
+    if not as_it_is and A2 > 0:
         # At a stationary point mu1 |U|^2 = mu2 sum |A_t|^2; starting there makes the curvature below meaningful.
         balance = (mu2 * place.n_agents * A2 / (mu1 * U2)) ** 0.25
         U = balance * U

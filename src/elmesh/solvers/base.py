@@ -137,7 +137,7 @@ class SharedBasisSolver(LowRankSolver):
             if getattr(self, name) != "auto":
                 check_number(name, getattr(self, name))
         check_flag("certify", self.certify)
-        check_choice("init", self.init, ("spectral", "random", "ones"))
+        check_choice("init", self.init, ("spectral", "random", "seed", "ones"))
         check_count("max_iter", self.max_iter)
         check_number("tol", self.tol, zero=True)
 

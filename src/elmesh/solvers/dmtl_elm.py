@@ -59,9 +59,10 @@ class DMTLELM(ProximalADMM):
         The constant in the paper's rule for gamma and in its convergence conditions.
     proximal : {"linear", "standard"}, default="linear"
         P_t = tau I - rho d_t I ("linear") or P_t = tau I ("standard"); "auto" tau is the same in both.
-    init : {"spectral", "random", "ones"}, default="spectral"
+    init : {"spectral", "random", "seed", "ones"}, default="spectral"
         Start: leading singular vectors of all tasks' own weights, found by neighbour exchange; a block from the shared
-        seed; or the paper's ones, from which U has one independent column but for rounding.
+        seed, scaled by what all tasks together make of it; the block as it is, for which nothing is sent; or the
+        paper's ones, from which U has one independent column but for rounding.
     max_iter : int, default=1000
         Most rounds of the method; a round of "varpro" takes as many rounds of messages as a sum over the graph does.
     tol : float, default=1e-2

@@ -37,7 +37,7 @@ class MTLELM(SharedBasisSolver):
     method : {"varpro", "alternating"}, default="varpro"
         "varpro": A_t solved out, quasi-Newton steps in U. "alternating": the paper's, exact updates of U and of the A_t
         in turn, which takes many times as long.
-    init : {"spectral", "random", "ones"}, default="spectral"
+    init : {"spectral", "random", "seed", "ones"}, default="spectral"
         Start; with the paper's ones, U has one independent column but for rounding.
     max_iter : int, default=1000
         Most steps or alternations.

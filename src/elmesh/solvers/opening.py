@@ -82,7 +82,10 @@ def plain_A(task: Task, rank: int) -> FloatArray:
 def opening(
     task: Task, place: Place, rank: int, mu1: float | str, mu2: float | str, init: str
 ) -> Generator[Total, Sum, Opening]:
-    """Agree on a start, "spectral", "random" or "ones", and on penalties, where they are "auto"."""
+    """Agree on a start, "spectral", "random", "seed" or "ones", and on penalties, where they are "auto".
+
+    But for "spectral" and for automatic penalties there is nothing to agree on, and nothing is said.
+    """
     L = task.V.shape[-2]
     block = random_block(L, rank, place.seed)
     basis = _Basis(task, block) if init == "spectral" else None

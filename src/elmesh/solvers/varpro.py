@@ -104,7 +104,7 @@ def varpro(
         Whether the certificate decides how many it has in the end.
     mu1, mu2 : float or "auto"
         Penalties.
-    init : {"spectral", "random", "ones"}
+    init : {"spectral", "random", "seed", "ones"}
         Start.
     max_iter : int
         Most steps.

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.graph import Topology
-from elmesh.runtime.codec import Channel
 from elmesh.runtime.ledger import Ledger
-from elmesh.runtime.sums import coarse_parts, fine_bits, split_message, tree_bytes
+from elmesh.runtime.sums import Channels, tree_bytes
 from elmesh.solvers.requests import Sum, Total
 
 __all__ = ["TreeSums"]
@@ -57,7 +56,7 @@ class TreeSums:
                 self._children[parent[agent]].append(agent)
         self._root = inwards[-1]
         self._buffers: dict[int, _Exact] = {}
-        self._channels: dict[tuple[str, int, int], Channel] = {}
+        self._channels = Channels(bits)
 
     @property
     def rounds(self) -> int:
@@ -100,23 +99,11 @@ class TreeSums:
 
     def kept(self) -> dict[int, dict[str, FloatArray]]:
         """Return what there is to remember, speaker by speaker; the root speaks to everybody as -1."""
-        kept: dict[int, dict[str, FloatArray]] = {}
-        for (topic, speaker, kind), channel in self._channels.items():
-            arrays = {f"channel/{topic}/{kind}/{part}": x for part, x in channel.kept().items()}
-            kept[speaker] = {**kept.get(speaker, {}), **arrays}
-        return kept
+        return self._channels.kept()
 
     def take_up(self, kept: Mapping[int, Mapping[str, FloatArray]]) -> None:
         """Be again as it was when ``kept`` was taken."""
-        self._channels.clear()
-        for speaker, arrays in kept.items():
-            for name in arrays:
-                if name.startswith("channel/") and name.endswith("/known"):
-                    _, topic, kind, _ = name.split("/")
-                    channel = self._channel(
-                        topic, speaker, int(kind), self._bits if kind == "0" else fine_bits(self._bits)
-                    )
-                    channel.take_up(arrays[name], arrays[name.removesuffix("known") + "before"])
+        self._channels.take_up(kept)
 
     def _book(self, size: int) -> None:
         for agent in self._mine:
@@ -127,11 +114,7 @@ class TreeSums:
 
     def _coarse(self, request: Total) -> tuple[FloatArray, FloatArray]:
         """Add up values that are told in few bits; numbers go beside them as they are."""
-        for channel in self._channels_of(request.topic):
-            if request.undo:
-                channel.undo()
-            if request.turn is not None:
-                channel.turn(request.turn)
+        self._channels.prepare(request)
         partial, sending = self._inwards(request)
         told = self._outwards(request, partial)
         for message, _ in sending:
@@ -147,16 +130,16 @@ class TreeSums:
             value, numbers = request.value[self._place[agent]].copy(), request.numbers[self._place[agent]].copy()
             for child in self._children[agent]:
                 if child not in heard:
-                    heard[child] = self._hear(request, child, self._receive(child), shape, k)
+                    heard[child] = self._channels.hear(request, child, self._receive(child), shape, k)
                 value += heard[child][0]
                 numbers += heard[child][1]
             if agent == self._root:
                 return (value, numbers), sending
             parent = self._parent[agent]
-            message = self._tell(request, value, agent)
+            message = self._channels.tell(request, value, agent)
             self._ledger.along(agent, parent, len(message) + 8 * k)
             if parent in self._place:
-                heard[agent] = self._known(request.topic, agent, value), numbers
+                heard[agent] = self._channels.known(request.topic, agent, value), numbers
             else:
                 data = message + numbers.tobytes()
                 sending.append((self._comm.Isend(data, self._ranks[parent], agent), data))
@@ -165,7 +148,7 @@ class TreeSums:
     def _outwards(self, request: Total, partial: tuple[FloatArray, FloatArray] | None) -> tuple[FloatArray, FloatArray]:
         """Tell everybody the root's sum."""
         comm, root = self._comm, self._ranks[self._root]
-        message = b"" if partial is None else self._tell(request, partial[0], -1) + partial[1].tobytes()
+        message = b"" if partial is None else self._channels.tell(request, partial[0], -1) + partial[1].tobytes()
         size = np.array([len(message)])
         comm.Bcast(size, root)
         buffer = bytearray(int(size[0])) if partial is None else bytearray(message)
@@ -174,8 +157,8 @@ class TreeSums:
             for child in self._children[agent]:
                 self._ledger.along(agent, child, int(size[0]))
         if partial is not None:
-            return self._known(request.topic, -1, partial[0]), partial[1]
-        return self._hear(request, -1, bytes(buffer), request.value.shape[1:], request.numbers.shape[-1])
+            return self._channels.known(request.topic, -1, partial[0]), partial[1]
+        return self._channels.hear(request, -1, bytes(buffer), request.value.shape[1:], request.numbers.shape[-1])
 
     def _receive(self, child: int) -> bytes:
         rank, status = self._ranks[child], self._status()
@@ -189,35 +172,6 @@ class TreeSums:
         from mpi4py import MPI  # noqa: PLC0415  (only where MPI runs)
 
         return MPI.Status()
-
-    def _channels_of(self, topic: str) -> list[Channel]:
-        return [channel for (about, _, _), channel in self._channels.items() if about == topic]
-
-    def _channel(self, topic: str, speaker: int, kind: int, bits: int | str) -> Channel:
-        return self._channels.setdefault((topic, speaker, kind), Channel(bits))
-
-    def _tell(self, request: Total, value: FloatArray, speaker: int) -> bytes:
-        told = b""
-        for kind, columns, bits in coarse_parts(value.shape[1], request.fine, self._bits):
-            told += self._channel(request.topic, speaker, kind, bits).tell(value[:, columns], request.ignore)
-        return told
-
-    def _hear(
-        self, request: Total, speaker: int, message: bytes, shape: Sequence[int], k: int
-    ) -> tuple[FloatArray, FloatArray]:
-        body, numbers = message[: len(message) - 8 * k], np.frombuffer(message[len(message) - 8 * k :], "<f8")
-        heard = []
-        parts = list(coarse_parts(shape[1], request.fine, self._bits))
-        sizes = [len(range(shape[1])[columns]) for _, columns, _ in parts]
-        for (kind, _, bits), width, piece in zip(parts, sizes, split_message(body, shape[0], sizes), strict=True):
-            heard.append(self._channel(request.topic, speaker, kind, bits).hear(piece, (shape[0], width)))
-        return (np.hstack(heard) if heard else np.zeros((shape[0], shape[1]))), np.array(numbers, dtype=np.float64)
-
-    def _known(self, topic: str, speaker: int, value: FloatArray) -> FloatArray:
-        known = [
-            self._channels[topic, speaker, kind].known for kind in (0, 1) if (topic, speaker, kind) in self._channels
-        ]
-        return np.hstack(known) if known else value
 
 
 class _Exact:

@@ -1,0 +1,218 @@
+"""``elmesh agent``: one site of a network, from its own table to its own model."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import typer
+
+from elmesh import MultiTaskELMClassifier, MultiTaskELMRegressor
+from elmesh.cli.console import INTERRUPTED, ForceOption, JsonOption, Output, QuietOption, check_writable, fail
+from elmesh.cli.logbook import Logbook, overhearing
+from elmesh.cli.metrics import serving
+from elmesh.cli.summary import summarise, tell_summary
+from elmesh.errors import ElmeshError
+from elmesh.network.identity import Identity
+from elmesh.network.plan import Plan
+from elmesh.runtime import Progress, watch
+from elmesh.runtime.network import Phase, Site, StatusFile
+from elmesh.runtime.network.post import PeerError, RefusedError, StoppedError
+from elmesh.tables import FILE_TASK, TableSchema, read_table
+from elmesh.tables.cells import Nature
+from elmesh.tables.columns import nature, numbers
+from elmesh.tables.rows import find_column, finite_numbers
+
+__all__ = ["LOST", "REFUSED", "agent"]
+
+#: Exit codes: a neighbour was lost, or has ended the run; a neighbour said what it must not.
+LOST, REFUSED = 3, 4
+# Days before its end from which on a certificate is worth a word, and seconds from one word on progress to the next.
+_SOON, _PACE = 30, 10.0
+
+
+def agent(
+    agent: Annotated[Path, typer.Argument(metavar="AGENT", help="The agent's file, agent.toml.")],
+    data: Annotated[Path, typer.Option(metavar="TABLE", help="This site's rows: a CSV or Parquet file.")],
+    target: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column to predict; several for a regression.")],
+    out: Annotated[Path, typer.Option(help="Folder to save this site's model in.")],
+    patience: Annotated[
+        float, typer.Option(help="Seconds that a neighbour may be away before it is lost.", min=1.0)
+    ] = 600.0,
+    on_loss: Annotated[
+        str, typer.Option(metavar="stop|continue", help="When a neighbour is lost: stop, or begin anew without it.")
+    ] = "stop",
+    on_bad: Annotated[
+        str, typer.Option(metavar="stop|isolate", help="When a neighbour says what it must not: stop, or leave it out.")
+    ] = "stop",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin anew, whatever the journal holds; all sites must.")
+    ] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log a JSON object a line.")] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(help="Port of this machine for Prometheus to read.", min=1, max=65535, show_default="none"),
+    ] = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run one site of a network: learn together with the others, and save this site's own model.
+
+    The table stays here. What leaves is what the network file says under exchange: U_t and its round, or sums as well.
+
+    An agent that is stopped or killed goes on where it was when the same command is given again; the others wait for
+    it, for as long as their --patience. Exit codes: 0 done; 2 bad input; 3 a neighbour was lost or has ended the run; 4
+    a neighbour was refused; 130 stopped by Ctrl-C.
+    """
+    for name, value, choices in (("loss", on_loss, ("stop", "continue")), ("bad", on_bad, ("stop", "isolate"))):
+        if value not in choices:
+            raise ElmeshError(f'--on-{name} must be {" or ".join(choices)}, not "{value}".')
+    output = Output(as_json, quiet)
+    identity = Identity.read(agent)
+    log = Logbook(identity.name, log_json, quiet)
+    with output.warnings_as_notes():
+        frame = _read(data, identity, target)
+        site = Site(identity, patience=patience, on_loss=on_loss, on_bad=on_bad, fresh=fresh, log=log)
+        status = StatusFile(identity.state, site.look)
+        with overhearing(log), site, contextlib.closing(status), serving(metrics_port, identity, status):
+            try:
+                with _stopping(site):
+                    _run(site, status, frame, target, out, force, output, log)
+            except StoppedError:
+                status.phase = Phase.STOPPED
+                output.note(f"Stopped at round {max(site.round, 0)}; the same command goes on from there.")
+                raise typer.Exit(INTERRUPTED) from None
+            except ElmeshError as error:
+                status.phase, status.problem = Phase.FAILED, str(error)
+                if isinstance(error, PeerError):
+                    fail(str(error), REFUSED if isinstance(error, RefusedError) else LOST)
+                raise
+
+
+def _run(
+    site: Site,
+    status: StatusFile,
+    frame: pd.DataFrame,
+    target: list[str],
+    out: Path,
+    force: bool,
+    output: Output,
+    log: Logbook,
+) -> None:
+    identity = site.identity
+    plan = identity.plan
+    resumed = site.open({"target": target, "out": str(out.absolute())})
+    # What a run that is gone on with has saved already is its own to replace.
+    check_writable(out, force or (resumed and (out / "model.json").is_file()))
+    log(
+        "open",
+        agent=identity.name,
+        network=plan.name,
+        address=identity.address,
+        neighbours=plan.neighbours(identity.name),
+        file=plan.digest.hex(),
+    )
+    if identity.days_left() < _SOON:
+        log("certificate", agent=identity.name, days=identity.days_left())
+    schema = _schema(site, frame, target)
+    X, tasks = schema.encode(frame)
+    model = _estimator(plan, X.shape[1])
+    status.phase = Phase.FITTING
+    with output.progress("Fitting") as show, site.hosting(), watch(_telling(show, status, log)):
+        model.fit(X, schema.targets(frame), tasks=tasks)
+    replacing = out.exists()
+    model.save(out, overwrite=replacing, extra={"table": schema.to_json()})
+    status.phase = Phase.STAYING
+    log("saved", out=str(out))
+    late = site.finish()
+    if late:
+        log("late", names=late)
+    status.phase = Phase.ENDED
+    summary = summarise(model, schema, plan.solver, len(X)) | {
+        "model": str(out),
+        "kind_reason": "as the network has it",
+    }
+    summary |= {"command": "agent", "agent": identity.name, "without": sorted(site.gone), "late": late}
+    summary |= {"network": plan.name, "file": plan.digest.hex(), "tasks": list(site.plan.names)}
+    tell_summary(output, summary)
+    output.result(summary)
+
+
+def _estimator(plan: Plan, n_columns: int) -> MultiTaskELMClassifier | MultiTaskELMRegressor:
+    make = MultiTaskELMClassifier if plan.kind == "classification" else MultiTaskELMRegressor
+    return make(
+        plan.n_hidden,
+        activation=plan.activation,
+        weight_scale=plan.scale_for(n_columns),
+        solver=plan.make_solver(),
+        fit_intercept=plan.fit_intercept,
+        random_state=plan.seed,
+    )
+
+
+def _read(data: Path, identity: Identity, target: list[str]) -> pd.DataFrame:
+    """Read this site's rows; all of them are of its own task."""
+    frame = read_table(data)
+    for name in (*target, *(column.name for column in identity.plan.columns)):
+        find_column(frame, name)
+    if len(frame) > identity.plan.most_rows:
+        raise ElmeshError(
+            f"{data} has {len(frame):,} rows, and the network file says that no site has more than "
+            f"{identity.plan.most_rows:,}; neighbours would refuse what comes of it. Raise most_rows, everywhere."
+        )
+    return frame.assign(**{FILE_TASK: identity.name})
+
+
+def _schema(site: Site, frame: pd.DataFrame, target: list[str]) -> TableSchema:
+    """Say how the table becomes numbers: as the network file declares, or as all agents have agreed."""
+    plan = site.identity.plan
+    values, _ = numbers(find_column(frame, target[0]))
+    known = values[~np.isnan(values)]
+    whole = nature(find_column(frame, target[0])) is Nature.NUMBER and bool(np.all(known == np.round(known)))
+    stats = {}
+    if plan.unscaled:
+        rows = {name: finite_numbers(frame, name) for name in plan.unscaled}
+        stats = site.scale(plan.unscaled, {name: x[~np.isnan(x)] for name, x in rows.items()})
+    return plan.schema_with(stats, FILE_TASK, target, whole)
+
+
+def _telling(show: Any, status: StatusFile, log: Logbook) -> Any:
+    last = time.monotonic()
+
+    def tell(step: Progress) -> None:
+        nonlocal last
+        show(step)
+        status.progress = step
+        now = time.monotonic()
+        if now - last >= _PACE:
+            last = now
+            log("round", round=step.round, rounds=step.max_iter, gap=step.consensus_gap)
+
+    return tell
+
+
+@contextlib.contextmanager
+def _stopping(site: Site) -> Iterator[None]:
+    """Have Ctrl-C, and a polite end by the system, stop the agent where its journal can go on; a second one aborts."""
+    asked = False
+
+    def handle(*_: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        site.stop()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

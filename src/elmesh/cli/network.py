@@ -1,0 +1,272 @@
+"""``elmesh network``: make the files of a network; a trial's all at once, or each site's own.
+
+The group's further commands have files of their own; :mod:`elmesh.cli` puts them together.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+
+from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption
+from elmesh.errors import ElmeshError
+from elmesh.graph import GRAPH_NAMES
+from elmesh.labels import count
+from elmesh.network.draft import draft_plan, name_of
+from elmesh.network.example import Example
+from elmesh.network.folders import AUTHORITY, NETWORK, Network, sign_request, write_site
+from elmesh.network.plan import Plan
+from elmesh.tables import Kind, read_table
+
+__all__ = ["create", "csr", "sign"]
+
+DaysOption = Annotated[int, typer.Option(help="For how many days certificates are good.", min=1, max=3650)]
+
+
+def create(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the network's files go.")],
+    agents: Annotated[str, typer.Option(metavar="NAMES", help="Names of the agents, with commas between them.")],
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where agents are reached: an address each, with commas; or one, from which ports count up.",
+        ),
+    ],
+    graph: Annotated[
+        str,
+        typer.Option(metavar="NAME", help=f"Who talks to whom: {', '.join(GRAPH_NAMES)}; agents in the order given."),
+    ] = "ring",
+    like: Annotated[
+        Path | None,
+        typer.Option(metavar="TABLE", help="An example table for the columns, made up or public: they become public."),
+    ] = None,
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="With --like: the column to predict.")] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="With --like: a column to leave out; repeatable.")
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="classification|regression", help="What is learned.", show_default="told by --target of --like"
+        ),
+    ] = None,
+    target_range: Annotated[
+        str | None,
+        typer.Option(metavar="LEAST,MOST", help="With --kind regression: the range of the target, without --like."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The network's name.", show_default="the folder's")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds of messages.")] = 300,
+    hidden: Annotated[int, typer.Option(help="Hidden units.")] = 300,
+    rank: Annotated[
+        str | None,
+        typer.Option(
+            help="Directions the agents share.", show_default="6, or one less than classes if more; auto with sums"
+        ),
+    ] = None,
+    exchange: Annotated[
+        str, typer.Option(metavar="basis|sums", help="What agents tell: U_t to neighbours only, or sums over all too.")
+    ] = "basis",
+    seed: Annotated[int, typer.Option(help="Seed of the hidden weights.")] = 0,
+    days: DaysOption = 365,
+    csr: Annotated[
+        bool, typer.Option("--csr", help="Make no keys: sites make their own, and an authority of yours signs.")
+    ] = False,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Make a network: its file, and for a trial an authority and a folder for each agent.
+
+    Each agent's folder is complete, to be handed to its site in private: it holds the agent's key. Where keys must not
+    leave their sites, use --csr, and elmesh network csr at each site.
+    """
+    output = Output(as_json, quiet)
+    chosen = _check_kind(kind)
+    with output.warnings_as_notes():
+        example = _example(like, target, drop or [], chosen, target_range)
+        plan = draft_plan(
+            name if name is not None else name_of(folder.absolute().name),
+            [part.strip() for part in agents.split(",")],
+            graph,
+            [part.strip() for part in listen.split(",")],
+            example,
+            rounds=rounds,
+            n_hidden=hidden,
+            rank=_rank(rank, exchange, example),
+            exchange=exchange,
+            seed=seed,
+        )
+    remark = "" if like is None else _what_is_public(plan, like)
+    network = Network(folder, plan)
+    network.write(remark, days=days, keys=not csr, force=force)
+    _tell_network(output, network, example, remark, csr=csr, target=target or "COLUMN")
+    output.result(
+        {
+            "command": "network create",
+            "network": plan.name,
+            "file": str(folder / NETWORK),
+            "digest": plan.digest.hex(),
+            "authority": None if csr else str(folder / AUTHORITY),
+            "agents": [
+                {
+                    "name": member.name,
+                    "address": member.address,
+                    "neighbours": plan.neighbours(member.name),
+                    "folder": None if csr else str(folder / member.name),
+                }
+                for member in plan.members
+            ],
+            "kind": plan.kind,
+            "columns": [column.name for column in plan.columns],
+            "public": remark or None,
+        }
+    )
+
+
+def csr(
+    network: Annotated[Path, typer.Argument(metavar="NETWORK", help="The network file, network.toml.")],
+    agent: Annotated[str, typer.Option(metavar="NAME", help="The agent at this site.")],
+    out: Annotated[Path, typer.Option(help="Folder for the agent's files.")],
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """At a site: make the agent's key, which stays there, and a request for its certificate.
+
+    The request holds no secret. Whoever runs the network's authority signs it, with elmesh network sign or with the
+    tools of an authority that is there already, and sends back the certificate and the authority's own.
+    """
+    output = Output(as_json, quiet)
+    request = write_site(network, agent, out, force=force)
+    output.say(f"The key of {agent} is {out / 'key.pem'}: keep it there, and give it to nobody.")
+    output.say(f"Send {request} to whoever runs the network's authority. What comes back goes to")
+    output.say(f"  {out / 'certificate.pem'}  the certificate of {agent}")
+    output.say(f"  {out / 'ca.pem'}  the certificate of the authority")
+    output.say(f"Then: elmesh network check {out / 'agent.toml'}")
+    output.result(
+        {
+            "command": "network csr",
+            "agent": agent,
+            "request": str(request),
+            "key": str(out / "key.pem"),
+            "certificate": str(out / "certificate.pem"),
+            "authority": str(out / "ca.pem"),
+        }
+    )
+
+
+def sign(
+    authority: Annotated[Path, typer.Argument(metavar="AUTHORITY", help="The authority's folder, such as net/ca.")],
+    request: Annotated[
+        Path, typer.Argument(metavar="REQUEST", help="The request that a site sent, such as north.csr.")
+    ],
+    network: Annotated[Path, typer.Option(metavar="FILE", help="The network file; only its agents are signed for.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where the certificate goes.", show_default="beside the request")
+    ] = None,
+    days: DaysOption = 365,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Sign an agent's request with the authority that elmesh network create made.
+
+    The certificate is for the agent whose name the request has and for the host that the network file says. Make sure
+    that the request came from that site: whoever holds the certificate and its key is that agent.
+    """
+    output = Output(as_json, quiet)
+    agent, certificate = sign_request(authority, request, Plan.read(network), out, days=days, force=force)
+    output.say(f"{certificate} is the certificate of {agent}, good for {count(days, 'day')}.")
+    output.say(
+        f"Send it back with {authority / 'ca.pem'}; beside {agent}'s agent.toml they are certificate.pem and ca.pem."
+    )
+    output.result(
+        {
+            "command": "network sign",
+            "agent": agent,
+            "certificate": str(certificate),
+            "authority": str(authority / "ca.pem"),
+        }
+    )
+
+
+def _check_kind(kind: str | None) -> Kind | None:
+    for known in get_args(Kind):
+        if kind == known:
+            return known  # type: ignore[no-any-return]  # what get_args gives has no type
+    if kind is not None:
+        raise ElmeshError(f'--kind must be classification or regression, not "{kind}".')
+    return None
+
+
+def _rank(text: str | None, exchange: str, example: Example) -> int | str:
+    """Read a rank; the plan says which are right."""
+    if text is None:
+        # With fewer directions than there are between classes, some cannot be told apart.
+        return "auto" if exchange == "sums" else max(6, example.n_classes - 1)
+    return int(text) if text.isdecimal() and len(text) < 10 else text
+
+
+def _example(
+    like: Path | None, target: str | None, drop: list[str], kind: Kind | None, target_range: str | None
+) -> Example:
+    """Find out about the columns, or that there are none yet."""
+    if like is None:
+        if target is not None or drop:
+            raise ElmeshError(
+                f"--{'drop' if target is None else 'target'} is about the table of --like; give that too."
+            )
+        return Example(kind or "classification", "", (), _ends(target_range))
+    if target is None:
+        raise ElmeshError("--like needs --target, the column of the table that is to be predicted.")
+    if target_range is not None:
+        raise ElmeshError("--target-range is for a network without --like, which has the range from the table.")
+    return Example.of(read_table(like), target, kind, drop)
+
+
+def _ends(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        least, most = map(float, text.split(","))
+    except ValueError:
+        raise ElmeshError(f'--target-range must be two numbers such as 0,100, not "{text}".') from None
+    return least, most
+
+
+def _what_is_public(plan: Plan, like: Path) -> str:
+    facts = "The columns, their ranges and categories, and whether values are missing"
+    target = ", and the range of the target," if plan.target_range is not None else ""
+    return f"{facts}{target} were taken from {like.name}: whoever has this file knows these facts of that table."
+
+
+def _tell_network(output: Output, network: Network, example: Example, remark: str, *, csr: bool, target: str) -> None:
+    plan, folder = network.plan, network.folder
+    file = folder / NETWORK
+    output.say(f"{file}: {count(len(plan.members), 'agent')}, {count(len(plan.edges), 'edge')}, {plan.kind}.")
+    if remark:
+        output.say(f"{plan.kind.capitalize()}: {example.reason}.")
+        output.note(remark)
+    if csr:
+        output.say(f"Send {file} to every site. There: elmesh network csr network.toml --agent NAME --out NAME/")
+        output.say(
+            "Have your authority sign each NAME.csr for client and server, with its common name and hosts as they are,"
+        )
+        output.say("and send back the certificate together with the authority's own.")
+    else:
+        output.say(f"{folder / AUTHORITY}: the authority. Its key signs for any agent: keep it to yourself.")
+        for member in plan.members:
+            output.say(
+                f"{folder / member.name}: for {member.name} at {member.address}, with its key: hand it over in private."
+            )
+        output.say("Then at each site, with its own table:")
+        some = plan.names[0]
+        output.say(
+            f"  elmesh agent {folder / some / 'agent.toml'} --data {some}.csv --target {target} --out {some}-model/"
+        )
+    if not plan.columns:
+        copies = "" if csr else ", and copy it over the network.toml in each agent's folder"
+        output.note(f"{file} names no columns to learn from yet: add a section [[columns]] for each{copies}.")

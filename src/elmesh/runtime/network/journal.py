@@ -1,0 +1,341 @@
+"""An agent's journal: where it goes on after it was killed, and what it must not forget.
+
+Every so often the journal keeps all that the algorithm goes on from, and what was said to each neighbour and may be
+asked for again. It is written beside the run, to a file that is replaced in one step once it is on disk; only then do
+neighbours learn that they need not keep what they said before. So whenever an agent is killed, it finds a journal that
+it can go on from, and neighbours that have kept what it has heard since: it hears the same again, and computes the same
+again. Nothing needs to be written for every round, and nothing is lost.
+
+What cannot be computed again is written before it is acted upon: the random number that stands for this run, and which
+agents are gone for good.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmesh.errors import ElmeshError
+from elmesh.runtime.base import Mark, Moment, Past
+from elmesh.runtime.keeping import (
+    DamagedError,
+    arrays_of,
+    below,
+    open_arrays,
+    past_of,
+    tensor,
+    write_arrays,
+    write_text,
+)
+from elmesh.runtime.network.edges import Said
+from elmesh.runtime.network.post import Post, Stand
+from elmesh.runtime.network.wire import Kind
+from elmesh.solvers.requests import Kept
+
+__all__ = ["Entry", "Journal"]
+
+FloatArray = NDArray[np.float64]
+
+_VERSION = 1
+# Rounds and seconds from one entry to the next, and how many rounds may pass without one before the agent waits.
+_ROUNDS, _SECONDS, _BEHIND = 64, 1.0, 512
+# What was said and is kept for neighbours, in bytes, that asks for an entry at once.
+_BYTES = 8 << 20
+# Seconds from one attempt to write to the next, when the disk is full.
+_AGAIN = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """What the journal holds: where the algorithm goes on, the link, the rounds so far, and the post."""
+
+    kept: Kept
+    link: Mark
+    past: Past
+    stands: dict[str, Stand]
+    round: int
+    rank: int
+    data: str
+
+
+class Journal:
+    """The journal of one agent, in a folder of its own.
+
+    Parameters
+    ----------
+    folder : path
+        Made if need be, and locked: two processes cannot be the same agent.
+    fields : mapping
+        What the run is of, by name, in plain JSON: a journal of something else is not gone on from.
+    patience : float
+        Seconds to wait for room on the disk.
+    log : callable
+        Is told of trouble.
+    """
+
+    def __init__(self, folder: Path, patience: float, log: Callable[..., None]) -> None:
+        self._folder, self._patience, self._log = folder, patience, log
+        self._lock = _lock(folder)
+        self._file, self._run = folder / "journal.safetensors", folder / "run.json"
+        self._work: queue.Queue[tuple[dict[str, NDArray[Any]], dict[str, str], dict[str, int]] | None] = queue.Queue(1)
+        self._busy = threading.Event()
+        self._trouble: str | None = None
+        self._last_round, self._last_time = -1, time.monotonic()
+        self.written = 0
+        self._post: Post | None = None
+        self._writer: threading.Thread | None = None
+        self._fields: dict[str, Any] = {}
+        self.life, self.gone = 0, frozenset[str]()
+        #: What else was agreed on and cannot be found again, and what entries are told from others by.
+        self.notes: dict[str, Any] = {}
+        self.about: dict[str, Any] = {}
+
+    def open(self, fields: Mapping[str, Any], fresh: bool) -> bool:
+        """Find out which run this is: the one that the folder holds, or a new one; say whether there was one.
+
+        Parameters
+        ----------
+        fields
+            What the run is of; a folder with the journal of something else is refused.
+        fresh
+            Whether to begin anew, whatever is there.
+        """
+        self._fields = json.loads(json.dumps(dict(fields)))
+        if fresh:
+            self.clear()
+        run = self._read_run()
+        if run is not None:
+            odd = next((name for name in self._fields if run["fields"].get(name) != self._fields[name]), None)
+            if odd is not None:
+                raise ElmeshError(
+                    f"{self._folder} holds the journal of another run: its {odd} differs; finish that one with what it "
+                    "was begun with, or begin anew with --fresh."
+                )
+            self.life, self.gone, self.notes = run["life"], frozenset(run["gone"]), dict(run["notes"])
+            return True
+        # Not 0, which stands for a run that is not known.
+        self.life = secrets.randbits(62) + 1
+        self._write_run()
+        return False
+
+    def _read_run(self) -> dict[str, Any] | None:
+        if not self._run.exists():
+            return None
+        try:
+            run = json.loads(self._run.read_text(encoding="utf-8"))
+            known = run["version"] == _VERSION and type(run["life"]) is int and 0 < run["life"] < 2**63
+            known = known and isinstance(run["fields"], dict) and isinstance(run["notes"], dict)
+            known = known and all(isinstance(name, str) for name in run["gone"])
+        except (ValueError, KeyError, TypeError, OSError, RecursionError):
+            known = False
+        if not known:
+            raise ElmeshError(f"{self._run} is damaged; begin anew with --fresh, here and at every other agent.")
+        return dict(run)
+
+    def _write_run(self) -> None:
+        run = {
+            "version": _VERSION,
+            "life": self.life,
+            "gone": sorted(self.gone),
+            "notes": self.notes,
+            "fields": self._fields,
+        }
+        write_text(self._run, json.dumps(run, indent=1))
+
+    def note(self, name: str, value: Any) -> None:
+        """Write down something that was agreed on."""
+        self.notes[name] = value
+        self._write_run()
+
+    def regroup(self, gone: frozenset[str]) -> None:
+        """Write down, before anybody is told, that agents are gone for good; the run begins anew without them."""
+        self._drain()
+        self.gone = gone
+        self._write_run()
+        self._file.unlink(missing_ok=True)
+        self._last_round, self._last_time = -1, time.monotonic()
+
+    def latest(self) -> Entry | None:
+        """Return what the journal holds, or None if it holds nothing yet."""
+        if not self._file.exists():
+            return None
+        try:
+            with open_arrays(self._file) as file:
+                labels = file.metadata()
+                about = json.loads(labels["about"])
+                arrays: dict[str, Any] = {name: tensor(file, name, labels) for name in file.keys()}  # noqa: SIM118
+                if about["epoch"] != sorted(self.gone) or about["life"] != self.life:
+                    return None  # it was about to be removed
+                return _entry(about, arrays)
+        except (DamagedError, KeyError, ValueError, TypeError):
+            raise ElmeshError(
+                f"{self._file} is damaged, so there is no going on from it; begin anew with --fresh, here and at every "
+                "other agent."
+            ) from None
+
+    def attach(self, post: Post) -> None:
+        """Keep what this post stands at from now on, and tell it what is on disk."""
+        self._post = post
+        self._writer = threading.Thread(target=self._write_all, name="elmesh-journal", daemon=True)
+        self._writer.start()
+
+    def keep(self, moment: Moment, past: Callable[[], Past]) -> None:
+        """Make an entry if it is time for one; wait if the last one could not be written for too long."""
+        post = self._post
+        if post is None:
+            raise TypeError("The journal was asked to keep a round before it knew of the post.")
+        k, now = moment.report.round, time.monotonic()
+        if self._trouble is not None and k - self._last_round >= _BEHIND:
+            self._wait_for_room()
+        due = k - self._last_round >= _ROUNDS or now - self._last_time >= _SECONDS or k == 0
+        if not (due or post.kept_bytes > _BYTES) or self._busy.is_set():
+            return
+        self.make(moment, past())
+
+    def make(self, moment: Moment, past: Past) -> None:
+        """Hand an entry to the writer."""
+        if self._post is None:
+            raise TypeError("The journal has no post yet.")
+        arrays, labels, heard = _arrays(
+            moment, past, self._post.snapshot(), {**self.about, "life": self.life, "epoch": sorted(self.gone)}
+        )
+        self._last_round, self._last_time = moment.report.round, time.monotonic()
+        self._busy.set()
+        self._work.put((arrays, labels, heard))
+
+    def _write_all(self) -> None:
+        while (work := self._work.get()) is not None:
+            arrays, labels, heard = work
+            while True:
+                try:
+                    write_arrays(self._file, arrays, labels)
+                except OSError as error:
+                    if self._trouble is None:
+                        self._log("journal", folder=str(self._folder), problem=error.strerror or str(error))
+                    self._trouble = error.strerror or str(error)
+                    if self._closing:
+                        break
+                    time.sleep(_AGAIN)
+                    continue
+                if self._trouble is not None:
+                    self._log("journal", folder=str(self._folder), problem=None)
+                self._trouble = None
+                self.written += 1
+                if self._post is not None:
+                    self._post.settle(heard)
+                break
+            self._busy.clear()
+
+    _closing = False
+
+    def _wait_for_room(self) -> None:
+        end = time.monotonic() + self._patience
+        while self._trouble is not None:
+            if time.monotonic() > end:
+                raise ElmeshError(
+                    f"The journal in {self._folder} could not be written for {self._patience:g} seconds "
+                    f"({self._trouble.lower()}); make room, and start the agent again: it goes on where it was."
+                )
+            time.sleep(_AGAIN)
+
+    def _drain(self) -> None:
+        """Wait until nothing is being written."""
+        end = time.monotonic() + self._patience
+        while self._busy.is_set() and time.monotonic() < end:
+            time.sleep(0.005)
+
+    def flush(self) -> bool:
+        """Wait until the last entry is on disk; say whether it is."""
+        self._drain()
+        return self._trouble is None
+
+    def look(self) -> dict[str, Any]:
+        """Return what there is to say of it."""
+        return {"entries": self.written, "round": max(self._last_round, 0), "problem": self._trouble}
+
+    def clear(self) -> None:
+        """Forget the run: it is over, or to be begun anew."""
+        self._file.unlink(missing_ok=True)
+        self._run.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Write no more, and let another process be this agent."""
+        self._closing = True
+        if self._writer is not None:
+            self._work.put(None)
+            self._writer.join(timeout=5.0)
+        os.close(self._lock)
+
+
+def _lock(folder: Path) -> int:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise ElmeshError(
+            f"The agent's folder {folder} cannot be used: {(error.strerror or str(error)).lower()}."
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise ElmeshError(
+            f"Another process is this agent already (it holds {folder / 'lock'}); end that one first."
+        ) from None
+    return descriptor
+
+
+def _arrays(
+    moment: Moment, past: Past, stands: Mapping[str, Stand], beside: Mapping[str, Any]
+) -> tuple[dict[str, NDArray[Any]], dict[str, str], dict[str, int]]:
+    """Name all arrays of an entry, and say in JSON what is no array."""
+    (kept,) = moment.report.kept
+    arrays: dict[str, NDArray[Any]] = {f"own/{name}": x for name, x in kept.own.items()}
+    arrays |= {f"common/{name}": x for name, x in kept.common.items()}
+    arrays |= {f"edges/{name}": x for name, x in kept.edges.items()}
+    arrays |= {f"past/{name}": x for name, x in arrays_of(past).items()}
+    arrays |= {f"link/{name}": x for name, x in moment.mark.common.items()}
+    for agent, own in moment.mark.own.items():
+        arrays |= {f"link of {agent}/{name}": x for name, x in own.items()}
+    edges = {}
+    for name, stand in stands.items():
+        said = [[m.number, int(m.kind), *m.shape, m.coarse] for m in stand.kept]
+        edges[name] = {"life": stand.life, "said": stand.said, "heard": stand.heard, "kept": said}
+        arrays |= {f"said to {name}/{m.number}": np.frombuffer(m.body, np.uint8) for m in stand.kept}
+    about = {**beside, "version": _VERSION, "round": moment.report.round, "edges": edges}
+    return arrays, {"about": json.dumps(about)}, {name: stand.heard for name, stand in stands.items()}
+
+
+def _entry(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> Entry:
+    stands = {}
+    for name, edge in about["edges"].items():
+        bodies = below(f"said to {name}", arrays)
+        said = tuple(
+            Said(number, Kind(kind), (rows, columns), bool(coarse), bodies[str(number)].tobytes())
+            for number, kind, rows, columns, coarse in edge["kept"]
+        )
+        stands[name] = Stand(int(edge["life"]), int(edge["said"]), int(edge["heard"]), said)
+    heads = {name.partition("/")[0] for name in arrays}
+    own = {int(head.removeprefix("link of ")): below(head, arrays) for head in heads if head.startswith("link of ")}
+    kept = Kept(below("own", arrays), below("common", arrays), below("edges", arrays))
+    return Entry(
+        kept,
+        Mark(own, below("link", arrays)),
+        past_of(below("past", arrays)),
+        stands,
+        int(about["round"]),
+        int(about["rank"]),
+        str(about["data"]),
+    )

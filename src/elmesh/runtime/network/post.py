@@ -1,0 +1,547 @@
+"""An agent's post: says things to neighbours and waits for theirs, through kills, cuts and freezes.
+
+Losses are not guessed by timeouts of single messages. Whoever waits asks again for what is due, by its number, now and
+then and whenever the neighbour comes back; whoever is asked says it again. A neighbour counts as absent while its
+liveliness token is gone, and is given up only when it has been absent for longer than the agent's patience, in all.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from elmesh.errors import ElmeshError
+from elmesh.network.plan import Plan
+from elmesh.runtime.network.edges import Edge, Said
+from elmesh.runtime.network.wire import CARRIES, HEADER_BYTES, Kind, Message, WireError, encode, epoch_of, parse
+
+__all__ = [
+    "Carrier",
+    "Counters",
+    "FailedError",
+    "LostError",
+    "PeerError",
+    "Post",
+    "RefusedError",
+    "RegroupedError",
+    "Stand",
+    "StoppedError",
+]
+
+# Seconds from one request for what is due to the next: at first, and at most.
+_FIRST, _MOST = 0.2, 2.0
+# Longest wait without looking whether the agent is to stop.
+_BREATH = 0.5
+# A neighbour that is there and says nothing that is due for so many patiences is given up as well.
+_MUTE = 3.0
+# How much may be kept for a neighbour that does not say what it has for good, in messages and bytes.
+_KEPT, _KEPT_BYTES = 512, 256 << 20
+# Bytes of the reason that an agent gives for its end.
+_REASON = 400
+
+
+class Carrier(Protocol):
+    """What takes messages to a neighbour."""
+
+    def put(self, to: str, data: bytes) -> None:
+        """Send, in order, and not necessarily with success."""
+
+
+class PeerError(ElmeshError):
+    """Something that a run cannot go on with as it was.
+
+    ``names`` says whose doing it is, and ``reason`` what others are told.
+    """
+
+    def __init__(self, names: Collection[str], text: str, reason: str | None = None) -> None:
+        super().__init__(text)
+        self.names, self.reason = frozenset(names), text if reason is None else reason
+
+
+class LostError(PeerError):
+    """Neighbours have been away for longer than this agent's patience."""
+
+
+class RefusedError(PeerError):
+    """A neighbour has said something that is not acceptable."""
+
+
+class FailedError(PeerError):
+    """A neighbour has ended without a result, or goes on without this agent."""
+
+
+class StoppedError(ElmeshError):
+    """The agent was asked to stop while it waited."""
+
+
+class RegroupedError(ElmeshError):
+    """Agents are gone for good, and the others go on without them."""
+
+    def __init__(self, gone: frozenset[str]) -> None:
+        super().__init__(f"Going on without {', '.join(sorted(gone))}.")
+        self.gone = gone
+
+
+@dataclass
+class Counters:
+    """What has gone through the post, before encryption: for logs and metrics."""
+
+    sent_messages: int = 0
+    sent_bytes: int = 0
+    heard_messages: int = 0
+    heard_bytes: int = 0
+    again: int = 0
+    duplicates: int = 0
+    refused: int = 0
+    returns: int = 0
+
+
+@dataclass(eq=False)
+class _Neighbour:
+    """A neighbour, as far as one can tell from here."""
+
+    edge: Edge = field(default_factory=Edge)
+    here: bool = False
+    seen: bool = False
+    since: float = 0.0  # when it came or went
+    spoke: float = 0.0  # when it last said something that was due
+    life: int = 0  # the run that it is in, if it is known
+    done: bool = False  # it has its model
+    knows: bool = False  # it knows that this agent has
+
+
+@dataclass(frozen=True, eq=False)
+class Stand:
+    """Where an agent stands with a neighbour: its run, messages said and heard, and what was said and is kept."""
+
+    life: int
+    said: int
+    heard: int
+    kept: tuple[Said, ...]
+
+
+class Post:
+    """The post of one agent.
+
+    Parameters
+    ----------
+    me : str
+        The agent.
+    plan : Plan
+        The network, as its file has it.
+    carrier : Carrier
+        What takes messages.
+    patience : float
+        Seconds that a neighbour may be absent.
+    life : int
+        The random number that stands for this run of the agent.
+    log : callable
+        Is told what is worth telling: a name for the event, and fields.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        plan: Plan,
+        carrier: Carrier,
+        patience: float,
+        life: int,
+        log: Callable[..., None] = lambda *_, **__: None,
+    ) -> None:
+        self.me, self.counters, self._life = me, Counters(), life
+        self._plan, self._carrier, self._patience, self._log = plan, carrier, patience, log
+        self._digest = plan.digest
+        self._names = frozenset(plan.names)
+        self.neighbours: tuple[str, ...] = tuple(plan.neighbours(me))
+        now = time.monotonic()
+        self._of = {name: _Neighbour(since=now, spoke=now) for name in self.neighbours}
+        self._change = threading.Condition()
+        self._gone: frozenset[str] = frozenset()
+        self._told_gone: frozenset[str] = frozenset()
+        self._epoch = 0
+        self._trouble: ElmeshError | None = None
+        self._finished = False
+        self._errands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._runner = threading.Thread(target=self._run_errands, name="elmesh-post", daemon=True)
+        self._runner.start()
+
+    # What comes in: called by the transport's threads.
+
+    def arrive(self, sender: str, data: bytes) -> None:
+        """Take in a message that came from a neighbour, as the transport has made sure."""
+        with self._change:
+            self.counters.heard_messages += 1
+            self.counters.heard_bytes += len(data)
+            if sender not in self._of:
+                return
+            try:
+                message = parse(data)
+                if message.sender != sender:
+                    raise WireError(f'it says that it is from "{message.sender}"')
+                if message.kind is Kind.ASK:
+                    self._tell_time(sender, message.number)  # whatever file it has: the answer tells which one is here
+                    return
+                if message.digest != self._digest:
+                    raise WireError(
+                        f"it goes by another network file (its SHA-256 begins with {message.digest.hex()[:12]}, ours "
+                        f"with {self._digest.hex()[:12]})"
+                    )
+                self._take_in(sender, message)
+            except WireError as error:
+                self._refuse(sender, str(error))
+
+    def presence(self, name: str, here: bool) -> None:
+        """Learn that a neighbour has come or gone."""
+        with self._change:
+            other = self._of.get(name)
+            if other is None or other.here == here:
+                return
+            now = time.monotonic()
+            if here and other.seen:
+                self.counters.returns += 1
+            other.here, other.seen, other.since = here, other.seen or here, now
+            other.spoke = now
+            self._log("neighbour", name=name, here=here)
+            if here:
+                # What was on its way when the link broke may be lost, either way.
+                self._errands.put(lambda: self._greet(name))
+            self._change.notify_all()
+
+    def _take_in(self, sender: str, message: Message) -> None:
+        other = self._of[sender]
+        if message.kind is Kind.CLOCK:
+            return  # agents do not ask; somebody who looked after this one did
+        if not self._same_run(sender, message):
+            return
+        if message.kind is Kind.GONE:
+            self._hear_of_gone(sender, message)
+            return
+        if message.epoch != self._epoch:
+            # One of the two does not know yet who is gone.
+            if self._gone:
+                self._errands.put(lambda: self._tell_gone(sender))
+            return
+        other.edge.release(message.settled)
+        if message.kind in CARRIES:
+            if other.edge.take_in(message):
+                other.spoke = time.monotonic()
+            else:
+                self.counters.duplicates += 1
+        elif message.kind is Kind.WANT:
+            self._errands.put(lambda: self._say_again(sender, message.number))
+        elif message.kind is Kind.DONE:
+            other.done = True
+            other.edge.release(other.edge.said)
+            self._errands.put(lambda: self._send(sender, Kind.HEARD))
+        elif message.kind is Kind.HEARD:
+            other.knows = True
+        elif message.kind is Kind.FAILED:
+            text = _printable(bytes(message.body[:_REASON]).decode("utf-8", "replace"))
+            self._trouble = self._trouble or FailedError([sender], f"{sender} has ended the run. {text}", text)
+        self._change.notify_all()
+
+    def _same_run(self, sender: str, message: Message) -> bool:
+        """Say whether a message is of the run that this agent is in, and learn which one the neighbour is in."""
+        other = self._of[sender]
+        if message.yours not in (0, self._life):
+            self.counters.duplicates += 1
+            return False  # to one that was here before
+        if other.life in (0, message.life):
+            other.life = message.life
+        elif self._finished:
+            # It is in the next run already, so it has what it needed of this one.
+            other.done = other.knows = True
+            self._change.notify_all()
+            return False
+        elif other.edge.heard == 0:
+            other.life = message.life
+        else:
+            self._trouble = self._trouble or FailedError(
+                [],
+                f"{sender} has begun anew and lost its journal, so this run cannot go on; begin anew everywhere, with "
+                "--fresh.",
+            )
+            self._change.notify_all()
+            return False
+        return True
+
+    def _refuse(self, sender: str, reason: str) -> None:
+        self.counters.refused += 1
+        self._log("refused", name=sender, reason=reason)
+        self._trouble = self._trouble or RefusedError([sender], f"A message from {sender} was refused: {reason}.")
+        self._change.notify_all()
+
+    def refuse(self, sender: str, reason: str) -> RefusedError:
+        """Return what to raise when a message that was taken turns out to be unacceptable."""
+        with self._change:
+            self.counters.refused += 1
+        self._log("refused", name=sender, reason=reason)
+        return RefusedError([sender], f"A message from {sender} was refused: {reason}.")
+
+    # What goes out.
+
+    def say(self, to: str, kind: Kind, shape: tuple[int, int], body: bytes, coarse: bool = False) -> None:
+        """Say something to a neighbour; it is kept until the neighbour has it for good."""
+        with self._change:
+            edge = self._of[to].edge
+            while edge.kept >= _KEPT or edge.kept_bytes > _KEPT_BYTES:
+                self._raise_trouble()
+                if not self._change.wait(self._patience):
+                    raise LostError([to], f"{to} has not confirmed what it was told for {self._patience:g} seconds.")
+            said = edge.say(kind, shape, coarse, body)
+        self._send_said(to, said)
+
+    def _send_said(self, to: str, said: Said) -> None:
+        self._send(to, said.kind, said.number, said.shape, said.coarse, said.body)
+
+    def _send(
+        self,
+        to: str,
+        kind: Kind,
+        number: int = 0,
+        shape: tuple[int, int] = (0, 0),
+        coarse: bool = False,
+        body: bytes = b"",
+    ) -> None:
+        with self._change:
+            settled, epoch, yours = self._of[to].edge.settled, self._epoch, self._of[to].life
+            self.counters.sent_messages += 1
+            self.counters.sent_bytes += HEADER_BYTES + len(body)
+        data = encode(
+            kind,
+            self.me,
+            self._digest,
+            epoch=epoch,
+            number=number,
+            settled=settled,
+            life=self._life,
+            yours=yours,
+            shape=shape,
+            coarse=coarse,
+            body=body,
+        )
+        self._carrier.put(to, data)
+
+    def _run_errands(self) -> None:
+        while (errand := self._errands.get()) is not None:
+            try:
+                errand()
+            except Exception as error:  # the carrier may be closing; whoever waits will ask again
+                self._log("errand", problem=type(error).__name__)
+
+    def _say_again(self, to: str, number: int) -> None:
+        with self._change:
+            wanted = self._of[to].edge.since(number)
+            self.counters.again += len(wanted)
+        for said in wanted:
+            self._send_said(to, said)
+        if self._finished:
+            self._send(to, Kind.DONE)
+
+    def _greet(self, to: str) -> None:
+        """Ask a neighbour that has just come for what is due, so that it learns what it may have missed as well."""
+        if self._gone:
+            self._tell_gone(to)
+        with self._change:
+            number = self._of[to].edge.heard
+        self._send(to, Kind.WANT, number)
+        if self._finished:
+            self._send(to, Kind.DONE)
+
+    # Waiting.
+
+    def hear(self, names: Sequence[str], kind: Kind) -> dict[str, Message]:
+        """Wait for the next message of each of these neighbours."""
+        with self._change:
+            wait, asked = _FIRST, time.monotonic()
+            while True:
+                self._raise_trouble()
+                missing = [name for name in names if not self._of[name].edge.has_next]
+                if not missing:
+                    break
+                now = time.monotonic()
+                if now - asked >= wait:
+                    asked, wait = now, min(2 * wait, _MOST)
+                    for name in missing:
+                        number = self._of[name].edge.heard
+                        self._errands.put(partial(self._send, name, Kind.WANT, number))
+                self._check_patience(missing, now)
+                # Never for long: a signal cannot wake it up.
+                self._change.wait(max(min(asked + wait - now, _BREATH), 0.01))
+            heard = {name: self._of[name].edge.take() for name in names}
+        for name, message in heard.items():
+            if message.kind is not kind:
+                raise self.refuse(name, f"it is of kind {message.kind.name}, when {kind.name} is due")
+        return heard
+
+    def _raise_trouble(self) -> None:
+        if self._trouble is not None:
+            trouble, self._trouble = self._trouble, None
+            raise trouble
+
+    def _check_patience(self, missing: Sequence[str], now: float) -> None:
+        lost = [name for name in missing if not self._of[name].here and now - self._of[name].since > self._patience]
+        if lost:
+            was = "has not come" if not self._of[lost[0]].seen else "has been away"
+            raise LostError(
+                lost,
+                f"{' and '.join(lost)} {was if len(lost) == 1 else 'have been away'} for more than "
+                f"{self._patience:g} seconds.",
+            )
+        mute = [name for name in missing if now - self._of[name].spoke > _MUTE * self._patience]
+        if mute:
+            raise LostError(
+                mute, f"{' and '.join(mute)} has said nothing for more than {_MUTE * self._patience:g} seconds."
+            )
+
+    # What the journal keeps.
+
+    def snapshot(self) -> dict[str, Stand]:
+        """Return where it stands with each neighbour."""
+        with self._change:
+            return {
+                name: Stand(other.life, other.edge.said, other.edge.heard, tuple(other.edge.since(0)))
+                for name, other in self._of.items()
+            }
+
+    def restore(self, stands: Mapping[str, Stand]) -> None:
+        """Be again as it was when a snapshot was taken."""
+        with self._change:
+            for name, stand in stands.items():
+                self._of[name].life = stand.life
+                self._of[name].edge.restore(stand.said, stand.heard, stand.kept)
+
+    def settle(self, heard: Mapping[str, int]) -> None:
+        """Note that what so many messages of each neighbour led to is on disk."""
+        with self._change:
+            for name, number in heard.items():
+                if name in self._of:
+                    self._of[name].edge.settled = max(self._of[name].edge.settled, number)
+
+    def stop(self) -> None:
+        """Have whoever waits, now or next, stop waiting."""
+        # No lock: this is called from a signal's handler, which may have interrupted whoever holds it.
+        self._trouble = StoppedError("The agent was asked to stop.")
+
+    def look(self) -> dict[str, dict[str, Any]]:
+        """Return how things stand with each neighbour."""
+        with self._change:
+            return {
+                name: {
+                    "here": other.here,
+                    "said": other.edge.said,
+                    "heard": other.edge.heard,
+                    "kept": other.edge.kept,
+                    "done": other.done,
+                }
+                for name, other in self._of.items()
+            }
+
+    # Who is there.
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of what was said and is kept for neighbours."""
+        return sum(other.edge.kept_bytes for other in self._of.values())
+
+    @property
+    def present(self) -> list[str]:
+        """Neighbours that are there."""
+        return [name for name, other in self._of.items() if other.here]
+
+    # Going on without some.
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """Agents that are gone for good."""
+        return self._gone
+
+    def regroup(self, gone: Collection[str]) -> None:
+        """Go on without some agents: a new epoch, in which nothing has been said yet."""
+        with self._change:
+            self._gone = self._gone | frozenset(gone)
+            self._epoch = epoch_of(self._gone)
+            now = time.monotonic()
+            before, self._of = self._of, {}
+            part = self._plan.without(self._gone, self.me)
+            self.neighbours = tuple(part.neighbours(self.me))
+            for name in self.neighbours:
+                old = before[name]
+                self._of[name] = _Neighbour(here=old.here, seen=old.seen, since=now, spoke=now, life=old.life)
+            self._trouble = None
+        for name in self._plan.neighbours(self.me):
+            self._tell_gone(name)
+
+    def _tell_gone(self, to: str) -> None:
+        body = "\n".join(sorted(self._gone)).encode()
+        data = encode(Kind.GONE, self.me, self._digest, epoch=self._epoch, life=self._life, body=body)
+        with self._change:
+            self.counters.sent_messages += 1
+            self.counters.sent_bytes += len(data)
+        self._carrier.put(to, data)
+
+    def _hear_of_gone(self, sender: str, message: Message) -> None:
+        if len(message.body) > 64 * len(self._names):
+            raise WireError("its list of agents that are gone is too long")
+        told = frozenset(bytes(message.body).decode("ascii", "replace").split("\n"))
+        if not told or not told <= self._names:
+            raise WireError("it says of agents that nobody knows that they are gone")
+        if self.me in told:
+            self._trouble = self._trouble or FailedError(
+                [self.me], f"{sender} and others have gone on without {self.me}, which was away for too long."
+            )
+        elif not told <= self._gone:
+            self._trouble = self._trouble or RegroupedError(told | self._gone)
+        elif self._gone - told:
+            self._errands.put(lambda: self._tell_gone(sender))
+        self._change.notify_all()
+
+    # The end.
+
+    def finish(self, patience: float | None = None) -> list[str]:
+        """Stay until the neighbours have all they need of this agent; return those that never said so."""
+        patience = self._patience if patience is None else patience
+        self._finished = True
+        wait, said = _FIRST, 0.0
+        with self._change:
+            while True:
+                now = time.monotonic()
+                open_ = [name for name, other in self._of.items() if not self._may_leave(other)]
+                late = [n for n in open_ if not self._of[n].here and now - self._of[n].since > patience]
+                late += [n for n in open_ if n not in late and now - self._of[n].spoke > _MUTE * patience]
+                if not open_ or len(late) == len(open_) or isinstance(self._trouble, FailedError):
+                    return open_
+                if now - said >= wait:
+                    said, wait = now, min(2 * wait, _MOST)
+                    for name in open_:
+                        self._errands.put(partial(self._send, name, Kind.DONE))
+                self._change.wait(max(min(said + wait - now, _BREATH), 0.01))
+
+    @staticmethod
+    def _may_leave(other: _Neighbour) -> bool:
+        return other.done and (other.knows or not other.here)
+
+    def fail(self, reason: str) -> None:
+        """Tell the neighbours that this agent ends without a result, and why."""
+        for name in self.neighbours:
+            self._send(name, Kind.FAILED, body=reason.encode()[:_REASON])
+
+    def close(self) -> None:
+        """Run no more errands."""
+        self._errands.put(None)
+        self._runner.join()
+
+    def _tell_time(self, to: str, asked: int) -> None:
+        """Answer whoever checks the network from a neighbour's machine."""
+        body = int(time.time() * 1e6).to_bytes(8, "little")
+        self._errands.put(partial(self._send, to, Kind.CLOCK, asked, body=body))
+
+
+def _printable(text: str) -> str:
+    """Return what a neighbour says without what could lead a terminal or a log astray."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()
