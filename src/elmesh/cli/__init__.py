@@ -18,6 +18,7 @@ from elmesh.cli.evaluate import evaluate
 from elmesh.cli.fit import fit
 from elmesh.cli.network import create, csr, sign
 from elmesh.cli.network_look import check, status
+from elmesh.cli.network_router import router
 from elmesh.cli.predict import predict
 from elmesh.cli.reproduce import reproduce
 
@@ -111,6 +112,7 @@ _add(
     "elmesh network status net/north/agent.toml --watch",
     to=network_commands,
 )
+_add(router, "elmesh network router net/router/agent.toml", to=network_commands)
 _add(csr, "elmesh network csr network.toml --agent north --out north/", to=network_commands)
 _add(sign, "elmesh network sign net/ca north.csr --network net/network.toml", to=network_commands)
 

@@ -20,6 +20,7 @@ from elmesh.cli.metrics import serving
 from elmesh.cli.summary import summarise, tell_summary
 from elmesh.errors import ElmeshError
 from elmesh.network.identity import Identity
+from elmesh.network.inputs import NumericInput
 from elmesh.network.plan import Plan
 from elmesh.runtime import Progress, watch
 from elmesh.runtime.network import Phase, Site, StatusFile
@@ -122,6 +123,7 @@ def _run(
     if identity.days_left() < _SOON:
         log("certificate", agent=identity.name, days=identity.days_left())
     schema = _schema(site, frame, target)
+    _note_oddities(output, plan, frame)
     X, tasks = schema.encode(frame)
     model = _estimator(plan, X.shape[1])
     status.phase = Phase.FITTING
@@ -181,6 +183,27 @@ def _schema(site: Site, frame: pd.DataFrame, target: list[str]) -> TableSchema:
         rows = {name: finite_numbers(frame, name) for name in plan.unscaled}
         stats = site.scale(plan.unscaled, {name: x[~np.isnan(x)] for name, x in rows.items()})
     return plan.schema_with(stats, FILE_TASK, target, whole)
+
+
+def _note_oddities(output: Output, plan: Plan, frame: pd.DataFrame) -> None:
+    """Mention what the network file did not expect of a column; it is taken all the same."""
+    for column in plan.columns:
+        if isinstance(column, NumericInput):
+            values = finite_numbers(frame, column.name)
+            missing = int(np.isnan(values).sum())
+            if column.range is not None:
+                least, most = column.range
+                outside = int(np.sum((values < least) | (values > most)))
+                if outside:
+                    output.note(
+                        f'Column "{column.name}": {outside} of {len(values)} values are outside the range '
+                        f"{least:g} to {most:g} that the network file declares; they are taken as they are."
+                    )
+            if missing and not column.missing:
+                output.note(
+                    f'Column "{column.name}": {missing} of {len(values)} values are missing, which the network file '
+                    "does not expect; they count as the middle of the range."
+                )
 
 
 def _telling(show: Any, status: StatusFile, log: Logbook) -> Any:

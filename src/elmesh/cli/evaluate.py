@@ -11,8 +11,8 @@ import numpy.typing as npt
 import typer
 
 from elmesh.cli.console import JsonOption, Output, QuietOption
-from elmesh.cli.predict import open_model
-from elmesh.tables import FILE_TASK, TableSchema, read_data
+from elmesh.cli.predict import open_model, read_rows
+from elmesh.tables import FILE_TASK, TableSchema
 
 __all__ = ["evaluate", "scores"]
 
@@ -62,7 +62,7 @@ def evaluate(
     output = Output(as_json, quiet)
     with output.warnings_as_notes():
         estimator, schema = open_model(model)
-        frame = read_data(test, file_task=schema.task == FILE_TASK)
+        frame = read_rows(test, estimator, schema)
         truth = schema.in_units(schema.targets(frame))
         X, tasks = schema.encode(frame)
         predicted = schema.in_units(estimator.predict(X, tasks=tasks))

@@ -17,6 +17,7 @@ from elmesh.labels import count
 from elmesh.network.draft import draft_plan, name_of
 from elmesh.network.example import Example
 from elmesh.network.folders import AUTHORITY, NETWORK, Network, sign_request, write_site
+from elmesh.network.names import ROUTER
 from elmesh.network.plan import Plan
 from elmesh.tables import Kind, read_table
 
@@ -70,6 +71,14 @@ def create(
         str, typer.Option(metavar="basis|sums", help="What agents tell: U_t to neighbours only, or sums over all too.")
     ] = "basis",
     seed: Annotated[int, typer.Option(help="Seed of the hidden weights.")] = 0,
+    router: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Have all messages go through a router there, for sites that nobody can connect to.",
+            show_default="none",
+        ),
+    ] = None,
     days: DaysOption = 365,
     csr: Annotated[
         bool, typer.Option("--csr", help="Make no keys: sites make their own, and an authority of yours signs.")
@@ -98,6 +107,7 @@ def create(
             rank=_rank(rank, exchange, example),
             exchange=exchange,
             seed=seed,
+            routers=() if router is None else (router,),
         )
     remark = "" if like is None else _what_is_public(plan, like)
     network = Network(folder, plan)
@@ -261,6 +271,10 @@ def _tell_network(output: Output, network: Network, example: Example, remark: st
         for member in plan.members:
             output.say(
                 f"{folder / member.name}: for {member.name} at {member.address}, with its key: hand it over in private."
+            )
+        if plan.routers:
+            output.say(
+                f"{folder / ROUTER}: for the router at {plan.routers[0]}; there: elmesh network router agent.toml"
             )
         output.say("Then at each site, with its own table:")
         some = plan.names[0]

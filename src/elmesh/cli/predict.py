@@ -14,7 +14,7 @@ from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, che
 from elmesh.errors import ElmeshError
 from elmesh.tables import FILE_TASK, TableSchema, check_table_name, read_data, write_table
 
-__all__ = ["open_model", "predict", "predictions"]
+__all__ = ["open_model", "predict", "predictions", "read_rows"]
 
 
 def open_model(path: Path) -> tuple[Any, TableSchema]:
@@ -41,6 +41,23 @@ def open_model(path: Path) -> tuple[Any, TableSchema]:
     if schema.kind != kind or len(schema.columns) != model.n_features_in_:
         raise ElmeshError(f"The model in {path} and its table description do not match; fit the model again.")
     return model, schema
+
+
+def read_rows(path: Path, model: Any, schema: TableSchema) -> pd.DataFrame:
+    """Read rows for a model, each with its task.
+
+    Parameters
+    ----------
+    path
+        A file or a folder.
+    model, schema
+        The estimator, and how a table becomes its input. Where files are named after tasks, a model of one task takes
+        any single file for that task's.
+    """
+    by_file = schema.task == FILE_TASK
+    if by_file and len(model.tasks_) == 1 and path.is_file():
+        return read_data(path).assign(**{FILE_TASK: str(model.tasks_[0])})
+    return read_data(path, file_task=by_file)
 
 
 def predictions(model: Any, schema: TableSchema, frame: pd.DataFrame, proba: bool = False) -> pd.DataFrame:
@@ -105,7 +122,7 @@ def predict(
         estimator, schema = open_model(model)
         if proba and schema.kind == "regression":
             raise ElmeshError("--proba is for classification, and this model is a regression; leave it out.")
-        frame = read_data(new, file_task=schema.task == FILE_TASK)
+        frame = read_rows(new, estimator, schema)
         table = predictions(estimator, schema, frame, proba)
         data = {"command": "predict", "kind": schema.kind, "rows": len(table)}
         if out is not None:

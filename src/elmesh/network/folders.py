@@ -25,6 +25,7 @@ from elmesh.network.authority import (
 from elmesh.network.fields import read_text
 from elmesh.network.identity import agent_toml
 from elmesh.network.keys import need_cryptography, write_new
+from elmesh.network.names import ROUTER
 from elmesh.network.plan import Plan
 
 __all__ = ["AUTHORITY", "NETWORK", "Network", "clear", "sign_request", "write_site"]
@@ -49,10 +50,15 @@ class Network:
     folder: Path
     plan: Plan
 
+    @property
+    def _names(self) -> list[str]:
+        """Whoever needs a folder: the agents, and the router if there is one."""
+        return [*self.plan.names, *([ROUTER] if self.plan.routers else [])]
+
     def files(self, *, keys: bool) -> list[Path]:
         """Name all files there will be, with keys and certificates or without."""
-        agents = [self.folder / name / file for name in self.plan.names for file in (AGENT, NETWORK, KEY, CERTIFICATE)]
-        trusted = [self.folder / name / CA_CERTIFICATE for name in self.plan.names]
+        agents = [self.folder / name / file for name in self._names for file in (AGENT, NETWORK, KEY, CERTIFICATE)]
+        trusted = [self.folder / name / CA_CERTIFICATE for name in self._names]
         secret = [self.folder / AUTHORITY / name for name in (CA_KEY, CA_CERTIFICATE)]
         return [self.folder / NETWORK, *(secret + agents + trusted if keys else [])]
 
@@ -83,15 +89,15 @@ class Network:
         _make_folder(self.folder / AUTHORITY)
         (self.folder / AUTHORITY).chmod(0o700)
         authority = make_authority(self.folder / AUTHORITY, self.plan.name)
-        for member in self.plan.members:
-            folder = self.folder / member.name
+        for name in self._names:
+            folder = self.folder / name
             _make_folder(folder)
             folder.chmod(0o700)
-            request = make_request(make_key(folder / KEY), member.name, member.place.hosts)
+            request = make_request(make_key(folder / KEY), name, self.plan.address_of(name).hosts)
             write_new(folder / CERTIFICATE, sign(request, authority, days))
             write_new(folder / CA_CERTIFICATE, authority.pem)
             write_new(folder / NETWORK, text)
-            write_new(folder / AGENT, agent_toml(member.name).encode())
+            write_new(folder / AGENT, agent_toml(name).encode())
 
 
 def write_site(network: Path, name: str, folder: Path, *, force: bool = False) -> Path:
@@ -115,13 +121,13 @@ def write_site(network: Path, name: str, folder: Path, *, force: bool = False) -
     """
     need_cryptography()
     plan = Plan.read(network)
-    member = plan.members[plan.number(name)]
+    address = plan.address_of(name)
     text, copy, request = network.read_bytes(), folder / NETWORK, folder / f"{name}.csr"
     # The network file may be in its place already.
     there = copy.exists() and copy.read_bytes() == text
     clear([folder / AGENT, folder / KEY, request, *([] if there else [copy])], force)
     _make_folder(folder)
-    write_new(request, make_request(make_key(folder / KEY), name, member.place.hosts))
+    write_new(request, make_request(make_key(folder / KEY), name, address.hosts))
     write_new(folder / AGENT, agent_toml(name).encode())
     if not there:
         write_new(copy, text)
@@ -157,8 +163,7 @@ def sign_request(
     asked = read_text(request, "request for a certificate", _MOST_BYTES).encode()
     try:
         name = request_name(asked)
-        member = plan.members[plan.number(name)]
-        certificate = sign(asked, signer, days, hosts=member.place.hosts)
+        certificate = sign(asked, signer, days, hosts=plan.address_of(name).hosts)
     except ElmeshError as error:
         raise ElmeshError(f"{request}: {error}") from None
     target = out or request.with_name(f"{name}.pem")

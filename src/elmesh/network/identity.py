@@ -119,13 +119,13 @@ class Identity:
         if not network.exists():
             raise ElmeshError(f"The network file {network} is not there; {_REMEDY['network']}.")
         plan = Plan.read(network)
-        plan.number(name)
+        plan.address_of(name)  # or it is not in the network
         return cls(name=name, plan=plan, folder=folder, **paths, state=state, listen=listen)
 
     @property
     def address(self) -> str:
         """Where others reach it."""
-        return self.plan.members[self.plan.number(self.name)].address
+        return str(self.plan.address_of(self.name))
 
     @property
     def bind(self) -> str:

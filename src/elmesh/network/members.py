@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elmesh.errors import ElmeshError
-from elmesh.network.names import Address, check_name, parse_address
+from elmesh.network.names import ROUTER, Address, check_name, parse_address
 
 __all__ = ["Member"]
 
@@ -27,6 +27,8 @@ class Member:
 
     def __post_init__(self) -> None:
         check_name(self.name, "The name of an agent")
+        if self.name == ROUTER:
+            raise ElmeshError(f"No agent can be called {ROUTER}, for that is what a router is called; rename it.")
         place = parse_address(self.address, f"The address of agent {self.name}")
         if place.is_everywhere:
             raise ElmeshError(

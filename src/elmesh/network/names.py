@@ -13,7 +13,10 @@ from typing import NamedTuple
 
 from elmesh.errors import ElmeshError
 
-__all__ = ["Address", "check_name", "check_text", "is_name", "parse_address"]
+__all__ = ["ROUTER", "Address", "check_name", "check_text", "is_name", "parse_address"]
+
+#: The name of a router, which no agent has.
+ROUTER = "router"
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")

@@ -37,7 +37,7 @@ from elmesh.network.exchange import EXCHANGES, Exchange, choose_solver, clean_pa
 from elmesh.network.fields import read_text
 from elmesh.network.inputs import Input, NumericInput
 from elmesh.network.members import Member
-from elmesh.network.names import check_name, parse_address
+from elmesh.network.names import ROUTER, Address, check_name, parse_address
 from elmesh.network.scaling import make_schema
 from elmesh.network.toml_file import read_fields, write_plan
 from elmesh.solvers import Solver
@@ -198,6 +198,12 @@ class Plan:
         if name not in self._numbers:
             raise ElmeshError(f"There is no agent {name!r} in the network {self.name}; there are {listed(self.names)}.")
         return self._numbers[name]
+
+    def address_of(self, name: str) -> Address:
+        """Give the address of an agent, or of the router."""
+        if name == ROUTER and self.routers:
+            return parse_address(self.routers[0], "The address of the router")
+        return self.members[self.number(name)].place
 
     def neighbours(self, name: str) -> list[str]:
         """Give an agent's neighbours, sorted."""

@@ -29,7 +29,7 @@ from elmesh.errors import ElmeshError
 from elmesh.runtime.base import Mark, Moment, Past
 from elmesh.runtime.keeping import (
     DamagedError,
-    arrays_of,
+    Rows,
     below,
     digest_of,
     open_arrays,
@@ -172,7 +172,7 @@ class Checkpoints:
         self._fields: dict[str, Any] = json.loads(json.dumps(dict(fields)))
         self._crew = crew
         self._data = [digest_of(task) for task in crew.tasks]
-        self._newest = -1
+        self._rows, self._newest = Rows(), -1
 
     def latest(self, others: Sequence[int] = ()) -> Saved | None:
         """Return the newest checkpoint, or None if there is none yet; ``others`` are agents to know the link of too."""
@@ -261,7 +261,7 @@ class Checkpoints:
         if crew.agents[0] == 0:
             arrays |= {f"common/{name}": x for name, x in moment.report.kept[0].common.items()}
             arrays |= {f"link/{name}": x for name, x in mark.common.items()}
-            arrays |= {f"past/{name}": x for name, x in arrays_of(past).items()}
+            arrays |= {f"past/{name}": x for name, x in self._rows.of(past).items()}
         return arrays
 
     def _labels(self) -> dict[str, str]:

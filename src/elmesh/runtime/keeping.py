@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from elmesh.statistics import Task
 
 __all__ = [
     "DamagedError",
-    "arrays_of",
+    "Rows",
     "below",
     "digest_of",
     "open_arrays",
@@ -109,14 +110,21 @@ def below(head: str, arrays: Mapping[str, FloatArray]) -> Arrays:
     return {name.partition("/")[2]: x for name, x in arrays.items() if name.partition("/")[0] == head}
 
 
-def arrays_of(past: Past) -> Arrays:
-    """Return a run's rounds so far as arrays."""
-    rows = np.array([[float(getattr(step, name)) for name in _COLUMNS] for step in past.rows])
-    return {
-        "rows": rows.reshape(-1, len(_COLUMNS)),
-        "floors": np.array(past.floors or ()),
-        "ceiling": np.array(past.ceiling),
-    }
+class Rows:
+    """A run's rounds as arrays; what was written down before is not looked at again."""
+
+    def __init__(self) -> None:
+        self._numbers = array("d")
+
+    def of(self, past: Past) -> Arrays:
+        """Return the rounds so far, of a run that only ever gets longer."""
+        for step in past.rows[len(self._numbers) // len(_COLUMNS) :]:
+            self._numbers.extend(float(getattr(step, name)) for name in _COLUMNS)
+        return {
+            "rows": np.array(self._numbers).reshape(-1, len(_COLUMNS)),
+            "floors": np.array(past.floors or ()),
+            "ceiling": np.array(past.ceiling),
+        }
 
 
 def past_of(arrays: Mapping[str, FloatArray]) -> Past:

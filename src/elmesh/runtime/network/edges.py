@@ -112,6 +112,10 @@ class Edge:
         self.heard += 1
         return message
 
+    def forget(self) -> None:
+        """Drop what has come and was not taken: it is of another run than what comes now."""
+        self._come, self._waiting = {}, 0
+
     def restore(self, said: int, heard: int, kept: Sequence[Said]) -> None:
         """Be again as it was when these were taken; what has come since is still there."""
         self.said, self.heard, self.settled = said, heard, heard

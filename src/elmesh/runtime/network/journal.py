@@ -31,7 +31,7 @@ from elmesh.errors import ElmeshError
 from elmesh.runtime.base import Mark, Moment, Past
 from elmesh.runtime.keeping import (
     DamagedError,
-    arrays_of,
+    Rows,
     below,
     open_arrays,
     past_of,
@@ -93,7 +93,7 @@ class Journal:
         self._busy = threading.Event()
         self._trouble: str | None = None
         self._last_round, self._last_time = -1, time.monotonic()
-        self.written = 0
+        self._rows, self.written = Rows(), 0
         self._post: Post | None = None
         self._writer: threading.Thread | None = None
         self._fields: dict[str, Any] = {}
@@ -165,7 +165,7 @@ class Journal:
         self.gone = gone
         self._write_run()
         self._file.unlink(missing_ok=True)
-        self._last_round, self._last_time = -1, time.monotonic()
+        self._last_round, self._last_time, self._rows = -1, time.monotonic(), Rows()
 
     def latest(self) -> Entry | None:
         """Return what the journal holds, or None if it holds nothing yet."""
@@ -209,7 +209,10 @@ class Journal:
         if self._post is None:
             raise TypeError("The journal has no post yet.")
         arrays, labels, heard = _arrays(
-            moment, past, self._post.snapshot(), {**self.about, "life": self.life, "epoch": sorted(self.gone)}
+            moment,
+            self._rows.of(past),
+            self._post.snapshot(),
+            {**self.about, "life": self.life, "epoch": sorted(self.gone)},
         )
         self._last_round, self._last_time = moment.report.round, time.monotonic()
         self._busy.set()
@@ -298,14 +301,14 @@ def _lock(folder: Path) -> int:
 
 
 def _arrays(
-    moment: Moment, past: Past, stands: Mapping[str, Stand], beside: Mapping[str, Any]
+    moment: Moment, past: Mapping[str, FloatArray], stands: Mapping[str, Stand], beside: Mapping[str, Any]
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str], dict[str, int]]:
     """Name all arrays of an entry, and say in JSON what is no array."""
     (kept,) = moment.report.kept
     arrays: dict[str, NDArray[Any]] = {f"own/{name}": x for name, x in kept.own.items()}
     arrays |= {f"common/{name}": x for name, x in kept.common.items()}
     arrays |= {f"edges/{name}": x for name, x in kept.edges.items()}
-    arrays |= {f"past/{name}": x for name, x in arrays_of(past).items()}
+    arrays |= {f"past/{name}": x for name, x in past.items()}
     arrays |= {f"link/{name}": x for name, x in moment.mark.common.items()}
     for agent, own in moment.mark.own.items():
         arrays |= {f"link of {agent}/{name}": x for name, x in own.items()}

@@ -79,7 +79,7 @@ class NetworkLink:
         inwards = tree.order[::-1].tolist()
         self._children = [self._names[k] for k in inwards if int(tree.parent[k]) == self.agent]
         self._number = {name: k for k, name in enumerate(self._names)}
-        self._apart = 0.0, 1.0
+        self._heard: tuple[FloatArray, FloatArray] | None = None
         self.n_exchanges = 0
 
     def exchange(self, request: Neighbours) -> FloatArray | Heard:
@@ -92,10 +92,11 @@ class NetworkLink:
         self._own.spoken(self._me, len(body))
         messages = self._post.hear(self._neighbours, Kind.VALUE)
         values = [self._value(name, messages[name], shape) for name in self._neighbours]
-        total = np.zeros_like(value)
-        for theirs in values:
+        # From zero on, as everywhere: a sum of nothing but a negative zero is zero.
+        total = values[0] + 0.0 if values else np.zeros_like(value)
+        for theirs in values[1:]:
             total += theirs
-        self._note_distance(value, total)
+        self._heard = value, total
         if request.each:
             return Heard(np.stack(values), np.zeros(len(values), dtype=np.intp))
         return total[None]
@@ -111,10 +112,14 @@ class NetworkLink:
             raise self._post.refuse(name, str(error)) from None
         return theirs
 
-    def _note_distance(self, value: FloatArray, total: FloatArray) -> None:
-        """Note how far this agent is from its neighbours' mean, and how large its value is."""
-        apart = value - total / max(len(self._neighbours), 1)
-        self._apart = math.sqrt(float(np.vdot(apart, apart))), math.sqrt(float(np.vdot(value, value)))
+    def _distance(self) -> tuple[float, float]:
+        """Return how far this agent is from its neighbours' mean, and how large its value is."""
+        if self._heard is None:
+            return 0.0, 1.0
+        value, total = self._heard
+        apart = total * (1.0 / max(len(self._neighbours), 1))
+        apart -= value
+        return math.sqrt(float(np.vdot(apart, apart))), math.sqrt(float(np.vdot(value, value)))
 
     def consult(self, request: Hub) -> FloatArray:
         """Raise: there is no hub that everybody trusts with their values."""
@@ -216,6 +221,6 @@ class NetworkLink:
             distance, size = 0.0, 1.0
         else:
             _, U_rest, A_rest, U_scale, A_scale = own[0].tolist()
-            distance, size = self._apart
+            distance, size = self._distance()
         objective = float(report.objective[0])
         return _Known(Figures(objective, (U_rest, A_rest), (U_scale, A_scale), distance, size, self._own.total, halt))

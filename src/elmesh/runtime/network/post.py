@@ -7,6 +7,7 @@ liveliness token is gone, and is given up only when it has been absent for longe
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -41,6 +42,10 @@ _BREATH = 0.5
 _MUTE = 3.0
 # How much may be kept for a neighbour that does not say what it has for good, in messages and bytes.
 _KEPT, _KEPT_BYTES = 512, 256 << 20
+# Seconds to stay for a neighbour that has its model, and went before it said that it knows of this one's.
+_GRACE = 30.0
+# An agent at its end waits a little longer than its patience: those that are not may have to go on without the absent.
+_MARGIN, _MARGIN_SECONDS = 1.25, 2.0
 # Bytes of the reason that an agent gives for its end.
 _REASON = 400
 
@@ -165,7 +170,9 @@ class Post:
         self._told_gone: frozenset[str] = frozenset()
         self._epoch = 0
         self._trouble: ElmeshError | None = None
-        self._finished = False
+        self._finished = self._stopping = False
+        #: Is told which neighbour has its model, before the neighbour learns that this agent knows.
+        self.remember: Callable[[str], None] = lambda _: None
         self._errands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._runner = threading.Thread(target=self._run_errands, name="elmesh-post", daemon=True)
         self._runner.start()
@@ -178,6 +185,7 @@ class Post:
             self.counters.heard_messages += 1
             self.counters.heard_bytes += len(data)
             if sender not in self._of:
+                self._turn_down(sender, data)
                 return
             try:
                 message = parse(data)
@@ -200,6 +208,8 @@ class Post:
         with self._change:
             other = self._of.get(name)
             if other is None or other.here == here:
+                if here and name in self._gone:
+                    self._errands.put(lambda: self._tell_gone(name))
                 return
             now = time.monotonic()
             if here and other.seen:
@@ -211,6 +221,13 @@ class Post:
                 # What was on its way when the link broke may be lost, either way.
                 self._errands.put(lambda: self._greet(name))
             self._change.notify_all()
+
+    def _turn_down(self, sender: str, data: bytes) -> None:
+        """Tell an agent that is back, and was gone for good, that the others have gone on without it."""
+        with contextlib.suppress(WireError):
+            # Two that have gone on without each other do not keep telling each other so.
+            if sender in self._gone and parse(data).kind not in (Kind.GONE, Kind.ASK):
+                self._errands.put(lambda: self._tell_gone(sender))
 
     def _take_in(self, sender: str, message: Message) -> None:
         other = self._of[sender]
@@ -237,7 +254,7 @@ class Post:
         elif message.kind is Kind.DONE:
             other.done = True
             other.edge.release(other.edge.said)
-            self._errands.put(lambda: self._send(sender, Kind.HEARD))
+            self._errands.put(lambda: self._acknowledge(sender))
         elif message.kind is Kind.HEARD:
             other.knows = True
         elif message.kind is Kind.FAILED:
@@ -260,7 +277,9 @@ class Post:
             return False
         elif other.edge.heard == 0:
             other.life = message.life
+            other.edge.forget()
         else:
+            other.life = message.life  # so that it can be told
             self._trouble = self._trouble or FailedError(
                 [],
                 f"{sender} has begun anew and lost its journal, so this run cannot go on; begin anew everywhere, with "
@@ -289,10 +308,15 @@ class Post:
         """Say something to a neighbour; it is kept until the neighbour has it for good."""
         with self._change:
             edge = self._of[to].edge
+            begun, least = time.monotonic(), edge.kept
             while edge.kept >= _KEPT or edge.kept_bytes > _KEPT_BYTES:
                 self._raise_trouble()
-                if not self._change.wait(self._patience):
+                now = time.monotonic()
+                if edge.kept < least:
+                    begun, least = now, edge.kept
+                if now - begun > self._patience:
                     raise LostError([to], f"{to} has not confirmed what it was told for {self._patience:g} seconds.")
+                self._change.wait(_BREATH)
             said = edge.say(kind, shape, coarse, body)
         self._send_said(to, said)
 
@@ -343,6 +367,11 @@ class Post:
         if self._finished:
             self._send(to, Kind.DONE)
 
+    def _acknowledge(self, to: str) -> None:
+        """Tell a neighbour that it is known here to have its model."""
+        self.remember(to)
+        self._send(to, Kind.HEARD)
+
     def _greet(self, to: str) -> None:
         """Ask a neighbour that has just come for what is due, so that it learns what it may have missed as well."""
         if self._gone:
@@ -379,7 +408,13 @@ class Post:
                 raise self.refuse(name, f"it is of kind {message.kind.name}, when {kind.name} is due")
         return heard
 
+    def check_stop(self) -> None:
+        """Raise if the agent was asked to stop."""
+        if self._stopping:
+            raise StoppedError("The agent was asked to stop.")
+
     def _raise_trouble(self) -> None:
+        self.check_stop()
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None
             raise trouble
@@ -426,7 +461,7 @@ class Post:
     def stop(self) -> None:
         """Have whoever waits, now or next, stop waiting."""
         # No lock: this is called from a signal's handler, which may have interrupted whoever holds it.
-        self._trouble = StoppedError("The agent was asked to stop.")
+        self._stopping = True
 
     def look(self) -> dict[str, dict[str, Any]]:
         """Return how things stand with each neighbour."""
@@ -473,7 +508,7 @@ class Post:
             for name in self.neighbours:
                 old = before[name]
                 self._of[name] = _Neighbour(here=old.here, seen=old.seen, since=now, spoke=now, life=old.life)
-            self._trouble = None
+            self._trouble, self._finished = None, False
         for name in self._plan.neighbours(self.me):
             self._tell_gone(name)
 
@@ -503,28 +538,49 @@ class Post:
 
     # The end.
 
-    def finish(self, patience: float | None = None) -> list[str]:
+    def have_models(self, names: Collection[str]) -> None:
+        """Learn that neighbours have their models, from what was remembered."""
+        with self._change:
+            for name in names:
+                if name in self._of:
+                    self._of[name].done = True
+
+    def finish(self) -> list[str]:
         """Stay until the neighbours have all they need of this agent; return those that never said so."""
-        patience = self._patience if patience is None else patience
+        patience = _MARGIN * self._patience + _MARGIN_SECONDS
         self._finished = True
         wait, said = _FIRST, 0.0
         with self._change:
             while True:
+                self.check_stop()
+                if isinstance(self._trouble, RegroupedError):
+                    self._raise_trouble()
+                if isinstance(self._trouble, RefusedError):
+                    self._trouble = None  # nothing is needed of whoever it is
                 now = time.monotonic()
-                open_ = [name for name, other in self._of.items() if not self._may_leave(other)]
+                open_ = [name for name, other in self._of.items() if not self._may_leave(other, now)]
                 late = [n for n in open_ if not self._of[n].here and now - self._of[n].since > patience]
                 late += [n for n in open_ if n not in late and now - self._of[n].spoke > _MUTE * patience]
                 if not open_ or len(late) == len(open_) or isinstance(self._trouble, FailedError):
-                    return open_
+                    break
                 if now - said >= wait:
                     said, wait = now, min(2 * wait, _MOST)
                     for name in open_:
                         self._errands.put(partial(self._send, name, Kind.DONE))
                 self._change.wait(max(min(said + wait - now, _BREATH), 0.01))
+        self._last_errands()
+        return open_
 
-    @staticmethod
-    def _may_leave(other: _Neighbour) -> bool:
-        return other.done and (other.knows or not other.here)
+    def _may_leave(self, other: _Neighbour, now: float) -> bool:
+        # One that went may be back before long, and would wait for one that has left.
+        away = not other.here and now - other.since > min(_GRACE, self._patience)
+        return other.done and (other.knows or away)
+
+    def _last_errands(self) -> None:
+        """See to it that what is to be said yet is said."""
+        run = threading.Event()
+        self._errands.put(run.set)
+        run.wait(_MARGIN_SECONDS)
 
     def fail(self, reason: str) -> None:
         """Tell the neighbours that this agent ends without a result, and why."""
@@ -534,7 +590,7 @@ class Post:
     def close(self) -> None:
         """Run no more errands."""
         self._errands.put(None)
-        self._runner.join()
+        self._runner.join(timeout=_MARGIN_SECONDS)  # it may be stuck in a link that does not close
 
     def _tell_time(self, to: str, asked: int) -> None:
         """Answer whoever checks the network from a neighbour's machine."""

@@ -28,21 +28,20 @@ from elmesh.runtime.keeping import digest_of
 from elmesh.runtime.network.journal import Entry, Journal
 from elmesh.runtime.network.link import NetworkLink
 from elmesh.runtime.network.post import Counters, FailedError, PeerError, Post, RefusedError, RegroupedError
-from elmesh.runtime.network.transport import Transport
-from elmesh.runtime.network.wire import HEADER_BYTES
+from elmesh.runtime.network.transport import Transport, largest_message
 from elmesh.runtime.stacked import place_of
 from elmesh.solvers.base import Solver
 from elmesh.solvers.requests import Total
 from elmesh.statistics import Task
 
-__all__ = ["Site", "largest_message", "most_norm"]
+__all__ = ["Site", "most_norm"]
 
 FloatArray = NDArray[np.float64]
 
 # How far above the norm of any solution a neighbour's U may be on its way there.
 _OVERSHOOT = 10.0
-# Numbers that may go beside a value, and columns beyond the rank that a start or a certificate may take.
-_BESIDE, _COLUMNS = 4096, 64
+# Outputs of an agent that the bound on its U allows for.
+_COLUMNS = 64
 # Outputs of an agent beyond which their number no longer counts for an automatic rank.
 _MOST_OUTPUTS = 64
 
@@ -335,10 +334,3 @@ class Site:
         if self.post is not None:
             self.post.close()
         self.journal.close()
-
-
-def largest_message(plan: Plan) -> int:
-    """Return the bytes of the largest message that a plan allows for."""
-    # An automatic rank may grow to as many columns as there are hidden units.
-    most = plan.n_hidden if plan.rank == "auto" else int(plan.rank)
-    return HEADER_BYTES + 8 * (plan.n_hidden * (most + _COLUMNS) + _BESIDE)

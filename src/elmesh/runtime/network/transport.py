@@ -14,16 +14,21 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from elmesh.errors import ElmeshError
+from elmesh.runtime.network.wire import HEADER_BYTES
 
 if TYPE_CHECKING:
     from elmesh.network.identity import Identity
+    from elmesh.network.plan import Plan
 
-__all__ = ["Transport", "configuration", "router_configuration"]
+__all__ = ["Router", "Transport", "configuration", "largest_message", "router_configuration"]
 
 # Milliseconds: a link that says nothing for so long is dead; first and longest wait between attempts to dial.
 _LEASE, _DIAL, _DIAL_MOST = 5000, 100, 1000
 # Bytes that a message may have beyond a value and its header: for what zenoh adds.
 _SPARE = 65_536
+
+# Numbers that may go beside a value, and columns beyond the rank that a start or a certificate may take.
+_BESIDE, _COLUMNS = 4096, 64
 
 _SPEAKS = ["put", "liveliness_token"]
 _LISTENS = ["declare_subscriber", "declare_liveliness_subscriber", "liveliness_query"]
@@ -122,6 +127,37 @@ class Transport:
         name = event.link.auth_identifier or ""
         if event.kind == zenoh.SampleKind.PUT and not self._routed and name not in self._neighbours:
             self._stranger(name, str(event.link.dst))
+
+
+class Router:
+    """A session that passes messages on between sites; see :func:`router_configuration`.
+
+    Parameters
+    ----------
+    identity : Identity
+        The router's.
+    presence : callable
+        Called with the name in a certificate and whether its holder has come or gone.
+    """
+
+    def __init__(self, identity: Identity, presence: Callable[[str, bool], None]) -> None:
+        zenoh = _zenoh()
+        config = router_configuration(identity, largest_message(identity.plan) + _SPARE)
+        try:
+            self._session = zenoh.open(zenoh.Config.from_json5(json.dumps(config)))
+        except zenoh.ZError as error:
+            raise ElmeshError(_why(str(error), identity)) from None
+        self._links = self._session.info.declare_link_events_listener(
+            lambda event: presence(event.link.auth_identifier or "", event.kind == zenoh.SampleKind.PUT)
+        )
+
+    def __enter__(self) -> Router:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        closing = threading.Thread(target=self._session.close, daemon=True)
+        closing.start()
+        closing.join(timeout=3.0)
 
 
 def configuration(identity: Identity, largest: int, listening: bool = True) -> dict[str, Any]:
@@ -266,7 +302,7 @@ def _zenoh() -> Any:
 
 def _why(text: str, identity: Identity) -> str:
     """Turn zenoh's error into a sentence."""
-    address = identity.listen or next(m.address for m in identity.plan.members if m.name == identity.name)
+    address = identity.bind
     if "Address already in use" in text or "os error 98" in text:
         return f"Nothing can listen at {address}, for something does already; is this agent running?"
     if "Cannot assign requested address" in text or "os error 99" in text:
@@ -276,3 +312,10 @@ def _why(text: str, identity: Identity) -> str:
         )
     last = text.splitlines()[-1] if text else "no reason given"
     return f"The network could not be opened at {address}: {last[:300]}"
+
+
+def largest_message(plan: Plan) -> int:
+    """Return the bytes of the largest message that a plan allows for."""
+    # An automatic rank may grow to as many columns as there are hidden units.
+    most = plan.n_hidden if plan.rank == "auto" else int(plan.rank)
+    return HEADER_BYTES + 8 * (plan.n_hidden * (most + _COLUMNS) + _BESIDE)

@@ -11,7 +11,7 @@ field       bytes  meaning
 magic       4      ``ELM1``
 kind        1      see :class:`Kind`
 dtype       1      0: little-endian doubles; 1: bytes of a coarse channel
-reserved    2      zero
+reserved    2, 4   zero; the second one, behind the columns, keeps the numbers of a value in step with memory
 epoch       4      which agents are gone, as a number (see :func:`epoch_of`)
 rows        4      of the value, 0 for none
 columns     4      of the value, 0 for none
@@ -27,6 +27,7 @@ digest      32     SHA-256 of the network file
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ __all__ = ["HEADER_BYTES", "Kind", "Message", "WireError", "doubles", "encode", 
 
 FloatArray = NDArray[np.float64]
 
-_HEADER = struct.Struct("<4sBBHIIIQQQQ32s32s")
+_HEADER = struct.Struct("<4sBBHIIIIQQQQ32s32s")
 HEADER_BYTES = _HEADER.size
 _MAGIC = b"ELM1"
 _DOUBLES, _COARSE = 0, 1
@@ -79,7 +80,7 @@ class Kind(IntEnum):
 CARRIES = (Kind.VALUE, Kind.INWARDS, Kind.OUTWARDS)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Message:
     """A message, its header read and its body not yet looked into."""
 
@@ -116,7 +117,8 @@ def doubles(body: bytes | memoryview, count: int) -> FloatArray:
     if len(body) != 8 * count:
         raise WireError(f"its body has {len(body)} bytes, not {8 * count}")
     numbers = np.frombuffer(body, "<f8").astype(np.float64, copy=False)
-    if not np.isfinite(numbers).all():
+    # The sum of squares of finite numbers may overflow; then, and only then, one has to look closer.
+    if not math.isfinite(np.vdot(numbers, numbers)) and not np.isfinite(numbers).all():
         raise WireError("it has a value that is not a finite number")
     return numbers
 
@@ -159,7 +161,7 @@ def encode(
     """
     dtype = _COARSE if coarse else _DOUBLES
     numbers = number, settled, life, yours
-    return _HEADER.pack(_MAGIC, kind, dtype, 0, epoch, *shape, *numbers, sender.encode(), digest) + body
+    return _HEADER.pack(_MAGIC, kind, dtype, 0, epoch, *shape, 0, *numbers, sender.encode(), digest) + body
 
 
 def parse(data: bytes) -> Message:
@@ -167,10 +169,10 @@ def parse(data: bytes) -> Message:
     if len(data) < HEADER_BYTES:
         raise WireError(f"it has {len(data)} bytes, fewer than a header")
     magic, kind, dtype, reserved, epoch, *numbers, name, digest = _HEADER.unpack_from(data)
-    rows, columns, number, settled, life, yours = numbers
+    rows, columns, spare, number, settled, life, yours = numbers
     if magic != _MAGIC:
         raise WireError("it is not in the format of this version")
-    if kind not in _KINDS or dtype not in (_DOUBLES, _COARSE) or reserved:
+    if kind not in _KINDS or dtype not in (_DOUBLES, _COARSE) or reserved or spare:
         raise WireError("its header has a field that is not known")
     if number > _LARGEST or settled > _LARGEST:
         raise WireError("its number is out of all proportion")
@@ -179,7 +181,7 @@ def parse(data: bytes) -> Message:
     except UnicodeDecodeError:
         raise WireError("its sender's name is not text") from None
     return Message(
-        Kind(kind),
+        _KINDS[kind],
         sender,
         digest,
         epoch,
@@ -194,4 +196,4 @@ def parse(data: bytes) -> Message:
     )
 
 
-_KINDS = frozenset(int(kind) for kind in Kind)
+_KINDS = {int(kind): kind for kind in Kind}

@@ -1,0 +1,211 @@
+"""Agents over mutual TLS on one machine: rounds a second, the time to rejoin after kill -9, and memory.
+
+Whole rounds are held against what the links allow, bare messages of the same bytes by the same sessions, and against
+that and the computation of all agents on these cores together; all measured in turns in the same processes, the slowest
+agent's time, the best of several. Rejoining and memory are of `elmesh agent` as users run it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.measure import machine
+from elmesh.graph import make_topology
+from elmesh.network.folders import Network
+from elmesh.network.inputs import NumericInput
+from elmesh.network.plan import Member, Plan
+from elmesh.runtime.network import read_status
+from elmesh.runtime.network.wire import HEADER_BYTES
+
+ROOT = Path(__file__).parent.parent
+HIDDEN, RANK, ROWS = 300, 6, 100
+AGENTS, ROUNDS, REPEATS = (5, 16), {5: 200, 16: 60}, 5
+KILLS, LONG = 5, 10_000
+PARAMETERS = {"mu1": 1.0, "mu2": 1.0, "rho": 10.0}
+
+
+def plan_for(m: int, rounds: int, **changes: Any) -> Plan:
+    """A ring on loopback."""
+    names = [f"s{i:02d}" for i in range(m)]
+    sockets = [socket.socket() for _ in names]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    members = tuple(Member(name, f"127.0.0.1:{port}") for name, port in zip(names, ports, strict=True))
+    edges = tuple((names[i], names[j]) for i, j in make_topology("ring", names).edges.tolist())
+    columns = tuple(NumericInput(f"x{j}", -4.0, 4.0, False) for j in range(5))
+    fields = {"n_hidden": HIDDEN, "rank": RANK, "rounds": rounds, "parameters": PARAMETERS, "columns": columns}
+    return Plan("bench", members, edges, "classification", **(fields | changes))
+
+
+def environ() -> dict[str, str]:
+    return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+
+
+def speed(m: int) -> dict[str, Any]:
+    """Rounds a second of m agents."""
+    plan = plan_for(m, ROUNDS[m])
+    size = HEADER_BYTES + 8 * HIDDEN * RANK
+    with tempfile.TemporaryDirectory() as folder:
+        Network(Path(folder) / "net", plan).write("", days=2, keys=True, force=False)
+        settings = {"rounds": ROUNDS[m], "repeats": REPEATS, "rows": ROWS, "size": size, "out": folder}
+        agents = [
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.network_worker",
+                    f"{folder}/net/{n}/agent.toml",
+                    json.dumps(settings),
+                ],
+                env=environ(),
+                cwd=ROOT,
+            )
+            for n in plan.names
+        ]
+        for agent in agents:
+            if agent.wait(900):
+                raise RuntimeError("An agent of the benchmark failed.")
+        taken = [json.loads(Path(folder, f"{name}.json").read_text()) for name in plan.names]
+    slowest = {kind: np.max([agent[kind] for agent in taken], axis=0) for kind in taken[0]}
+    best = {kind: float(values.min()) for kind, values in slowest.items()}
+    return {
+        "agents": m,
+        "message_bytes": size,
+        "seconds_a_round": best,
+        "rounds_a_second": {kind: 1 / value for kind, value in best.items()},
+        "exchange_of_bare": best["bare"] / best["exchange"],
+        "full_of_bare": best["bare"] / best["full"],
+        "full_of_bare_and_computation": (best["bare"] + best["computation"]) / best["full"],
+    }
+
+
+def table_of(name: str) -> pd.DataFrame:
+    rng = np.random.default_rng(sum(name.encode()))
+    X = rng.normal(size=(ROWS, 5))
+    y = np.where(X @ [1.0, -1.0, 0.5, 0.2, 0.0] + 0.3 * rng.normal(size=ROWS) > 0, "high", "low")
+    return pd.DataFrame(X, columns=[f"x{j}" for j in range(5)]).assign(y=y)
+
+
+class Agents:
+    """`elmesh agent`, one process each."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self.folder, self.plan = folder, plan
+        Network(folder / "net", plan).write("", days=2, keys=True, force=False)
+        for name in plan.names:
+            table_of(name).to_csv(folder / f"{name}.csv", index=False)
+        self.processes = {name: self.start(name) for name in plan.names}
+
+    def start(self, name: str) -> subprocess.Popen[bytes]:
+        words = ["agent", f"net/{name}/agent.toml", "--data", f"{name}.csv", "--target", "y", "--out", f"{name}-model"]
+        with open(self.folder / f"{name}.log", "a") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "elmesh", *words, "--log-json"],
+                cwd=self.folder,
+                env=environ(),
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+
+    def round_of(self, name: str) -> int:
+        said = read_status(self.folder / "net" / name / "state")
+        if said is None or said["pid"] != self.processes[name].pid or said["round"] is None:
+            return -1
+        return int(said["round"])
+
+    def until(self, name: str, number: int) -> None:
+        while self.round_of(name) < number:
+            if self.processes[name].poll() is not None:
+                raise RuntimeError(f"{name} has ended: {(self.folder / f'{name}.log').read_text()[-500:]}")
+            time.sleep(0.02)
+
+    def memory(self, name: str) -> int:
+        status = Path(f"/proc/{self.processes[name].pid}/status").read_text()
+        return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+def rejoining() -> dict[str, Any]:
+    """Kill an agent in mid-run, start it again, and take the time until it is further than it was."""
+    starts, rejoined = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        agents = Agents(Path(folder), plan_for(4, 100_000))
+        victim, witness = agents.plan.names[1], agents.plan.names[0]
+        try:
+            for k in range(KILLS):
+                agents.until(victim, 100 if k == 0 else 1)
+                time.sleep(1.0)
+                agents.processes[victim].kill()
+                agents.processes[victim].wait()
+                time.sleep(0.2)
+                before = agents.round_of(witness)
+                begun = time.time()
+                agents.processes[victim] = agents.start(victim)
+                agents.until(victim, before + 1)
+                further = time.time()
+                lines = (Path(folder) / f"{victim}.log").read_text().splitlines()
+                opened = [json.loads(line) for line in lines if '"event": "open"' in line][-1]["time"]
+                opened_at = datetime.fromisoformat(opened).timestamp()
+                starts.append(opened_at - begun)
+                rejoined.append(further - opened_at)
+        finally:
+            agents.end()
+    # The status file is renewed once a second, so that is how finely this can be told.
+    return {"kills": KILLS, "process_start": starts, "rejoined": rejoined, "longest": max(rejoined)}
+
+
+def memory() -> dict[str, Any]:
+    """Resident memory of agents over ten thousand rounds."""
+    with tempfile.TemporaryDirectory() as folder:
+        plan = plan_for(3, LONG, n_hidden=100, rank=4)
+        agents = Agents(Path(folder), plan)
+        name, seen = plan.names[0], []
+        try:
+            for number in range(1000, LONG, 1000):
+                agents.until(name, number)
+                seen.append([agents.round_of(name), agents.memory(name)])
+        finally:
+            agents.end()
+    first, last = (statistics.mean(m for _, m in part) for part in (seen[1:4], seen[-3:]))
+    return {"rounds": LONG, "resident": seen, "growth": last - first, "share": last / first - 1}
+
+
+def run(results: Path) -> dict[str, Any]:
+    figures = {"speed": [speed(m) for m in AGENTS], "rejoining": rejoining(), "memory": memory()}
+    speeds = figures["speed"]
+    return {
+        "benchmark": "network",
+        "unit": "seconds a round, the slowest agent's, best of 5 taken in turns; mutual TLS on loopback; seconds; bytes",
+        "machine": machine(),
+        "figures": figures,
+        "goals": {
+            "the runtime's exchange: at least 0.7 of bare zenoh": all(s["exchange_of_bare"] >= 0.7 for s in speeds),
+            "whole rounds: at least 0.7 of bare zenoh and computation": all(
+                s["full_of_bare_and_computation"] >= 0.7 for s in speeds
+            ),
+            "rejoined in under 3 s": figures["rejoining"]["longest"] < 3.0,
+            "memory grows by less than 2 % over 8,000 rounds": figures["memory"]["share"] < 0.02,
+        },
+    }
