@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n auto -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench ahead scaling readme paper clean
+.PHONY: help demo test test-all lint format bench ahead scaling network security readme paper clean
 
 help:
 	@echo "make demo      fit the four methods on bundled digits; writes elmesh-demo/report.html"
@@ -14,6 +14,8 @@ help:
 	@echo "make bench     the benchmarks; one JSON object each, in benchmarks/results/"
 	@echo "make ahead     compare with the optimum and the rivals on USPS, MNIST and School (20 minutes); docs/ahead.md"
 	@echo "make scaling   rounds a second under MPI, and what a cluster would do; docs/scaling.md"
+	@echo "make network   agents over mutual TLS: rounds a second, rejoining, memory (10 minutes); docs/network.md"
+	@echo "make security  what neighbours can find out from what is sent; docs/security.md"
 	@echo "make readme    demo and bench, and their figures into the README"
 	@echo "make paper     reproduce the paper's evaluation, 100 runs (half an hour), and write docs/paper.md"
 	@echo "make format    let ruff put the code in order"
@@ -52,6 +54,14 @@ ahead: $(VENV)/stamp
 scaling: $(VENV)/stamp
 	$(BIN)/python -m benchmarks mpi
 	$(BIN)/python tools/scaling.py
+
+network: $(VENV)/stamp
+	$(BIN)/python -m benchmarks network
+	$(BIN)/python tools/network.py
+
+security: $(VENV)/stamp
+	$(BIN)/python -m benchmarks privacy
+	$(BIN)/python tools/security.py
 
 readme: demo bench
 	$(BIN)/python tools/readme.py

@@ -9,11 +9,14 @@ from pathlib import Path
 
 # Speed, for which random data will do; and how it compares on USPS, MNIST and School.
 SPEED, AHEAD, RANKS = ("rounds", "growth", "fit"), ("optimum", "bytes", "ways"), ("mpi",)
+# What neighbours can find out about a site.
+PRIVACY = ("privacy",)
+NETWORK = ("network",)
 RESULTS = Path(__file__).parent / "results"
 
 
 def main(names: list[str]) -> int:
-    known = SPEED + AHEAD + RANKS
+    known = SPEED + AHEAD + RANKS + PRIVACY + NETWORK
     unknown = set(names) - set(known)
     if unknown:
         print(f"Unknown benchmark: {', '.join(sorted(unknown))}; there are {', '.join(known)}.", file=sys.stderr)

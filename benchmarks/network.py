@@ -197,7 +197,7 @@ def run(results: Path) -> dict[str, Any]:
     speeds = figures["speed"]
     return {
         "benchmark": "network",
-        "unit": "seconds a round, the slowest agent's, best of 5 taken in turns; mutual TLS on loopback; seconds; bytes",
+        "unit": "seconds a round of the slowest agent, best of 5 in turns, mutual TLS on loopback; seconds; bytes",
         "machine": machine(),
         "figures": figures,
         "goals": {

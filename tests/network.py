@@ -53,8 +53,15 @@ def make_plan(names=NAMES, graph="ring", **changes) -> Plan:
     ports = free_ports(len(names))
     members = tuple(Member(name, f"127.0.0.1:{port}") for name, port in zip(names, ports, strict=True))
     columns = tuple(NumericInput(f"x{j}", -4.0, 4.0, False) for j in range(P))
-    fields = {"rounds": 40, "n_hidden": 30, "rank": 3, "parameters": BASIS, "columns": columns}
-    return Plan("test", members, edges, "classification", **(fields | changes))
+    fields = {
+        "kind": "classification",
+        "rounds": 40,
+        "n_hidden": 30,
+        "rank": 3,
+        "parameters": BASIS,
+        "columns": columns,
+    }
+    return Plan("test", members, edges, **(fields | changes))
 
 
 def rows_of(name: str, n: int = 50, kind: str = "classification") -> pd.DataFrame:

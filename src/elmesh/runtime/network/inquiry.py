@@ -21,7 +21,8 @@ from elmesh.runtime.network.wire import Kind, WireError, encode, parse
 
 __all__ = ["Finding", "inquire"]
 
-_DIAL = 3.0  # seconds for a connection
+# Seconds for a connection, and to stay for others once all is known.
+_DIAL, _POLITE = 3.0, 2.0
 _LARGEST = 4096
 
 
@@ -82,7 +83,11 @@ def inquire(identity: Identity, seconds: float, listening: bool) -> list[Finding
                 if not finding.reachable and not plan.routers:
                     _dial(identity, finding)
             asking.ask()
-            if asking.wait(0.5) or time.monotonic() >= end:
+            if asking.wait(0.5):
+                # Somebody who checks at the same time may be about to ask.
+                asking.wait_to_be_asked(min(_POLITE, max(end - time.monotonic(), 0.0)))
+                break
+            if time.monotonic() >= end:
                 break
     for finding in found.values():
         finding.problem = finding.problem or _problem(finding)
@@ -134,7 +139,7 @@ class _Asking:
 
     def __init__(self, identity: Identity, found: dict[str, Finding], listening: bool) -> None:
         self._me, self._digest, self._found = identity.name, identity.plan.digest, found
-        self._change = threading.Condition()
+        self._change, self._asked = threading.Condition(), set[str]()
         try:
             self._transport = Transport(identity, _LARGEST, listening=listening)
         except ElmeshError:
@@ -162,6 +167,11 @@ class _Asking:
         with self._change:
             return self._change.wait_for(lambda: all(f.answers for f in self._found.values()), seconds)
 
+    def wait_to_be_asked(self, seconds: float) -> None:
+        """Wait until everybody has asked as well, for so long."""
+        with self._change:
+            self._change.wait_for(lambda: self._asked >= self._found.keys(), seconds)
+
     def _arrive(self, sender: str, data: bytes) -> None:
         try:
             message = parse(data)
@@ -170,6 +180,9 @@ class _Asking:
         if message.kind is Kind.ASK:
             body = int(time.time() * 1e6).to_bytes(8, "little")
             self._transport.put(sender, encode(Kind.CLOCK, self._me, self._digest, number=message.number, body=body))
+            with self._change:
+                self._asked.add(sender)
+                self._change.notify_all()
         elif message.kind is Kind.CLOCK and len(message.body) == 8:
             with self._change:
                 finding = self._found[sender]
