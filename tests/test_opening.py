@@ -207,7 +207,7 @@ def test_penalties_that_are_both_given_are_taken_as_they_are():
     assert (start.mu1, start.mu2) == (0.25, 4.0)
 
 
-@pytest.mark.parametrize("init", ["random", "ones"])
+@pytest.mark.parametrize("init", ["random", "seed", "ones"])
 def test_where_nothing_has_to_be_agreed_on_nothing_is_sent(init):
     _, link = begin(random_problem(8), mu1=1.0, mu2=1.0, init=init, graph="star")
     assert link.bytes_sent == 0

@@ -86,6 +86,18 @@ def test_fo_dmtl_elm_reaches_the_same_objective(graph):
     assert agents.history["objective"].iloc[-1] == pytest.approx(central.history["objective"].iloc[-1], rel=1e-6)
 
 
+@pytest.mark.parametrize("solver", [admm, first_order])
+def test_from_the_seed_and_with_numbers_for_parameters_nothing_is_told_but_a_u_a_round(solver):
+    problem = figure_three()
+    central = run(alternating(rank=2, mu1=2.0, mu2=2.0, init="random", max_iter=5000, tol=1e-9), problem, None)
+    fixed = solver(rank=2, mu1=2.0, mu2=2.0, rho=1.0, init="seed", max_iter=20_000, tol=1e-8, certify=False)
+    agents = run(fixed, problem, "star")
+    assert agents.history["objective"].iloc[-1] == pytest.approx(central.history["objective"].iloc[-1], rel=1e-6)
+    assert agents.n_exchanges == agents.n_iter + 1  # one message a round, and one to begin with
+    edges, size = len(make_topology("star", range(len(problem.H))).edges), agents.state.U[0].nbytes
+    assert agents.ledger.total == 2 * edges * size * agents.n_exchanges
+
+
 def test_dmtl_elm_with_the_papers_parameters_reaches_the_objective_of_mtl_elm_in_its_own_setting():
     problem = figure_three()
     central = run(alternating(rank=2, mu1=2.0, mu2=2.0, init="ones", max_iter=1000, tol=0.0), problem, None)
@@ -446,7 +458,7 @@ def test_a_rank_above_what_the_data_can_use_is_cut_with_a_warning_that_says_to_w
         ({"gamma": "rule"}, "gamma"),
         ({"delta": 0.0}, "delta"),
         ({"proximal": "quadratic"}, "linear, standard"),
-        ({"init": "zeros"}, "spectral, random, ones"),
+        ({"init": "zeros"}, "spectral, random, seed, ones"),
         ({"max_iter": 0}, "max_iter"),
         ({"tol": -1e-3}, "tol"),
         ({"mu1": "large"}, "mu1 must be a finite number"),
