@@ -92,7 +92,7 @@ def speed(m: int) -> dict[str, Any]:
         "rounds_a_second": {kind: 1 / value for kind, value in best.items()},
         "exchange_of_bare": best["bare"] / best["exchange"],
         "full_of_bare": best["bare"] / best["full"],
-        "full_of_bare_and_computation": (best["bare"] + best["computation"]) / best["full"],
+        "full_of_computation_and_bare": best["computation_and_bare"] / best["full"],
     }
 
 
@@ -202,8 +202,8 @@ def run(results: Path) -> dict[str, Any]:
         "figures": figures,
         "goals": {
             "the runtime's exchange: at least 0.7 of bare zenoh": all(s["exchange_of_bare"] >= 0.7 for s in speeds),
-            "whole rounds: at least 0.7 of bare zenoh and computation": all(
-                s["full_of_bare_and_computation"] >= 0.7 for s in speeds
+            "whole rounds: at least 0.7 of the same computation with bare zenoh": all(
+                s["full_of_computation_and_bare"] >= 0.7 for s in speeds
             ),
             "rejoined in under 3 s": figures["rejoining"]["longest"] < 3.0,
             "memory grows by less than 2 % over 8,000 rounds": figures["memory"]["share"] < 0.02,

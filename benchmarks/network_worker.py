@@ -9,6 +9,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,13 @@ def main(agent: str, plan: str) -> None:
     task = random_task(1, L, settings["rows"], seed=number)
     single = Task(task.V[0], task.s[0], task.Y[0], task.rest[0], task.rows[0])
     solver = identity.plan.make_solver()
-    taken: dict[str, list[float]] = {"bare": [], "exchange": [], "computation": [], "full": []}
+    taken: dict[str, list[float]] = {
+        "bare": [],
+        "exchange": [],
+        "computation": [],
+        "computation_and_bare": [],
+        "full": [],
+    }
     with Site(identity, patience=60, fresh=True) as site:
         bare = Bare(identity, settings["size"])
         taking = Post.arrive
@@ -89,12 +96,14 @@ def main(agent: str, plan: str) -> None:
             for _ in range(rounds):
                 work()
 
-        def compute() -> None:
+        def compute(beside: Callable[[], None] = lambda: None) -> None:
             place = place_of(identity.plan.topology, 0, np.array([number]))
             program = solver.program(Task.stack([single]), place, r)
             answer, done = None, 0
             while done < rounds:
                 request = program.send(answer)
+                if isinstance(request, Neighbours):
+                    beside()
                 answer = 0 if isinstance(request, Report) else request.value * float(place.degree[0])
                 done += isinstance(request, Report)
             program.close()
@@ -103,6 +112,7 @@ def main(agent: str, plan: str) -> None:
             timed("bare", lambda: repeat(bare.round))
             timed("exchange", lambda: repeat(lambda: link.exchange(Neighbours(value))))
             timed("computation", compute)
+            timed("computation_and_bare", lambda: compute(bare.round))
             link.exchange(Neighbours(value))
             site.journal.regroup(frozenset())
             timed("full", lambda: site.run(solver, single, 0))

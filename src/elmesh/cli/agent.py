@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import signal
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pandas as pd
 import typer
 
 from elmesh import MultiTaskELMClassifier, MultiTaskELMRegressor
-from elmesh.cli.console import INTERRUPTED, ForceOption, JsonOption, Output, QuietOption, check_writable, fail
+from elmesh.cli.console import INTERRUPTED, ForceOption, JsonOption, Output, QuietOption, check_writable, fail, plain
 from elmesh.cli.logbook import Logbook, overhearing
 from elmesh.cli.metrics import serving
 from elmesh.cli.summary import summarise, tell_summary
@@ -24,7 +25,7 @@ from elmesh.network.inputs import NumericInput
 from elmesh.network.plan import Plan
 from elmesh.runtime import Progress, watch
 from elmesh.runtime.network import Phase, Site, StatusFile
-from elmesh.runtime.network.post import PeerError, RefusedError, StoppedError
+from elmesh.runtime.network.post import PeerError, RefusedError, RegroupedError, StoppedError
 from elmesh.tables import FILE_TASK, TableSchema, read_table
 from elmesh.tables.cells import Nature
 from elmesh.tables.columns import nature, numbers
@@ -109,9 +110,9 @@ def _run(
 ) -> None:
     identity = site.identity
     plan = identity.plan
-    resumed = site.open({"target": target, "out": str(out.absolute())})
     # What a run that is gone on with has saved already is its own to replace.
-    check_writable(out, force or (resumed and (out / "model.json").is_file()))
+    check_writable(out, force or (site.resumes and (out / "model.json").is_file()))
+    site.open({"target": target, "out": str(out.absolute()), "data": _digest(frame)})
     log(
         "open",
         agent=identity.name,
@@ -122,29 +123,55 @@ def _run(
     )
     if identity.days_left() < _SOON:
         log("certificate", agent=identity.name, days=identity.days_left())
-    schema = _schema(site, frame, target)
     _note_oddities(output, plan, frame)
+    if site.saved is not None and not (out / "model.json").is_file():
+        raise ElmeshError(
+            f"The model that this run has saved in {out} is gone; put it back, or begin anew with --fresh, here and at "
+            "every other agent."
+        )
+    while True:
+        try:
+            summary = site.saved or _learn(site, status, frame, target, out, output, log)
+            status.phase = Phase.STAYING
+            log("saved", out=str(out))
+            late = site.finish()
+            break
+        except (PeerError, RegroupedError) as trouble:
+            site.carry_on(trouble)  # without some, from the start; or it raises
+    if late:
+        log("late", names=late)
+    status.phase = Phase.ENDED
+    summary |= {"without": sorted(site.gone), "late": late}
+    tell_summary(output, summary)
+    output.result(summary)
+
+
+def _learn(
+    site: Site, status: StatusFile, frame: pd.DataFrame, target: list[str], out: Path, output: Output, log: Logbook
+) -> dict[str, Any]:
+    """Fit together with the others and save the model; return what there is to say of it."""
+    plan = site.identity.plan
+    schema = _schema(site, frame, target)
     X, tasks = schema.encode(frame)
     model = _estimator(plan, X.shape[1])
     status.phase = Phase.FITTING
     with output.progress("Fitting") as show, site.hosting(), watch(_telling(show, status, log)):
         model.fit(X, schema.targets(frame), tasks=tasks)
-    replacing = out.exists()
-    model.save(out, overwrite=replacing, extra={"table": schema.to_json()})
-    status.phase = Phase.STAYING
-    log("saved", out=str(out))
-    late = site.finish()
-    if late:
-        log("late", names=late)
-    status.phase = Phase.ENDED
+    model.save(out, overwrite=out.exists(), extra={"table": schema.to_json()})
     summary = summarise(model, schema, plan.solver, len(X)) | {
         "model": str(out),
         "kind_reason": "as the network has it",
     }
-    summary |= {"command": "agent", "agent": identity.name, "without": sorted(site.gone), "late": late}
-    summary |= {"network": plan.name, "file": plan.digest.hex(), "tasks": list(site.plan.names)}
-    tell_summary(output, summary)
-    output.result(summary)
+    summary |= {"command": "agent", "agent": site.name, "network": plan.name, "file": plan.digest.hex()}
+    summary |= {"tasks": list(site.plan.names)}
+    told: dict[str, Any] = plain(summary)
+    site.conclude(told)
+    return told
+
+
+def _digest(frame: pd.DataFrame) -> str:
+    """Return what a site's rows are told from others by."""
+    return hashlib.sha256(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes()).hexdigest()
 
 
 def _estimator(plan: Plan, n_columns: int) -> MultiTaskELMClassifier | MultiTaskELMRegressor:

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -24,10 +25,11 @@ _SENTENCES = {
     "stranger": lambda f: (
         f'Not answered: {f["address"]} has a certificate of "{f["name"]}", who is no neighbour of this agent.'
     ),
-    "turned away": lambda f: f"A connection was turned away: {f['reason']}.",
+    "turned away": lambda f: _turned_away(**f),
     "refused": lambda f: f"A message from {f['name']} was refused: {f['reason']}.",
     "resumed": lambda f: f"Going on from the journal, at round {f['round']}.",
     "lost": lambda f: f"Lost: {f['reason']}",
+    "gone": lambda f: f"{f['name']} goes on without {', '.join(f['names'])}.",
     "regrouped": lambda f: _regrouped(**f),
     "statistics": lambda f: f"Sent for scaling, of {', '.join(f['columns'])}: {f['sent']}.",
     "journal": lambda f: (
@@ -43,6 +45,11 @@ _SENTENCES = {
     "late": lambda f: f"Leaving, though {', '.join(f['names'])} did not say that they have what they need.",
     "certificate": lambda f: f"The certificate of {f['agent']} ends in {f['days']:.0f} days; renew it in time.",
 }
+
+
+def _turned_away(reason: str, more: int = 0) -> str:
+    before = f"; {more} others were before it" if more else ""
+    return f"A connection was turned away: {reason}{before}."
 
 
 def _regrouped(gone: list[str], parts: list[list[str]], rest: list[str]) -> str:
@@ -86,6 +93,9 @@ class Logbook:
             sys.stderr.flush()
 
 
+# Anybody can knock at the door, so a log must not grow with every knock: so many are told of at once, and then one in
+# so many seconds.
+_AT_ONCE, _EVERY = 20.0, 1.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TURNED_AWAY = re.compile(r"WARN.*zenoh_link_tls[^:]*(?:::\w+)*:\s*(.*?)(?:\. Hint:.*)?$")
 
@@ -104,11 +114,19 @@ def overhearing(log: Logbook) -> Iterator[None]:
     before, sys.stdout = sys.stdout, os.fdopen(os.dup(true_out), "w", encoding=sys.stdout.encoding, buffering=1)
 
     def listen() -> None:
+        room, last, left_out = _AT_ONCE, time.monotonic(), 0
         with os.fdopen(reading, "r", encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 found = _TURNED_AWAY.search(_COLOUR.sub("", line.rstrip("\n")))
-                if found:
-                    log("turned away", reason=found[1])
+                if not found:
+                    continue
+                now = time.monotonic()
+                room, last = min(room + (now - last) / _EVERY, _AT_ONCE), now
+                if room < 1:
+                    left_out += 1
+                    continue
+                log("turned away", reason=found[1], **({"more": left_out} if left_out else {}))
+                room, left_out = room - 1, 0
 
     listener = threading.Thread(target=listen, name="elmesh-overhearing", daemon=True)
     listener.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from elmesh.cli.console import INTERRUPTED, JsonOption, Output, QuietOption
 from elmesh.errors import ElmeshError
@@ -106,7 +108,9 @@ def status(
             while True:
                 output.result({"command": "network status", **_look(identity)})
                 time.sleep(1.0)
-        with Live(_screen(_look(identity)), console=Console(), auto_refresh=False) as live:
+        with Live(
+            _screen(_look(identity)), console=Console(markup=False, highlight=False, emoji=False), auto_refresh=False
+        ) as live:
             while True:
                 live.update(_screen(_look(identity)), refresh=True)
                 time.sleep(1.0)
@@ -162,7 +166,7 @@ def _neighbours(said: dict[str, Any]) -> list[list[str]]:
 def _screen(said: dict[str, Any]) -> Table:
     screen = Table.grid()
     for line in _lines(said):
-        screen.add_row(line)
+        screen.add_row(Text(re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", line)))
     inner = Table(box=None, pad_edge=False)
     for name in ("neighbour", "", "said", "heard", "kept"):
         inner.add_column(name, justify="left" if name in ("neighbour", "") else "right")

@@ -61,10 +61,14 @@ def write_text(path: Path, text: str) -> None:
 def _replace(path: Path, data: bytes) -> None:
     partial = path.with_name(f".{path.name}.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError:
+        partial.unlink(missing_ok=True)  # what is there of it takes the last room of a full disk
+        raise
     partial.replace(path)
     sync_folder(path.parent)
 

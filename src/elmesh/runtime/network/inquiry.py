@@ -177,6 +177,8 @@ class _Asking:
             message = parse(data)
         except WireError:
             return
+        if message.sender != sender:
+            return
         if message.kind is Kind.ASK:
             body = int(time.time() * 1e6).to_bytes(8, "little")
             self._transport.put(sender, encode(Kind.CLOCK, self._me, self._digest, number=message.number, body=body))

@@ -12,6 +12,7 @@ agents are gone for good.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -20,7 +21,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,46 +28,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
-from elmesh.runtime.base import Mark, Moment, Past
+from elmesh.runtime.base import Moment, Past
 from elmesh.runtime.keeping import (
     DamagedError,
     Rows,
-    below,
     open_arrays,
-    past_of,
     tensor,
     write_arrays,
     write_text,
 )
-from elmesh.runtime.network.edges import Said
-from elmesh.runtime.network.post import Post, Stand
-from elmesh.runtime.network.wire import Kind
-from elmesh.solvers.requests import Kept
+from elmesh.runtime.network.entry import Entry, arrays_of, entry_of
+from elmesh.runtime.network.post import Post
 
-__all__ = ["Entry", "Journal"]
+__all__ = ["Journal"]
 
 FloatArray = NDArray[np.float64]
 
 _VERSION = 1
-# Rounds and seconds from one entry to the next, and how many rounds may pass without one before the agent waits.
-_ROUNDS, _SECONDS, _BEHIND = 64, 1.0, 512
+# Rounds and seconds from one entry to the next, and how many rounds may pass without one before the agent waits: fewer
+# than neighbours keep messages for it.
+_ROUNDS, _SECONDS, _BEHIND = 128, 1.0, 256
 # What was said and is kept for neighbours, in bytes, that asks for an entry at once.
 _BYTES = 8 << 20
 # Seconds from one attempt to write to the next, when the disk is full.
 _AGAIN = 0.5
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """What the journal holds: where the algorithm goes on, the link, the rounds so far, and the post."""
-
-    kept: Kept
-    link: Mark
-    past: Past
-    stands: dict[str, Stand]
-    round: int
-    rank: int
-    data: str
 
 
 class Journal:
@@ -90,17 +74,24 @@ class Journal:
         self._lock = _lock(folder)
         self._file, self._run = folder / "journal.safetensors", folder / "run.json"
         self._work: queue.Queue[tuple[dict[str, NDArray[Any]], dict[str, str], dict[str, int]] | None] = queue.Queue(1)
-        self._busy = threading.Event()
+        self._busy, self._idle = threading.Event(), threading.Event()
         self._trouble: str | None = None
         self._last_round, self._last_time = -1, time.monotonic()
         self._rows, self.written = Rows(), 0
         self._post: Post | None = None
         self._writer: threading.Thread | None = None
         self._fields: dict[str, Any] = {}
+        self._last: tuple[Moment, Callable[[], Past]] | None = None
+        self._writing = threading.Lock()
         self.life, self.gone = 0, frozenset[str]()
         #: What else was agreed on and cannot be found again, and what entries are told from others by.
         self.notes: dict[str, Any] = {}
         self.about: dict[str, Any] = {}
+
+    @property
+    def begun(self) -> bool:
+        """Whether the folder holds a run."""
+        return self._run.exists()
 
     def open(self, fields: Mapping[str, Any], fresh: bool) -> bool:
         """Find out which run this is: the one that the folder holds, or a new one; say whether there was one.
@@ -144,7 +135,7 @@ class Journal:
             raise ElmeshError(f"{self._run} is damaged; begin anew with --fresh, here and at every other agent.")
         return dict(run)
 
-    def _write_run(self) -> None:
+    def _write_run(self, patience: float | None = None) -> None:
         run = {
             "version": _VERSION,
             "life": self.life,
@@ -152,17 +143,41 @@ class Journal:
             "notes": self.notes,
             "fields": self._fields,
         }
-        write_text(self._run, json.dumps(run, indent=1))
+        text = json.dumps(run, indent=1)
+        end = time.monotonic() + (self._patience if patience is None else patience)
+        while True:
+            try:
+                with self._writing:
+                    write_text(self._run, text)
+            except OSError as error:
+                self._say_trouble(error)
+                if time.monotonic() > end:
+                    raise self._no_room() from None
+                if self._post is not None:
+                    self._post.check_stop()
+                time.sleep(_AGAIN)
+            else:
+                if not self._busy.is_set():
+                    self._say_fine()
+                return
 
     def note(self, name: str, value: Any) -> None:
         """Write down something that was agreed on."""
         self.notes[name] = value
         self._write_run()
 
+    def remember(self, name: str, what: str) -> None:
+        """Write something down about a neighbour, if there is room: it only saves a wait after a restart."""
+        known = self.notes.get(what, [])
+        if name not in known:
+            self.notes[what] = sorted([*known, name])
+            with contextlib.suppress(ElmeshError):
+                self._write_run(patience=0.0)
+
     def regroup(self, gone: frozenset[str]) -> None:
         """Write down, before anybody is told, that agents are gone for good; the run begins anew without them."""
         self._drain()
-        self.gone = gone
+        self.gone, self.notes, self._last = gone, {}, None
         self._write_run()
         self._file.unlink(missing_ok=True)
         self._last_round, self._last_time, self._rows = -1, time.monotonic(), Rows()
@@ -178,7 +193,7 @@ class Journal:
                 arrays: dict[str, Any] = {name: tensor(file, name, labels) for name in file.keys()}  # noqa: SIM118
                 if about["epoch"] != sorted(self.gone) or about["life"] != self.life:
                     return None  # it was about to be removed
-                return _entry(about, arrays)
+                return entry_of(about, arrays)
         except (DamagedError, KeyError, ValueError, TypeError):
             raise ElmeshError(
                 f"{self._file} is damaged, so there is no going on from it; begin anew with --fresh, here and at every "
@@ -187,7 +202,7 @@ class Journal:
 
     def attach(self, post: Post) -> None:
         """Keep what this post stands at from now on, and tell it what is on disk."""
-        self._post = post
+        self._post, post.remember = post, self.remember
         self._writer = threading.Thread(target=self._write_all, name="elmesh-journal", daemon=True)
         self._writer.start()
 
@@ -196,6 +211,7 @@ class Journal:
         post = self._post
         if post is None:
             raise TypeError("The journal was asked to keep a round before it knew of the post.")
+        self._last = moment, past
         k, now = moment.report.round, time.monotonic()
         if self._trouble is not None and k - self._last_round >= _BEHIND:
             self._wait_for_room()
@@ -204,17 +220,27 @@ class Journal:
             return
         self.make(moment, past())
 
-    def make(self, moment: Moment, past: Past) -> None:
+    def conclude(self, saved: Mapping[str, Any]) -> None:
+        """Write down that the model is saved, and all that neighbours may ask for yet: before they learn of it."""
+        self._drain()
+        if self._last is None or self._busy.is_set():
+            return  # without it, a restart from here on has to wait for neighbours that may have left
+        moment, past = self._last
+        self.make(moment, past(), dict(saved))
+        self._drain()
+
+    def make(self, moment: Moment, past: Past, saved: dict[str, Any] | None = None) -> None:
         """Hand an entry to the writer."""
         if self._post is None:
             raise TypeError("The journal has no post yet.")
-        arrays, labels, heard = _arrays(
+        arrays, labels, heard = arrays_of(
             moment,
             self._rows.of(past),
             self._post.snapshot(),
-            {**self.about, "life": self.life, "epoch": sorted(self.gone)},
+            {**self.about, "life": self.life, "epoch": sorted(self.gone), "saved": saved},
         )
         self._last_round, self._last_time = moment.report.round, time.monotonic()
+        self._idle.clear()
         self._busy.set()
         self._work.put((arrays, labels, heard))
 
@@ -225,39 +251,59 @@ class Journal:
                 try:
                     write_arrays(self._file, arrays, labels)
                 except OSError as error:
-                    if self._trouble is None:
-                        self._log("journal", folder=str(self._folder), problem=error.strerror or str(error))
-                    self._trouble = error.strerror or str(error)
+                    self._say_trouble(error)
                     if self._closing:
                         break
                     time.sleep(_AGAIN)
                     continue
-                if self._trouble is not None:
-                    self._log("journal", folder=str(self._folder), problem=None)
-                self._trouble = None
+                self._say_fine()
                 self.written += 1
                 if self._post is not None:
                     self._post.settle(heard)
                 break
             self._busy.clear()
+            self._idle.set()
 
     _closing = False
+
+    def _say_trouble(self, error: OSError) -> None:
+        if self._trouble is None:
+            self._log("journal", folder=str(self._folder), problem=error.strerror or str(error))
+        self._trouble = error.strerror or str(error)
+
+    def _say_fine(self) -> None:
+        if self._trouble is not None:
+            self._log("journal", folder=str(self._folder), problem=None)
+        self._trouble = None
+
+    def check(self) -> None:
+        """Raise if it cannot be written: then whatever else went wrong is likely to follow from that."""
+        if self._trouble is not None:
+            raise self._no_room()
+
+    def _no_room(self) -> ElmeshError:
+        return ElmeshError(
+            f"The journal in {self._folder} could not be written for {self._patience:g} seconds "
+            f"({(self._trouble or 'no reason given').lower()}); make room, and start the agent again: it goes on where "
+            "it was."
+        )
 
     def _wait_for_room(self) -> None:
         end = time.monotonic() + self._patience
         while self._trouble is not None:
             if time.monotonic() > end:
-                raise ElmeshError(
-                    f"The journal in {self._folder} could not be written for {self._patience:g} seconds "
-                    f"({self._trouble.lower()}); make room, and start the agent again: it goes on where it was."
-                )
+                raise self._no_room()
+            if self._post is not None:
+                self._post.check_stop()
             time.sleep(_AGAIN)
 
     def _drain(self) -> None:
         """Wait until nothing is being written."""
         end = time.monotonic() + self._patience
         while self._busy.is_set() and time.monotonic() < end:
-            time.sleep(0.005)
+            if self._post is not None:
+                self._post.check_stop()
+            self._idle.wait(0.2)
 
     def flush(self) -> bool:
         """Wait until the last entry is on disk; say whether it is."""
@@ -298,47 +344,3 @@ def _lock(folder: Path) -> int:
             f"Another process is this agent already (it holds {folder / 'lock'}); end that one first."
         ) from None
     return descriptor
-
-
-def _arrays(
-    moment: Moment, past: Mapping[str, FloatArray], stands: Mapping[str, Stand], beside: Mapping[str, Any]
-) -> tuple[dict[str, NDArray[Any]], dict[str, str], dict[str, int]]:
-    """Name all arrays of an entry, and say in JSON what is no array."""
-    (kept,) = moment.report.kept
-    arrays: dict[str, NDArray[Any]] = {f"own/{name}": x for name, x in kept.own.items()}
-    arrays |= {f"common/{name}": x for name, x in kept.common.items()}
-    arrays |= {f"edges/{name}": x for name, x in kept.edges.items()}
-    arrays |= {f"past/{name}": x for name, x in past.items()}
-    arrays |= {f"link/{name}": x for name, x in moment.mark.common.items()}
-    for agent, own in moment.mark.own.items():
-        arrays |= {f"link of {agent}/{name}": x for name, x in own.items()}
-    edges = {}
-    for name, stand in stands.items():
-        said = [[m.number, int(m.kind), *m.shape, m.coarse] for m in stand.kept]
-        edges[name] = {"life": stand.life, "said": stand.said, "heard": stand.heard, "kept": said}
-        arrays |= {f"said to {name}/{m.number}": np.frombuffer(m.body, np.uint8) for m in stand.kept}
-    about = {**beside, "version": _VERSION, "round": moment.report.round, "edges": edges}
-    return arrays, {"about": json.dumps(about)}, {name: stand.heard for name, stand in stands.items()}
-
-
-def _entry(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> Entry:
-    stands = {}
-    for name, edge in about["edges"].items():
-        bodies = below(f"said to {name}", arrays)
-        said = tuple(
-            Said(number, Kind(kind), (rows, columns), bool(coarse), bodies[str(number)].tobytes())
-            for number, kind, rows, columns, coarse in edge["kept"]
-        )
-        stands[name] = Stand(int(edge["life"]), int(edge["said"]), int(edge["heard"]), said)
-    heads = {name.partition("/")[0] for name in arrays}
-    own = {int(head.removeprefix("link of ")): below(head, arrays) for head in heads if head.startswith("link of ")}
-    kept = Kept(below("own", arrays), below("common", arrays), below("edges", arrays))
-    return Entry(
-        kept,
-        Mark(own, below("link", arrays)),
-        past_of(below("past", arrays)),
-        stands,
-        int(about["round"]),
-        int(about["rank"]),
-        str(about["data"]),
-    )

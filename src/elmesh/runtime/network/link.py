@@ -20,12 +20,15 @@ from elmesh.runtime.base import Figures, Mark
 from elmesh.runtime.ledger import Ledger
 from elmesh.runtime.network.post import Post
 from elmesh.runtime.network.wire import Kind, Message, WireError, doubles
-from elmesh.runtime.sums import Channels, tree_bytes
+from elmesh.runtime.sums import Channels, coarse_parts, split_message, tree_bytes
 from elmesh.solvers.requests import Heard, Hub, Neighbours, Report, Sum, Total
 
 __all__ = ["NetworkLink"]
 
 FloatArray = NDArray[np.float64]
+
+# No honest number comes near this, and its square is still a number: the norm of a sum over all agents is below it.
+_OVER = 1e150
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,17 @@ class NetworkLink:
         self._me = np.array([self.agent], dtype=np.intp)
         self._channels = Channels(message_bits)
         tree = topology.tree
+        self._root = int(tree.order[0])
         parent = int(tree.parent[self.agent])
         self._parent = None if parent < 0 else self._names[parent]
         # In the order in which sums are added up everywhere.
         inwards = tree.order[::-1].tolist()
         self._children = [self._names[k] for k in inwards if int(tree.parent[k]) == self.agent]
         self._number = {name: k for k, name in enumerate(self._names)}
+        # How many agents' shares are in the sum that each passes on.
+        self._shares = dict.fromkeys(range(len(self._names)), 1)
+        for k in inwards[:-1]:
+            self._shares[int(tree.parent[k])] += self._shares[k]
         self._heard: tuple[FloatArray, FloatArray] | None = None
         self.n_exchanges = 0
 
@@ -106,8 +114,8 @@ class NetworkLink:
         try:
             theirs = message.value(*shape).reshape(shape)
             size = math.sqrt(float(np.vdot(theirs, theirs)))
-            if not size <= self._most:
-                raise WireError(f"its norm is {size:.3g}, and no honest one is above {self._most:.3g}")
+            if not size <= self._most or math.isinf(size):
+                raise WireError(f"its norm is {size:.3g}, and no honest one is above {min(self._most, _OVER):.3g}")
         except WireError as error:
             raise self._post.refuse(name, str(error)) from None
         return theirs
@@ -171,17 +179,37 @@ class NetworkLink:
         try:
             if self._bits == 64:
                 both = message.value(*shape, beside=k)
-                return both[:n].reshape(shape), both[n:]
-            if not message.coarse or (message.rows, message.columns) != shape or len(message.body) < 8 * k:
-                raise WireError("it is not a coarse message of the right shape")
-            doubles(message.body[len(message.body) - 8 * k :], k)
-            value, numbers = self._channels.hear(request, speaker, bytes(message.body), shape, k)
-            if not np.isfinite(value).all():
-                raise WireError("it has a value that is not a finite number")
+                value, numbers = both[:n].reshape(shape), both[n:]
+            else:
+                value, numbers = self._coarse(request, message, shape, k, speaker)
+            size = math.sqrt(float(np.vdot(value, value)) + float(np.vdot(numbers, numbers)))
+            # A sum of so many shares, each within its part: then whoever adds its own stays within its bound, and is
+            # not refused for what it was told.
+            most = _OVER * self._shares[self._number[name] if speaker >= 0 else self._root] / len(self._names)
+            if not size <= most:
+                raise WireError(f"its norm is {size:.3g}, and no honest one is above {most:.3g}")
         except WireError as error:
             raise self._post.refuse(name, str(error)) from None
         except ElmeshError as error:
             raise self._post.refuse(name, f"its body cannot be read ({str(error).rstrip('.')})") from None
+        return value, numbers
+
+    def _coarse(
+        self, request: Total, message: Message, shape: tuple[int, int], k: int, speaker: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Read a coarse message, if it is one."""
+        if not message.coarse or (message.rows, message.columns) != shape or len(message.body) < 8 * k:
+            raise WireError("it is not a coarse message of the right shape")
+        body, exact = bytes(message.body), len(message.body) - 8 * k
+        doubles(message.body[exact:], k)
+        parts = coarse_parts(shape[1], request.fine, self._bits)
+        widths = [len(range(shape[1])[columns]) for _, columns, _ in parts]
+        if sum(map(len, split_message(body[:exact], shape[0], widths))) != exact:
+            raise WireError("it is longer than a coarse message of its shape")
+        with np.errstate(over="ignore", invalid="ignore"):
+            value, numbers = self._channels.hear(request, speaker, body, shape, k)
+        if not np.isfinite(value).all():
+            raise WireError("it has a value that is not a finite number")
         return value, numbers
 
     def most_bytes(self, request: Neighbours | Hub | Total) -> int:

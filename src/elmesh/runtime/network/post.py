@@ -42,8 +42,9 @@ _BREATH = 0.5
 _MUTE = 3.0
 # How much may be kept for a neighbour that does not say what it has for good, in messages and bytes.
 _KEPT, _KEPT_BYTES = 512, 256 << 20
-# Seconds to stay for a neighbour that has its model, and went before it said that it knows of this one's.
-_GRACE = 30.0
+# Seconds to stay for a neighbour that has its model, and went before it said that it knows of this one's; and for one
+# that was not seen since this agent has started again.
+_GRACE, _GRACE_UNSEEN = 30.0, 5.0
 # An agent at its end waits a little longer than its patience: those that are not may have to go on without the absent.
 _MARGIN, _MARGIN_SECONDS = 1.25, 2.0
 # Bytes of the reason that an agent gives for its end.
@@ -87,9 +88,9 @@ class StoppedError(ElmeshError):
 class RegroupedError(ElmeshError):
     """Agents are gone for good, and the others go on without them."""
 
-    def __init__(self, gone: frozenset[str]) -> None:
-        super().__init__(f"Going on without {', '.join(sorted(gone))}.")
-        self.gone = gone
+    def __init__(self, gone: frozenset[str], by: str) -> None:
+        super().__init__(f"{by} goes on without {', '.join(sorted(gone))}.")
+        self.gone, self.by = gone, by
 
 
 @dataclass
@@ -169,11 +170,13 @@ class Post:
         self._gone: frozenset[str] = frozenset()
         self._told_gone: frozenset[str] = frozenset()
         self._epoch = 0
+        self._awaited: tuple[str, ...] = ()
         self._trouble: ElmeshError | None = None
         self._finished = self._stopping = False
-        #: Is told which neighbour has its model, before the neighbour learns that this agent knows.
-        self.remember: Callable[[str], None] = lambda _: None
+        #: Is told of a neighbour that it is "done", or "knows" that this agent is: worth knowing after a restart.
+        self.remember: Callable[[str, str], None] = lambda *_: None
         self._errands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._due: dict[tuple[str, str], Callable[[], None]] = {}
         self._runner = threading.Thread(target=self._run_errands, name="elmesh-post", daemon=True)
         self._runner.start()
 
@@ -209,7 +212,7 @@ class Post:
             other = self._of.get(name)
             if other is None or other.here == here:
                 if here and name in self._gone:
-                    self._errands.put(lambda: self._tell_gone(name))
+                    self._soon("gone", name, lambda: self._tell_gone(name))
                 return
             now = time.monotonic()
             if here and other.seen:
@@ -219,7 +222,7 @@ class Post:
             self._log("neighbour", name=name, here=here)
             if here:
                 # What was on its way when the link broke may be lost, either way.
-                self._errands.put(lambda: self._greet(name))
+                self._soon("greet", name, lambda: self._greet(name))
             self._change.notify_all()
 
     def _turn_down(self, sender: str, data: bytes) -> None:
@@ -227,7 +230,7 @@ class Post:
         with contextlib.suppress(WireError):
             # Two that have gone on without each other do not keep telling each other so.
             if sender in self._gone and parse(data).kind not in (Kind.GONE, Kind.ASK):
-                self._errands.put(lambda: self._tell_gone(sender))
+                self._soon("gone", sender, lambda: self._tell_gone(sender))
 
     def _take_in(self, sender: str, message: Message) -> None:
         other = self._of[sender]
@@ -241,22 +244,26 @@ class Post:
         if message.epoch != self._epoch:
             # One of the two does not know yet who is gone.
             if self._gone:
-                self._errands.put(lambda: self._tell_gone(sender))
+                self._soon("gone", sender, lambda: self._tell_gone(sender))
             return
         other.edge.release(message.settled)
         if message.kind in CARRIES:
-            if other.edge.take_in(message):
-                other.spoke = time.monotonic()
-            else:
+            if not other.edge.take_in(message):
                 self.counters.duplicates += 1
+                return
+            other.spoke = time.monotonic()
+            # Nobody is woken up for less than what is waited for.
+            if not all(self._of[name].edge.has_next for name in self._awaited):
+                return
         elif message.kind is Kind.WANT:
-            self._errands.put(lambda: self._say_again(sender, message.number))
+            self._soon("again", sender, partial(self._say_again, sender, message.number))
         elif message.kind is Kind.DONE:
             other.done = True
             other.edge.release(other.edge.said)
-            self._errands.put(lambda: self._acknowledge(sender))
+            self._soon("heard", sender, lambda: self._acknowledge(sender))
         elif message.kind is Kind.HEARD:
             other.knows = True
+            self._soon("knows", sender, lambda: self.remember(sender, "knows"))
         elif message.kind is Kind.FAILED:
             text = _printable(bytes(message.body[:_REASON]).decode("utf-8", "replace"))
             self._trouble = self._trouble or FailedError([sender], f"{sender} has ended the run. {text}", text)
@@ -280,8 +287,9 @@ class Post:
             other.edge.forget()
         else:
             other.life = message.life  # so that it can be told
+            # By name: whoever goes on without those that are lost can go on without one that says this, true or not.
             self._trouble = self._trouble or FailedError(
-                [],
+                [sender],
                 f"{sender} has begun anew and lost its journal, so this run cannot go on; begin anew everywhere, with "
                 "--fresh.",
             )
@@ -351,6 +359,19 @@ class Post:
         )
         self._carrier.put(to, data)
 
+    def _soon(self, what: str, name: str, errand: Callable[[], None]) -> None:
+        """Have something done for a neighbour: once, and as it asked last, however often it asks until then."""
+        with self._change:
+            waits = (what, name) in self._due
+            self._due[what, name] = errand
+            if not waits:
+                self._errands.put(partial(self._do, what, name))
+
+    def _do(self, what: str, name: str) -> None:
+        with self._change:
+            errand = self._due.pop((what, name))
+        errand()
+
     def _run_errands(self) -> None:
         while (errand := self._errands.get()) is not None:
             try:
@@ -369,7 +390,7 @@ class Post:
 
     def _acknowledge(self, to: str) -> None:
         """Tell a neighbour that it is known here to have its model."""
-        self.remember(to)
+        self.remember(to, "done")
         self._send(to, Kind.HEARD)
 
     def _greet(self, to: str) -> None:
@@ -393,12 +414,13 @@ class Post:
                 missing = [name for name in names if not self._of[name].edge.has_next]
                 if not missing:
                     break
+                self._awaited = tuple(missing)
                 now = time.monotonic()
                 if now - asked >= wait:
                     asked, wait = now, min(2 * wait, _MOST)
                     for name in missing:
                         number = self._of[name].edge.heard
-                        self._errands.put(partial(self._send, name, Kind.WANT, number))
+                        self._soon("want", name, partial(self._send, name, Kind.WANT, number))
                 self._check_patience(missing, now)
                 # Never for long: a signal cannot wake it up.
                 self._change.wait(max(min(asked + wait - now, _BREATH), 0.01))
@@ -502,7 +524,7 @@ class Post:
             self._gone = self._gone | frozenset(gone)
             self._epoch = epoch_of(self._gone)
             now = time.monotonic()
-            before, self._of = self._of, {}
+            before, self._of, self._awaited = self._of, {}, ()
             part = self._plan.without(self._gone, self.me)
             self.neighbours = tuple(part.neighbours(self.me))
             for name in self.neighbours:
@@ -513,9 +535,9 @@ class Post:
             self._tell_gone(name)
 
     def _tell_gone(self, to: str) -> None:
-        body = "\n".join(sorted(self._gone)).encode()
-        data = encode(Kind.GONE, self.me, self._digest, epoch=self._epoch, life=self._life, body=body)
         with self._change:
+            body = "\n".join(sorted(self._gone)).encode()
+            data = encode(Kind.GONE, self.me, self._digest, epoch=self._epoch, life=self._life, body=body)
             self.counters.sent_messages += 1
             self.counters.sent_bytes += len(data)
         self._carrier.put(to, data)
@@ -526,24 +548,28 @@ class Post:
         told = frozenset(bytes(message.body).decode("ascii", "replace").split("\n"))
         if not told or not told <= self._names:
             raise WireError("it says of agents that nobody knows that they are gone")
+        if sender in told:
+            raise WireError("it says of itself that it is gone")
+        if message.epoch != epoch_of(told):
+            raise WireError("its epoch is not that of the agents that it says are gone")
         if self.me in told:
             self._trouble = self._trouble or FailedError(
                 [self.me], f"{sender} and others have gone on without {self.me}, which was away for too long."
             )
         elif not told <= self._gone:
-            self._trouble = self._trouble or RegroupedError(told | self._gone)
+            self._log("gone", name=sender, names=sorted(told - self._gone))
+            self._trouble = self._trouble or RegroupedError(told | self._gone, sender)
         elif self._gone - told:
-            self._errands.put(lambda: self._tell_gone(sender))
+            self._soon("gone", sender, lambda: self._tell_gone(sender))
         self._change.notify_all()
 
     # The end.
 
-    def have_models(self, names: Collection[str]) -> None:
-        """Learn that neighbours have their models, from what was remembered."""
+    def recall(self, done: Collection[str], knows: Collection[str]) -> None:
+        """Learn which neighbours were done, and which knew that this agent is, from what was remembered."""
         with self._change:
-            for name in names:
-                if name in self._of:
-                    self._of[name].done = True
+            for name, other in self._of.items():
+                other.done, other.knows = name in done, name in knows
 
     def finish(self) -> list[str]:
         """Stay until the neighbours have all they need of this agent; return those that never said so."""
@@ -566,14 +592,14 @@ class Post:
                 if now - said >= wait:
                     said, wait = now, min(2 * wait, _MOST)
                     for name in open_:
-                        self._errands.put(partial(self._send, name, Kind.DONE))
+                        self._soon("done", name, partial(self._send, name, Kind.DONE))
                 self._change.wait(max(min(said + wait - now, _BREATH), 0.01))
         self._last_errands()
         return open_
 
     def _may_leave(self, other: _Neighbour, now: float) -> bool:
         # One that went may be back before long, and would wait for one that has left.
-        away = not other.here and now - other.since > min(_GRACE, self._patience)
+        away = not other.here and now - other.since > min(_GRACE if other.seen else _GRACE_UNSEEN, self._patience)
         return other.done and (other.knows or away)
 
     def _last_errands(self) -> None:
@@ -595,7 +621,7 @@ class Post:
     def _tell_time(self, to: str, asked: int) -> None:
         """Answer whoever checks the network from a neighbour's machine."""
         body = int(time.time() * 1e6).to_bytes(8, "little")
-        self._errands.put(partial(self._send, to, Kind.CLOCK, asked, body=body))
+        self._soon("clock", to, partial(self._send, to, Kind.CLOCK, asked, body=body))
 
 
 def _printable(text: str) -> str:

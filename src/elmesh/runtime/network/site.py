@@ -25,9 +25,10 @@ from elmesh.network.plan import Plan
 from elmesh.runtime.base import Moment, Past, Result, drive
 from elmesh.runtime.host import hosting
 from elmesh.runtime.keeping import digest_of
-from elmesh.runtime.network.journal import Entry, Journal
+from elmesh.runtime.network.entry import Entry
+from elmesh.runtime.network.journal import Journal
 from elmesh.runtime.network.link import NetworkLink
-from elmesh.runtime.network.post import Counters, FailedError, PeerError, Post, RefusedError, RegroupedError
+from elmesh.runtime.network.post import Counters, FailedError, LostError, PeerError, Post, RefusedError, RegroupedError
 from elmesh.runtime.network.transport import Transport, largest_message
 from elmesh.runtime.stacked import place_of
 from elmesh.solvers.base import Solver
@@ -103,7 +104,10 @@ class Site:
         self._transport: Transport | None = None
         self.post: Post | None = None
         self.round, self.last = -1, (math.nan, math.nan)
-        self._fresh = fresh
+        self._fresh, self._stopped = fresh, False
+        self._resumed: int | None = None
+        #: What there is to say of the model, once it is saved.
+        self.saved: dict[str, Any] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -112,6 +116,11 @@ class Site:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def resumes(self) -> bool:
+        """Whether there is a run to go on with."""
+        return self.journal.begun and not self._fresh
 
     def open(self, fields: Mapping[str, Any]) -> bool:
         """Be there for the neighbours; say whether there is a journal to go on from.
@@ -130,7 +139,15 @@ class Site:
         self.post = Post(identity.name, identity.plan, self._transport, self._patience, self.journal.life, self._log)
         if gone:
             self.post.regroup(gone)
+        # Before anybody speaks: neighbours go on from numbers that only the journal knows.
+        entry = self.journal.latest()
+        if entry is not None:
+            self.post.restore(entry.stands)
+            self.saved = entry.saved
+        self.post.recall(self.journal.notes.get("done", ()), self.journal.notes.get("knows", ()))
         self.journal.attach(self.post)
+        if self._stopped:
+            self.post.stop()
         self._transport.listen(self.post.arrive, self.post.presence)
         return resumed
 
@@ -197,7 +214,9 @@ class Site:
         return NetworkLink(self._there(), self.plan.names, self.plan.topology, bits, most_norm(self.plan))
 
     def run(self, solver: Solver, task: Task, seed: int) -> Result:
-        """Run this agent's part of a solver, with the others; with fewer of them, if some are lost and that is allowed.
+        """Run this agent's part of a solver, with the others.
+
+        Raises :class:`RegroupedError` or a :class:`PeerError` when there is something that :meth:`carry_on` decides.
 
         Parameters
         ----------
@@ -208,29 +227,39 @@ class Site:
         seed
             The seed that agents share.
         """
-        post = self._there()
+        self._there()
         self.journal.about["data"] = digest_of(task)
-        while True:
-            try:
-                return self._attempt(solver, task, seed)
-            except RegroupedError as news:
-                if self._on_loss == "stop":
-                    without = ", ".join(sorted(news.gone))
-                    raise self._end(
-                        FailedError(
-                            [],
-                            f"Others go on without {without}, and this agent was told to stop then; with --on-loss "
-                            "continue it would go on as well.",
-                            f"{post.me} was told to stop when somebody is lost.",
-                        )
-                    ) from None
-                self._regroup(news.gone)
-            except PeerError as trouble:
-                going_on = self._on_bad == "isolate" if isinstance(trouble, RefusedError) else self._on_loss != "stop"
-                if not going_on or not trouble.names or post.me in trouble.names:
-                    raise self._end(trouble) from None
-                self._log("lost", names=sorted(trouble.names), reason=str(trouble))
-                self._regroup(post.gone | trouble.names)
+        return self._attempt(solver, task, seed)
+
+    def carry_on(self, trouble: RegroupedError | PeerError) -> None:
+        """Leave out those that are lost, if that is wanted: then all is done again. If not, raise what to end with.
+
+        Parameters
+        ----------
+        trouble
+            What the run could not go on with.
+        """
+        post = self._there()
+        if isinstance(trouble, LostError):
+            self.journal.check()  # neighbours fall silent when they have to keep too much for this agent
+        if isinstance(trouble, RegroupedError):
+            if self._on_loss == "stop":
+                without = ", ".join(sorted(trouble.gone))
+                raise self._end(
+                    FailedError(
+                        [],
+                        f"{trouble.by} goes on without {without}, and this agent was told to stop then; with "
+                        "--on-loss continue it would go on as well.",
+                        f"{post.me} was told to stop when somebody is lost.",
+                    )
+                ) from None
+            self._regroup(trouble.gone)
+            return
+        going_on = self._on_bad == "isolate" if isinstance(trouble, RefusedError) else self._on_loss != "stop"
+        if not going_on or not trouble.names or post.me in trouble.names:
+            raise self._end(trouble) from None
+        self._log("lost", names=sorted(trouble.names), reason=str(trouble))
+        self._regroup(post.gone | trouble.names)
 
     def _end(self, trouble: PeerError) -> PeerError:
         """Tell the neighbours that the run is over, and why."""
@@ -242,7 +271,7 @@ class Site:
         plan, me = self.identity.plan, self.identity.name
         parts = plan.parts(gone)
         self.journal.regroup(gone)
-        self.plan = plan.without(gone, me)
+        self.plan, self.saved = plan.without(gone, me), None
         self._there().regroup(gone)
         self._log("regrouped", gone=sorted(gone), parts=parts, rest=[name for name in self.plan.names if name != me])
 
@@ -292,14 +321,19 @@ class Site:
             )
         self._there().restore(entry.stands)
         link.rewind(entry.link)
+        self._resumed = entry.round
         self._log("resumed", round=entry.round)
 
     def _keep(self, moment: Moment, past: Callable[[], Past]) -> None:
         self.round = moment.report.round
+        if self._resumed is not None and self.round > self._resumed:
+            self._resumed = None
+            self._log("rejoined", round=self.round)
         self.journal.keep(moment, past)
 
     def stop(self) -> None:
         """Have the run stop where its journal can go on; may be called from a signal's handler."""
+        self._stopped = True
         if self.post is not None:
             self.post.stop()
 
@@ -320,6 +354,17 @@ class Site:
             "journal": self.journal.look(),
             "gone": sorted(self.gone),
         }
+
+    def conclude(self, saved: Mapping[str, Any]) -> None:
+        """Write down that the model is saved: after a restart, nothing is computed again.
+
+        Parameters
+        ----------
+        saved
+            What there is to say of the model, in plain JSON.
+        """
+        self.journal.conclude(saved)
+        self.saved = dict(saved)
 
     def finish(self) -> list[str]:
         """Stay until the neighbours have what they need; return those that never said so. Then forget the run."""

@@ -72,10 +72,16 @@ class StatusFile:
 
     def write(self) -> None:
         """Renew the file; what cannot be written is not worth a failure."""
-        partial = self._path.with_name(f".{STATUS}.partial")
-        with contextlib.suppress(OSError):
-            partial.write_text(json.dumps(self.say()), encoding="utf-8")
+        partial, data = self._path.with_name(f".{STATUS}.partial"), json.dumps(self.say()).encode()
+        try:
+            partial.touch(mode=0o600)
+            partial.write_bytes(data)
             partial.replace(self._path)
+        except OSError:
+            # A disk without room for a new file lets the old one be written over, and that is when it matters.
+            with contextlib.suppress(OSError), open(self._path, "r+b") as file:
+                file.write(data)
+                file.truncate()
 
     def close(self) -> None:
         """Write it once more, and no more."""

@@ -82,7 +82,7 @@ class Transport:
                 congestion_control=zenoh.CongestionControl.BLOCK,
                 express=True,
             )
-        self._held.append(self._session.info.declare_link_events_listener(self._link_changed))
+        self._held.append(self._session.info.declare_link_events_listener(self._link_changed, history=True))
 
     def listen(
         self, arrive: Callable[[str, bytes], None], presence: Callable[[str, bool], None], *, present: bool = True
@@ -184,7 +184,8 @@ def router_configuration(identity: Identity, largest: int) -> dict[str, Any]:
     rules, policies, subjects = [], [], []
     for member in plan.members:
         own = f"elmesh/{plan.name}/{member.name}/**"
-        others = [f"elmesh/{plan.name}/{name}/**" for name in plan.neighbours(member.name)]
+        # Of what a neighbour says, only what is meant for this one.
+        others = _heard(plan.name, member.name, plan.neighbours(member.name))
         says = (
             _rule(f"{member.name} says", "ingress", _SPEAKS, [own]),
             _rule(f"{member.name} is asked", "egress", _LISTENS, [own]),
@@ -224,6 +225,9 @@ def _transport(identity: Identity, largest: int) -> dict[str, Any]:
     key, certificate = str(identity.key), str(identity.certificate)
     return {
         "unicast": {"open_timeout": 5000, "accept_timeout": 5000},
+        # On by default: between agents of one machine, values would go through its memory in the clear, past every
+        # limit on how large they may be.
+        "shared_memory": {"enabled": False},
         "link": {
             "protocols": ["tls"],
             "tx": {"lease": _LEASE, "keep_alive": 4},
@@ -251,7 +255,7 @@ def _access(net: str, me: str, neighbours: Sequence[str], routed: bool) -> dict[
     rules, policies, subjects = [], [], []
     everybody = [_rule(f"{me} is asked", "ingress", _LISTENS, [f"{own}/**"])]
     if routed:
-        others = [f"elmesh/{net}/{name}/**" for name in neighbours]
+        others = _heard(net, me, neighbours)
         rules = [
             *everybody,
             _rule(f"{me} says", "egress", _SPEAKS, [f"{own}/**"]),
@@ -263,12 +267,12 @@ def _access(net: str, me: str, neighbours: Sequence[str], routed: bool) -> dict[
     else:
         rules += everybody
         for name in neighbours:
-            theirs = f"elmesh/{net}/{name}/**"
+            theirs = _heard(net, me, [name])
             ours = [f"{own}/to/{name}", f"{own}/here"]
             own_rules = [
                 _rule(f"{me} says to {name}", "egress", _SPEAKS, ours),
-                _rule(f"{name} says", "ingress", _SPEAKS, [theirs]),
-                _rule(f"{name} is asked", "egress", _LISTENS, [theirs]),
+                _rule(f"{name} says", "ingress", _SPEAKS, theirs),
+                _rule(f"{name} is asked", "egress", _LISTENS, theirs),
             ]
             rules += own_rules
             subjects.append({"id": name, "cert_common_names": [name]})
@@ -280,6 +284,11 @@ def _access(net: str, me: str, neighbours: Sequence[str], routed: bool) -> dict[
         "subjects": subjects,
         "policies": policies,
     }
+
+
+def _heard(net: str, me: str, speakers: Sequence[str]) -> list[str]:
+    """Return the keys under which an agent hears others: what each says to it, and that each is there."""
+    return [f"elmesh/{net}/{name}/{what}" for name in speakers for what in (f"to/{me}", "here")]
 
 
 def _rule(name: str, flow: str, messages: Sequence[str], keys: Sequence[str]) -> dict[str, Any]:

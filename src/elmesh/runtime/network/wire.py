@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
+from elmesh.network.names import is_name
 
 __all__ = ["HEADER_BYTES", "Kind", "Message", "WireError", "doubles", "encode", "epoch_of", "parse"]
 
@@ -176,10 +177,9 @@ def parse(data: bytes) -> Message:
         raise WireError("its header has a field that is not known")
     if number > _LARGEST or settled > _LARGEST:
         raise WireError("its number is out of all proportion")
-    try:
-        sender = name.rstrip(b"\0").decode("ascii")
-    except UnicodeDecodeError:
-        raise WireError("its sender's name is not text") from None
+    sender = name.rstrip(b"\0").decode("latin-1")
+    if not is_name(sender):  # and so not to be repeated in a log either
+        raise WireError("its sender's name is none that an agent can have")
     return Message(
         _KINDS[kind],
         sender,
