@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from elmesh.features import weight_scale
 from elmesh.datasets import load_school, make_digit_tasks
-from elmesh.features import HiddenLayer
+from elmesh.features import HiddenLayer, weight_scale
 from elmesh.paper.protocol import draw, pictures
 from elmesh.solvers.requests import State
 from elmesh.statistics import Reduced, Task

@@ -164,15 +164,15 @@ def rejoining() -> dict[str, Any]:
                 begun = time.time()
                 agents.processes[victim] = agents.start(victim)
                 agents.until(victim, before + 1)
-                further = time.time()
-                lines = (Path(folder) / f"{victim}.log").read_text().splitlines()
-                opened = [json.loads(line) for line in lines if '"event": "open"' in line][-1]["time"]
-                opened_at = datetime.fromisoformat(opened).timestamp()
-                starts.append(opened_at - begun)
-                rejoined.append(further - opened_at)
+                lines = [json.loads(line) for line in (Path(folder) / f"{victim}.log").read_text().splitlines()]
+                opened, further = (
+                    [datetime.fromisoformat(line["time"]).timestamp() for line in lines if line["event"] == event][-1]
+                    for event in ("open", "rejoined")
+                )
+                starts.append(opened - begun)
+                rejoined.append(further - opened)
         finally:
             agents.end()
-    # The status file is renewed once a second, so that is how finely this can be told.
     return {"kills": KILLS, "process_start": starts, "rejoined": rejoined, "longest": max(rejoined)}
 
 

@@ -21,7 +21,8 @@ from elmesh.runtime.codec import decode
 from elmesh.runtime.codec import encode as coarse
 from elmesh.runtime.network.inquiry import Finding, _Asking
 from elmesh.runtime.network.link import NetworkLink
-from elmesh.runtime.network.post import PeerError, Post, RegroupedError
+from elmesh.runtime.network.post import Post
+from elmesh.runtime.network.troubles import PeerError, RegroupedError
 from elmesh.runtime.network.wire import CARRIES, HEADER_BYTES, Kind, WireError, doubles, encode, epoch_of, parse
 from elmesh.solvers.requests import Total
 

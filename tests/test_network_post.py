@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmesh.runtime.network import post as post_module
-from elmesh.runtime.network.post import FailedError, LostError, Post, RefusedError, StoppedError
+from elmesh.runtime.network.post import Post
+from elmesh.runtime.network.troubles import FailedError, LostError, RefusedError, StoppedError
 from elmesh.runtime.network.wire import Kind, encode, parse
 from network import make_plan
 

@@ -17,7 +17,8 @@ from hypothesis.extra import numpy as hnp
 
 from elmesh.runtime.network.edges import Edge
 from elmesh.runtime.network.link import NetworkLink
-from elmesh.runtime.network.post import FailedError, Post, RefusedError, RegroupedError
+from elmesh.runtime.network.post import Post
+from elmesh.runtime.network.troubles import FailedError, RefusedError, RegroupedError
 from elmesh.runtime.network.wire import HEADER_BYTES, Kind, WireError, doubles, encode, epoch_of, parse
 from elmesh.runtime.sums import Channels
 from fuzz_wire import BESIDE, PLAN, READERS, SHAPE, TOTAL, Mailbox, Victim, feed, seeds

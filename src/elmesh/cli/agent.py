@@ -15,17 +15,19 @@ import pandas as pd
 import typer
 
 from elmesh import MultiTaskELMClassifier, MultiTaskELMRegressor
+from elmesh.certificate import Certificate
 from elmesh.cli.console import INTERRUPTED, ForceOption, JsonOption, Output, QuietOption, check_writable, fail, plain
 from elmesh.cli.logbook import Logbook, overhearing
 from elmesh.cli.metrics import serving
-from elmesh.cli.summary import summarise, tell_summary
+from elmesh.cli.summary import summarise
 from elmesh.errors import ElmeshError
+from elmesh.labels import count
 from elmesh.network.identity import Identity
 from elmesh.network.inputs import NumericInput
 from elmesh.network.plan import Plan
 from elmesh.runtime import Progress, watch
 from elmesh.runtime.network import Phase, Site, StatusFile
-from elmesh.runtime.network.post import PeerError, RefusedError, RegroupedError, StoppedError
+from elmesh.runtime.network.troubles import PeerError, RefusedError, RegroupedError, StoppedError
 from elmesh.tables import FILE_TASK, TableSchema, read_table
 from elmesh.tables.cells import Nature
 from elmesh.tables.columns import nature, numbers
@@ -37,6 +39,8 @@ __all__ = ["LOST", "REFUSED", "agent"]
 LOST, REFUSED = 3, 4
 # Days before its end from which on a certificate is worth a word, and seconds from one word on progress to the next.
 _SOON, _PACE = 30, 10.0
+# Rows a hidden unit below which what is sent tells of single rows (docs/security.md).
+_TELLING = 10
 
 
 def agent(
@@ -142,8 +146,21 @@ def _run(
         log("late", names=late)
     status.phase = Phase.ENDED
     summary |= {"without": sorted(site.gone), "late": late}
-    tell_summary(output, summary)
+    _tell(output, summary)
     output.result(summary)
+
+
+def _tell(output: Output, summary: dict[str, Any]) -> None:
+    """Say how it went."""
+    classes = "" if summary["classes"] is None else f" of {len(summary['classes'])} classes"
+    columns, others = len(summary["columns"]), len(summary["tasks"]) - 1
+    rows = f"{count(summary['rows'], 'row')} here, {count(columns, 'column')} once encoded"
+    output.say(f"{summary['kind'].capitalize()}{classes}: {rows}; learned together with {count(others, 'other site')}.")
+    rounds = f"{count(summary['rounds'], 'round')}, {summary['bytes'] / 1e6:.3g} MB sent from here"
+    output.say(f"{summary['solver']} of rank {summary['rank']}: {rounds}.")
+    if summary["certificate"] is not None:
+        output.say(f"Certified {Certificate(**summary['certificate'])}.")
+    output.say(f"Saved in {summary['model']}.")
 
 
 def _learn(
@@ -158,10 +175,7 @@ def _learn(
     with output.progress("Fitting") as show, site.hosting(), watch(_telling(show, status, log)):
         model.fit(X, schema.targets(frame), tasks=tasks)
     model.save(out, overwrite=out.exists(), extra={"table": schema.to_json()})
-    summary = summarise(model, schema, plan.solver, len(X)) | {
-        "model": str(out),
-        "kind_reason": "as the network has it",
-    }
+    summary = summarise(model, schema, plan.solver, len(X)) | {"model": str(out)}
     summary |= {"command": "agent", "agent": site.name, "network": plan.name, "file": plan.digest.hex()}
     summary |= {"tasks": list(site.plan.names)}
     told: dict[str, Any] = plain(summary)
@@ -213,7 +227,12 @@ def _schema(site: Site, frame: pd.DataFrame, target: list[str]) -> TableSchema:
 
 
 def _note_oddities(output: Output, plan: Plan, frame: pd.DataFrame) -> None:
-    """Mention what the network file did not expect of a column; it is taken all the same."""
+    """Mention what the network file did not expect of a column, and takes all the same; and what may be learned."""
+    if len(frame) < _TELLING * plan.n_hidden:
+        output.note(
+            f"With {count(len(frame), 'row')} and {plan.n_hidden} hidden units a neighbour who wants to can work out "
+            "much about these rows from what is sent; docs/security.md says how much, and what to do."
+        )
     for column in plan.columns:
         if isinstance(column, NumericInput):
             values = finite_numbers(frame, column.name)

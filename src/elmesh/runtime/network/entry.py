@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from elmesh.runtime.base import Mark, Moment, Past
 from elmesh.runtime.keeping import below, past_of
 from elmesh.runtime.network.edges import Said
-from elmesh.runtime.network.post import Stand
+from elmesh.runtime.network.neighbour import Stand
 from elmesh.runtime.network.wire import Kind
 from elmesh.solvers.requests import Kept
 

@@ -213,6 +213,8 @@ class Journal:
             raise TypeError("The journal was asked to keep a round before it knew of the post.")
         self._last = moment, past
         k, now = moment.report.round, time.monotonic()
+        if self._broken is not None:
+            raise self._broken
         if self._trouble is not None and k - self._last_round >= _BEHIND:
             self._wait_for_room()
         due = k - self._last_round >= _ROUNDS or now - self._last_time >= _SECONDS or k == 0
@@ -256,6 +258,9 @@ class Journal:
                         break
                     time.sleep(_AGAIN)
                     continue
+                except Exception as error:  # or the run would go on without entries, and nobody would know
+                    self._broken = error
+                    return
                 self._say_fine()
                 self.written += 1
                 if self._post is not None:
@@ -265,6 +270,7 @@ class Journal:
             self._idle.set()
 
     _closing = False
+    _broken: Exception | None = None
 
     def _say_trouble(self, error: OSError) -> None:
         if self._trouble is None:

@@ -112,13 +112,13 @@ class NetworkLink:
     def _value(self, name: str, message: Message, shape: tuple[int, int]) -> FloatArray:
         """Return a neighbour's value, if it can be one."""
         try:
-            theirs = message.value(*shape).reshape(shape)
-            size = math.sqrt(float(np.vdot(theirs, theirs)))
+            theirs, square = message.value_and_square(*shape)
+            size = math.sqrt(square)
             if not size <= self._most or math.isinf(size):
                 raise WireError(f"its norm is {size:.3g}, and no honest one is above {min(self._most, _OVER):.3g}")
         except WireError as error:
             raise self._post.refuse(name, str(error)) from None
-        return theirs
+        return theirs.reshape(shape)
 
     def _distance(self) -> tuple[float, float]:
         """Return how far this agent is from its neighbours' mean, and how large its value is."""

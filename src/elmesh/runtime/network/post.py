@@ -8,31 +8,20 @@ liveliness token is gone, and is given up only when it has been absent for longe
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 from elmesh.errors import ElmeshError
 from elmesh.network.plan import Plan
-from elmesh.runtime.network.edges import Edge, Said
+from elmesh.runtime.network.errands import Errands
+from elmesh.runtime.network.neighbour import Counters, Neighbour, Stand
+from elmesh.runtime.network.troubles import FailedError, LostError, RefusedError, RegroupedError, StoppedError
 from elmesh.runtime.network.wire import CARRIES, HEADER_BYTES, Kind, Message, WireError, encode, epoch_of, parse
 
-__all__ = [
-    "Carrier",
-    "Counters",
-    "FailedError",
-    "LostError",
-    "PeerError",
-    "Post",
-    "RefusedError",
-    "RegroupedError",
-    "Stand",
-    "StoppedError",
-]
+__all__ = ["Carrier", "Post"]
 
 # Seconds from one request for what is due to the next: at first, and at most.
 _FIRST, _MOST = 0.2, 2.0
@@ -56,79 +45,6 @@ class Carrier(Protocol):
 
     def put(self, to: str, data: bytes) -> None:
         """Send, in order, and not necessarily with success."""
-
-
-class PeerError(ElmeshError):
-    """Something that a run cannot go on with as it was.
-
-    ``names`` says whose doing it is, and ``reason`` what others are told.
-    """
-
-    def __init__(self, names: Collection[str], text: str, reason: str | None = None) -> None:
-        super().__init__(text)
-        self.names, self.reason = frozenset(names), text if reason is None else reason
-
-
-class LostError(PeerError):
-    """Neighbours have been away for longer than this agent's patience."""
-
-
-class RefusedError(PeerError):
-    """A neighbour has said something that is not acceptable."""
-
-
-class FailedError(PeerError):
-    """A neighbour has ended without a result, or goes on without this agent."""
-
-
-class StoppedError(ElmeshError):
-    """The agent was asked to stop while it waited."""
-
-
-class RegroupedError(ElmeshError):
-    """Agents are gone for good, and the others go on without them."""
-
-    def __init__(self, gone: frozenset[str], by: str) -> None:
-        super().__init__(f"{by} goes on without {', '.join(sorted(gone))}.")
-        self.gone, self.by = gone, by
-
-
-@dataclass
-class Counters:
-    """What has gone through the post, before encryption: for logs and metrics."""
-
-    sent_messages: int = 0
-    sent_bytes: int = 0
-    heard_messages: int = 0
-    heard_bytes: int = 0
-    again: int = 0
-    duplicates: int = 0
-    refused: int = 0
-    returns: int = 0
-
-
-@dataclass(eq=False)
-class _Neighbour:
-    """A neighbour, as far as one can tell from here."""
-
-    edge: Edge = field(default_factory=Edge)
-    here: bool = False
-    seen: bool = False
-    since: float = 0.0  # when it came or went
-    spoke: float = 0.0  # when it last said something that was due
-    life: int = 0  # the run that it is in, if it is known
-    done: bool = False  # it has its model
-    knows: bool = False  # it knows that this agent has
-
-
-@dataclass(frozen=True, eq=False)
-class Stand:
-    """Where an agent stands with a neighbour: its run, messages said and heard, and what was said and is kept."""
-
-    life: int
-    said: int
-    heard: int
-    kept: tuple[Said, ...]
 
 
 class Post:
@@ -165,20 +81,16 @@ class Post:
         self._names = frozenset(plan.names)
         self.neighbours: tuple[str, ...] = tuple(plan.neighbours(me))
         now = time.monotonic()
-        self._of = {name: _Neighbour(since=now, spoke=now) for name in self.neighbours}
+        self._of = {name: Neighbour(since=now, spoke=now) for name in self.neighbours}
         self._change = threading.Condition()
         self._gone: frozenset[str] = frozenset()
-        self._told_gone: frozenset[str] = frozenset()
         self._epoch = 0
         self._awaited: tuple[str, ...] = ()
         self._trouble: ElmeshError | None = None
         self._finished = self._stopping = False
         #: Is told of a neighbour that it is "done", or "knows" that this agent is: worth knowing after a restart.
         self.remember: Callable[[str, str], None] = lambda *_: None
-        self._errands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._due: dict[tuple[str, str], Callable[[], None]] = {}
-        self._runner = threading.Thread(target=self._run_errands, name="elmesh-post", daemon=True)
-        self._runner.start()
+        self._errands = Errands(lambda error: log("errand", problem=type(error).__name__))
 
     # What comes in: called by the transport's threads.
 
@@ -212,7 +124,7 @@ class Post:
             other = self._of.get(name)
             if other is None or other.here == here:
                 if here and name in self._gone:
-                    self._soon("gone", name, lambda: self._tell_gone(name))
+                    self._errands.soon("gone", name, lambda: self._tell_gone(name))
                 return
             now = time.monotonic()
             if here and other.seen:
@@ -222,7 +134,7 @@ class Post:
             self._log("neighbour", name=name, here=here)
             if here:
                 # What was on its way when the link broke may be lost, either way.
-                self._soon("greet", name, lambda: self._greet(name))
+                self._errands.soon("greet", name, lambda: self._greet(name))
             self._change.notify_all()
 
     def _turn_down(self, sender: str, data: bytes) -> None:
@@ -230,7 +142,7 @@ class Post:
         with contextlib.suppress(WireError):
             # Two that have gone on without each other do not keep telling each other so.
             if sender in self._gone and parse(data).kind not in (Kind.GONE, Kind.ASK):
-                self._soon("gone", sender, lambda: self._tell_gone(sender))
+                self._errands.soon("gone", sender, lambda: self._tell_gone(sender))
 
     def _take_in(self, sender: str, message: Message) -> None:
         other = self._of[sender]
@@ -244,7 +156,7 @@ class Post:
         if message.epoch != self._epoch:
             # One of the two does not know yet who is gone.
             if self._gone:
-                self._soon("gone", sender, lambda: self._tell_gone(sender))
+                self._errands.soon("gone", sender, lambda: self._tell_gone(sender))
             return
         other.edge.release(message.settled)
         if message.kind in CARRIES:
@@ -256,14 +168,14 @@ class Post:
             if not all(self._of[name].edge.has_next for name in self._awaited):
                 return
         elif message.kind is Kind.WANT:
-            self._soon("again", sender, partial(self._say_again, sender, message.number))
+            self._errands.soon("again", sender, partial(self._say_again, sender, message.number))
         elif message.kind is Kind.DONE:
             other.done = True
             other.edge.release(other.edge.said)
-            self._soon("heard", sender, lambda: self._acknowledge(sender))
+            self._errands.soon("heard", sender, lambda: self._acknowledge(sender))
         elif message.kind is Kind.HEARD:
             other.knows = True
-            self._soon("knows", sender, lambda: self.remember(sender, "knows"))
+            self._errands.soon("knows", sender, lambda: self.remember(sender, "knows"))
         elif message.kind is Kind.FAILED:
             text = _printable(bytes(message.body[:_REASON]).decode("utf-8", "replace"))
             self._trouble = self._trouble or FailedError([sender], f"{sender} has ended the run. {text}", text)
@@ -326,65 +238,47 @@ class Post:
                     raise LostError([to], f"{to} has not confirmed what it was told for {self._patience:g} seconds.")
                 self._change.wait(_BREATH)
             said = edge.say(kind, shape, coarse, body)
-        self._send_said(to, said)
+            data = self._written(to, said.kind, said.number, said.shape, said.coarse, said.body)
+        self._carrier.put(to, data)
 
-    def _send_said(self, to: str, said: Said) -> None:
-        self._send(to, said.kind, said.number, said.shape, said.coarse, said.body)
+    def _send(self, to: str, kind: Kind, number: int = 0, body: bytes = b"") -> None:
+        """Say something that nobody needs to keep."""
+        self._carrier.put(to, self._written(to, kind, number, body=body))
 
-    def _send(
+    def _written(
         self,
         to: str,
         kind: Kind,
-        number: int = 0,
+        number: int,
         shape: tuple[int, int] = (0, 0),
         coarse: bool = False,
         body: bytes = b"",
-    ) -> None:
+    ) -> bytes:
+        """Write a message as of now, and count it."""
         with self._change:
-            settled, epoch, yours = self._of[to].edge.settled, self._epoch, self._of[to].life
+            other = self._of[to]
             self.counters.sent_messages += 1
             self.counters.sent_bytes += HEADER_BYTES + len(body)
-        data = encode(
-            kind,
-            self.me,
-            self._digest,
-            epoch=epoch,
-            number=number,
-            settled=settled,
-            life=self._life,
-            yours=yours,
-            shape=shape,
-            coarse=coarse,
-            body=body,
-        )
-        self._carrier.put(to, data)
-
-    def _soon(self, what: str, name: str, errand: Callable[[], None]) -> None:
-        """Have something done for a neighbour: once, and as it asked last, however often it asks until then."""
-        with self._change:
-            waits = (what, name) in self._due
-            self._due[what, name] = errand
-            if not waits:
-                self._errands.put(partial(self._do, what, name))
-
-    def _do(self, what: str, name: str) -> None:
-        with self._change:
-            errand = self._due.pop((what, name))
-        errand()
-
-    def _run_errands(self) -> None:
-        while (errand := self._errands.get()) is not None:
-            try:
-                errand()
-            except Exception as error:  # the carrier may be closing; whoever waits will ask again
-                self._log("errand", problem=type(error).__name__)
+            return encode(
+                kind,
+                self.me,
+                self._digest,
+                epoch=self._epoch,
+                number=number,
+                settled=other.edge.settled,
+                life=self._life,
+                yours=other.life,
+                shape=shape,
+                coarse=coarse,
+                body=body,
+            )
 
     def _say_again(self, to: str, number: int) -> None:
         with self._change:
             wanted = self._of[to].edge.since(number)
             self.counters.again += len(wanted)
         for said in wanted:
-            self._send_said(to, said)
+            self._carrier.put(to, self._written(to, said.kind, said.number, said.shape, said.coarse, said.body))
         if self._finished:
             self._send(to, Kind.DONE)
 
@@ -420,7 +314,7 @@ class Post:
                     asked, wait = now, min(2 * wait, _MOST)
                     for name in missing:
                         number = self._of[name].edge.heard
-                        self._soon("want", name, partial(self._send, name, Kind.WANT, number))
+                        self._errands.soon("want", name, partial(self._send, name, Kind.WANT, number))
                 self._check_patience(missing, now)
                 # Never for long: a signal cannot wake it up.
                 self._change.wait(max(min(asked + wait - now, _BREATH), 0.01))
@@ -529,7 +423,7 @@ class Post:
             self.neighbours = tuple(part.neighbours(self.me))
             for name in self.neighbours:
                 old = before[name]
-                self._of[name] = _Neighbour(here=old.here, seen=old.seen, since=now, spoke=now, life=old.life)
+                self._of[name] = Neighbour(here=old.here, seen=old.seen, since=now, spoke=now, life=old.life)
             self._trouble, self._finished = None, False
         for name in self._plan.neighbours(self.me):
             self._tell_gone(name)
@@ -560,7 +454,7 @@ class Post:
             self._log("gone", name=sender, names=sorted(told - self._gone))
             self._trouble = self._trouble or RegroupedError(told | self._gone, sender)
         elif self._gone - told:
-            self._soon("gone", sender, lambda: self._tell_gone(sender))
+            self._errands.soon("gone", sender, lambda: self._tell_gone(sender))
         self._change.notify_all()
 
     # The end.
@@ -592,21 +486,15 @@ class Post:
                 if now - said >= wait:
                     said, wait = now, min(2 * wait, _MOST)
                     for name in open_:
-                        self._soon("done", name, partial(self._send, name, Kind.DONE))
+                        self._errands.soon("done", name, partial(self._send, name, Kind.DONE))
                 self._change.wait(max(min(said + wait - now, _BREATH), 0.01))
-        self._last_errands()
+        self._errands.wait()  # what is to be said yet is said
         return open_
 
-    def _may_leave(self, other: _Neighbour, now: float) -> bool:
+    def _may_leave(self, other: Neighbour, now: float) -> bool:
         # One that went may be back before long, and would wait for one that has left.
         away = not other.here and now - other.since > min(_GRACE if other.seen else _GRACE_UNSEEN, self._patience)
         return other.done and (other.knows or away)
-
-    def _last_errands(self) -> None:
-        """See to it that what is to be said yet is said."""
-        run = threading.Event()
-        self._errands.put(run.set)
-        run.wait(_MARGIN_SECONDS)
 
     def fail(self, reason: str) -> None:
         """Tell the neighbours that this agent ends without a result, and why."""
@@ -615,13 +503,12 @@ class Post:
 
     def close(self) -> None:
         """Run no more errands."""
-        self._errands.put(None)
-        self._runner.join(timeout=_MARGIN_SECONDS)  # it may be stuck in a link that does not close
+        self._errands.close()
 
     def _tell_time(self, to: str, asked: int) -> None:
         """Answer whoever checks the network from a neighbour's machine."""
         body = int(time.time() * 1e6).to_bytes(8, "little")
-        self._soon("clock", to, partial(self._send, to, Kind.CLOCK, asked, body=body))
+        self._errands.soon("clock", to, partial(self._send, to, Kind.CLOCK, asked, body=body))
 
 
 def _printable(text: str) -> str:

@@ -28,8 +28,10 @@ from elmesh.runtime.keeping import digest_of
 from elmesh.runtime.network.entry import Entry
 from elmesh.runtime.network.journal import Journal
 from elmesh.runtime.network.link import NetworkLink
-from elmesh.runtime.network.post import Counters, FailedError, LostError, PeerError, Post, RefusedError, RegroupedError
+from elmesh.runtime.network.neighbour import Counters
+from elmesh.runtime.network.post import Post
 from elmesh.runtime.network.transport import Transport, largest_message
+from elmesh.runtime.network.troubles import FailedError, LostError, PeerError, RefusedError, RegroupedError
 from elmesh.runtime.stacked import place_of
 from elmesh.solvers.base import Solver
 from elmesh.solvers.requests import Total

@@ -32,6 +32,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,11 +101,21 @@ class Message:
 
     def value(self, rows: int, columns: int, beside: int = 0) -> FloatArray:
         """Return its numbers, which must be finite doubles: a matrix of this shape, and so many numbers beside it."""
+        return self.value_and_square(rows, columns, beside)[0]
+
+    def value_and_square(self, rows: int, columns: int, beside: int = 0) -> tuple[FloatArray, float]:
+        """Return its numbers as :meth:`value` does, and the sum of their squares, infinite if that overflows."""
         if self.coarse:
             raise WireError("it is not of double precision")
         if (self.rows, self.columns) != (rows, columns):
             raise WireError(f"it is of {self.rows} x {self.columns}, not {rows} x {columns}")
-        return doubles(self.body, rows * columns + beside)
+        _check_length(self.body, rows * columns + beside)
+        return _finite(self.body)
+
+
+def _check_length(body: bytes | memoryview, count: int) -> None:
+    if len(body) != 8 * count:
+        raise WireError(f"its body has {len(body)} bytes, not {8 * count}")
 
 
 def doubles(body: bytes | memoryview, count: int) -> FloatArray:
@@ -115,13 +126,18 @@ def doubles(body: bytes | memoryview, count: int) -> FloatArray:
     >>> doubles(np.array([1.5, 2.0], "<f8").tobytes(), 2)
     array([1.5, 2. ])
     """
-    if len(body) != 8 * count:
-        raise WireError(f"its body has {len(body)} bytes, not {8 * count}")
+    _check_length(body, count)
+    return _finite(body)[0]
+
+
+def _finite(body: bytes | memoryview) -> tuple[FloatArray, float]:
+    """Read doubles that must be finite; return them and the sum of their squares."""
     numbers = np.frombuffer(body, "<f8").astype(np.float64, copy=False)
-    # The sum of squares of finite numbers may overflow; then, and only then, one has to look closer.
-    if not math.isfinite(np.vdot(numbers, numbers)) and not np.isfinite(numbers).all():
+    square = float(np.vdot(numbers, numbers))
+    # The squares of finite numbers may overflow; then, and only then, one has to look closer.
+    if not math.isfinite(square) and not np.isfinite(numbers).all():
         raise WireError("it has a value that is not a finite number")
-    return numbers
+    return numbers, square
 
 
 def epoch_of(gone: Iterable[str]) -> int:
@@ -165,6 +181,14 @@ def encode(
     return _HEADER.pack(_MAGIC, kind, dtype, 0, epoch, *shape, 0, *numbers, sender.encode(), digest) + body
 
 
+@lru_cache(maxsize=256)
+def _sender(name: bytes) -> str:
+    sender = name.rstrip(b"\0").decode("latin-1")
+    if not is_name(sender):  # and so not to be repeated in a log either
+        raise WireError("its sender's name is none that an agent can have")
+    return sender
+
+
 def parse(data: bytes) -> Message:
     """Read a message's header; raise :class:`WireError` if it is none."""
     if len(data) < HEADER_BYTES:
@@ -177,12 +201,9 @@ def parse(data: bytes) -> Message:
         raise WireError("its header has a field that is not known")
     if number > _LARGEST or settled > _LARGEST:
         raise WireError("its number is out of all proportion")
-    sender = name.rstrip(b"\0").decode("latin-1")
-    if not is_name(sender):  # and so not to be repeated in a log either
-        raise WireError("its sender's name is none that an agent can have")
     return Message(
         _KINDS[kind],
-        sender,
+        _sender(name),
         digest,
         epoch,
         number,

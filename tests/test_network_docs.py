@@ -1,0 +1,45 @@
+"""The page about networks: its figures are the committed ones, its commands and links exist."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from typer.main import get_command
+
+import figures_of_network
+from elmesh.cli import app
+
+TEXT = figures_of_network.PAGE.read_text(encoding="utf-8")
+README = (figures_of_network.ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def commands(text: str) -> list[list[str]]:
+    lines = [line.strip() for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    return [line.split("#")[0].split() for line in lines if line.startswith("elmesh ")]
+
+
+def test_its_figures_are_those_of_the_committed_results():
+    assert figures_of_network.filled(TEXT) == TEXT
+
+
+@pytest.mark.parametrize("words", commands(TEXT) + commands(README), ids=" ".join)
+def test_every_command_and_option_that_is_shown_exists(words):
+    command = get_command(app)
+    rest = words[1:]
+    while rest and rest[0] in getattr(command, "commands", {}):
+        command = command.commands[rest.pop(0)]
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    assert {word for word in rest if word.startswith("--")} <= known
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)\)", TEXT))
+def test_what_it_links_to_exists(link):
+    assert (figures_of_network.PAGE.parent / link).exists()
+
+
+def test_what_the_benchmark_did_not_reach_is_said():
+    result = figures_of_network.json.loads(figures_of_network.KEPT.read_text(encoding="utf-8"))
+    missed = [goal for goal, met in result["goals"].items() if not met]
+    assert all(goal in TEXT for goal in missed)
+    assert ("Not met: " in TEXT) == bool(missed)
