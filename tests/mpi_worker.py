@@ -19,9 +19,10 @@ import numpy as np
 import elmesh.estimators.base
 from elmesh import MultiTaskELMClassifier, MultiTaskELMRegressor
 from elmesh.errors import ElmeshError
-from elmesh.runtime import CheckpointWarning, Result, Venue, assemble, checkpointing, watch
+from elmesh.runtime import CheckpointWarning, Result, assemble, checkpointing, watch
 from elmesh.runtime.mpi import open_world, run_mpi
 from elmesh.runtime.mpi.sums import TreeSums
+from elmesh.runtime.venue import Processes
 from elmesh.solvers import DMTLELM
 from mpi import Found
 from mpi_cases import (
@@ -471,9 +472,9 @@ def privacy(folder: Path) -> Found:
 @contextmanager
 def recorded(log: list[bytes], seen: dict[str, Any]) -> Iterator[None]:
     """Keep all that is given to MPI, the tasks that a run is of, and the sums that it was told."""
-    run, add_up = Venue.run, TreeSums.add_up
+    run, add_up = Processes.run, TreeSums.add_up
 
-    def running(self: Venue, solver: Any, tasks: Any, *rest: Any) -> Result:
+    def running(self: Processes, solver: Any, tasks: Any, *rest: Any) -> Result:
         seen["tasks"] = list(tasks)
         return run(self, solver, tasks, *rest)
 
@@ -482,11 +483,11 @@ def recorded(log: list[bytes], seen: dict[str, Any]) -> Iterator[None]:
         seen["sums"].append(total.value)
         return total
 
-    world.comm, Venue.run, TreeSums.add_up = Recorder(comm, log), running, adding
+    world.comm, Processes.run, TreeSums.add_up = Recorder(comm, log), running, adding
     try:
         yield
     finally:
-        world.comm, Venue.run, TreeSums.add_up = comm, run, add_up
+        world.comm, Processes.run, TreeSums.add_up = comm, run, add_up
 
 
 # A rank that fails alone ---------------------------------------------------------------------------------------------

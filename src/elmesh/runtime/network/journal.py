@@ -61,8 +61,6 @@ class Journal:
     ----------
     folder : path
         Made if need be, and locked: two processes cannot be the same agent.
-    fields : mapping
-        What the run is of, by name, in plain JSON: a journal of something else is not gone on from.
     patience : float
         Seconds to wait for room on the disk.
     log : callable
@@ -213,8 +211,7 @@ class Journal:
             raise TypeError("The journal was asked to keep a round before it knew of the post.")
         self._last = moment, past
         k, now = moment.report.round, time.monotonic()
-        if self._broken is not None:
-            raise self._broken
+        self._raise_broken()
         if self._trouble is not None and k - self._last_round >= _BEHIND:
             self._wait_for_room()
         due = k - self._last_round >= _ROUNDS or now - self._last_time >= _SECONDS or k == 0
@@ -272,6 +269,10 @@ class Journal:
     _closing = False
     _broken: Exception | None = None
 
+    def _raise_broken(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+
     def _say_trouble(self, error: OSError) -> None:
         if self._trouble is None:
             self._log("journal", folder=str(self._folder), problem=error.strerror or str(error))
@@ -307,14 +308,10 @@ class Journal:
         """Wait until nothing is being written."""
         end = time.monotonic() + self._patience
         while self._busy.is_set() and time.monotonic() < end:
+            self._raise_broken()
             if self._post is not None:
                 self._post.check_stop()
             self._idle.wait(0.2)
-
-    def flush(self) -> bool:
-        """Wait until the last entry is on disk; say whether it is."""
-        self._drain()
-        return self._trouble is None
 
     def look(self) -> dict[str, Any]:
         """Return what there is to say of it."""

@@ -400,11 +400,6 @@ class Post:
         """Bytes of what was said and is kept for neighbours."""
         return sum(other.edge.kept_bytes for other in self._of.values())
 
-    @property
-    def present(self) -> list[str]:
-        """Neighbours that are there."""
-        return [name for name, other in self._of.items() if other.here]
-
     # Going on without some.
 
     @property

@@ -105,7 +105,7 @@ class Site:
         self.journal = Journal(identity.state, patience, log)
         self._transport: Transport | None = None
         self.post: Post | None = None
-        self.round, self.last = -1, (math.nan, math.nan)
+        self.round = -1
         self._fresh, self._stopped = fresh, False
         self._resumed: int | None = None
         #: What there is to say of the model, once it is saved.
