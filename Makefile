@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest -n auto -q
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile -q
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint format bench ahead scaling network security readme paper clean
@@ -41,7 +41,7 @@ test: lint
 	$(PYTEST) -m "not slow"
 
 test-all: lint
-	$(PYTEST)
+	ELMESH_TEST_ALL=1 $(PYTEST)
 
 bench: $(VENV)/stamp
 	$(BIN)/python -m benchmarks

@@ -572,7 +572,8 @@ def test_a_second_ctrl_c_aborts_ranks_that_do_not_listen(ranks, start, tmp_path)
 
 @needs_mpi
 @pytest.mark.parametrize(
-    ("number", "code", "words"), [(signal.SIGTERM, 143, "elmesh: Terminated.\n"), (signal.SIGHUP, 129, "")]
+    ("number", "code", "words"),
+    [(signal.SIGTERM, 143, "elmesh: Terminated.\n"), pytest.param(signal.SIGHUP, 129, "", marks=pytest.mark.slow)],
 )
 def test_ended_from_outside_the_command_ends_its_ranks(ranks, start, tmp_path, number, code, words):
     process = start(ranks(DEAF))

@@ -1,30 +1,27 @@
 """What looks after a network: check, status, metrics, router."""
 
 import json
-import os
 import subprocess
 import sys
 import urllib.request
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
+from elmesh.cli import app
 from elmesh.cli.logbook import Logbook
-from network import ROOT, Trial, free_ports, make_plan, same, undisturbed
+from network import free_ports, make_plan, same
+from nursery import Forking
 
 
-def elmesh(*words: object, timeout: float = 60) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "elmesh", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        check=False,
-    )
+def elmesh(*words: object) -> Result:
+    """Give a command in this process; agents are processes of their own."""
+    return CliRunner().invoke(app, list(map(str, words)))
 
 
 def test_checks_at_two_sites_meet_and_find_all_well(tmp_path):
-    with Trial(tmp_path, make_plan(("left", "right"), graph="path")) as trial:
+    with Forking(tmp_path, make_plan(("left", "right"), graph="path")) as trial:
         files = {name: agent.folder / "agent.toml" for name, agent in trial.agents.items()}
         other = subprocess.Popen(
             [sys.executable, "-m", "elmesh", "network", "check", str(files["left"]), "--wait", "40", "--quiet"],
@@ -33,7 +30,7 @@ def test_checks_at_two_sites_meet_and_find_all_well(tmp_path):
             text=True,
         )
         found = elmesh("network", "check", files["right"], "--wait", 40, "--json")
-        assert found.returncode == 0, found.stderr
+        assert found.exit_code == 0, found.stderr
         said = json.loads(found.stdout)
         assert said["sound"]
         assert not said["running"]
@@ -44,17 +41,17 @@ def test_checks_at_two_sites_meet_and_find_all_well(tmp_path):
 
 
 def test_a_check_names_a_neighbour_that_is_not_there_and_one_with_another_file(tmp_path):
-    with Trial(tmp_path, make_plan(("left", "right"), graph="path")) as trial:
+    with Forking(tmp_path, make_plan(("left", "right"), graph="path")) as trial:
         left, right = (trial.agents[name].folder for name in ("left", "right"))
         alone = elmesh("network", "check", right / "agent.toml", "--wait", 0)
-        assert alone.returncode == 1
+        assert alone.exit_code == 1
         assert "left: it cannot be reached: connection refused" in alone.stderr
         text = (left / "network.toml").read_text()
         (left / "network.toml").write_text(text.replace("rounds = 40", "rounds = 41"))
         trial.start("left")
         trial.until(lambda: trial.agents["left"].events("open"))
         found = elmesh("network", "check", right / "agent.toml", "--wait", 20, "--json")
-        assert found.returncode == 1, found.stderr
+        assert found.exit_code == 1, found.stderr
         (said,) = json.loads(found.stdout)["neighbours"]
         assert said["same_file"] is False
         assert said["problem"] == "it has another network file"
@@ -63,10 +60,10 @@ def test_a_check_names_a_neighbour_that_is_not_there_and_one_with_another_file(t
 
 
 def test_status_and_metrics_tell_of_an_agent_that_waits(tmp_path):
-    with Trial(tmp_path, make_plan(("left", "right"), graph="path")) as trial:
+    with Forking(tmp_path, make_plan(("left", "right"), graph="path")) as trial:
         file, (port,) = trial.agents["left"].folder / "agent.toml", free_ports(1)
         never = elmesh("network", "status", file)
-        assert never.returncode == 2
+        assert never.exit_code == 2
         assert "has not run here yet" in never.stderr
         trial.start("left", "--metrics-port", str(port))
         trial.until(lambda: (trial.agents["left"].status or {}).get("phase") == "fitting")
@@ -80,7 +77,7 @@ def test_status_and_metrics_tell_of_an_agent_that_waits(tmp_path):
         assert said["neighbours"]["right"] == {"here": False, "said": 1, "heard": 0, "kept": 1, "done": False}
         trial.kill("left")
         killed = elmesh("network", "status", file)
-        assert killed.returncode == 0
+        assert killed.exit_code == 0
         assert "Agent left of test: killed" in killed.stdout
 
 
@@ -88,7 +85,7 @@ def test_through_a_router_the_end_is_the_same_to_the_bit(tmp_path):
     (port,) = free_ports(1)
     plan = make_plan(("a", "b", "c"), graph="path", routers=(f"127.0.0.1:{port}",))
     direct = make_plan(("a", "b", "c"), graph="path")
-    with Trial(tmp_path / "routed", plan) as trial:
+    with Forking(tmp_path / "routed", plan) as trial:
         router = subprocess.Popen(
             [sys.executable, "-m", "elmesh", "network", "router", str(tmp_path / "routed/net/router/agent.toml"), "-q"]
         )
@@ -99,7 +96,10 @@ def test_through_a_router_the_end_is_the_same_to_the_bit(tmp_path):
         finally:
             router.terminate()
             assert router.wait(20) == 130
-    assert same(weights, undisturbed(tmp_path / "direct", direct))
+    with Forking(tmp_path / "direct", direct) as trial:
+        trial.start_all()
+        assert set(trial.wait().values()) == {0}
+        assert same(weights, trial.weights())
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -125,7 +125,7 @@ def test_agents_killed_at_random_moments_rejoin_and_the_end_is_the_same_to_the_b
     plan = make_plan(THREE, "path", rounds=1500)
     with trouble(tmp_path, plan) as trial:
         trial.start_all()
-        assert kill_at_random(trial, np.random.default_rng(1), 5) >= 5
+        assert kill_at_random(trial, np.random.default_rng(1), 3) >= 3
         assert all_well(trial.fast_to_the_end())
         assert same(trial.weights(), end_of(plan))
 
@@ -188,7 +188,7 @@ def test_all_agents_killed_at_once_go_on_where_their_journals_are(tmp_path, end_
         assert same(trial.weights(), end_of(plan))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_agent_that_is_asked_to_stop_goes_on_with_the_same_command(tmp_path, end_of, number):
     plan = make_plan(PAIR, "path", rounds=900)
     with trouble(tmp_path, plan) as trial:
@@ -220,7 +220,8 @@ def test_an_agent_frozen_for_longer_than_the_lease_is_waited_for(tmp_path, end_o
         assert same(trial.weights(), end_of(plan))
 
 
-@pytest.mark.parametrize("seconds", [7, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [7, 30])
 def test_a_partition_is_waited_out(tmp_path, end_of, seconds):
     plan = make_plan(THREE, "path", rounds=1500)
     with trouble(tmp_path, plan) as trial:
@@ -508,6 +509,7 @@ def test_two_agents_lost_at_the_same_time_are_left_out_together(tmp_path, end_of
         assert same(trial.weights(), end_of(plan.without({"south", "west"}, "east")))
 
 
+@pytest.mark.slow
 def test_an_agent_that_was_told_to_stop_is_left_out_by_those_that_go_on(tmp_path, end_of):
     plan = make_plan(FOUR, "ring", rounds=600)
     with trouble(tmp_path, plan) as trial:
@@ -610,7 +612,9 @@ def test_a_model_of_before_is_not_replaced_however_often_the_command_is_given(tm
 # The end.
 
 
-@pytest.mark.parametrize("moment", ["as soon as its model is saved", "when others have left"])
+@pytest.mark.parametrize(
+    "moment", ["as soon as its model is saved", pytest.param("when others have left", marks=pytest.mark.slow)]
+)
 def test_an_agent_killed_while_it_stays_for_others_ends_well_and_so_do_they(tmp_path, end_of, moment):
     plan = make_plan(THREE, "path", rounds=600)
     with trouble(tmp_path, plan) as trial:
@@ -634,6 +638,7 @@ def test_an_agent_killed_while_it_stays_for_others_ends_well_and_so_do_they(tmp_
         assert same(trial.weights(), end_of(plan))
 
 
+@pytest.mark.slow
 def test_an_agent_that_stays_can_be_stopped_and_stays_again(tmp_path, end_of):
     plan = make_plan(PAIR, "path", rounds=300)
     with trouble(tmp_path, plan) as trial:

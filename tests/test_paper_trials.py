@@ -76,6 +76,7 @@ def test_numbers_are_found_by_case_in_the_order_of_runs():
 # Processes
 
 
+@pytest.mark.slow
 def test_numbers_depend_neither_on_the_number_of_processes_nor_on_the_order(tmp_path):
     results = []
     for processes in (1, 2, 3):

@@ -565,6 +565,7 @@ def test_a_rank_that_fails_alone_does_not_leave_the_others_waiting(launched, dat
 
 
 @needs_mpi
+@pytest.mark.slow
 def test_a_fit_that_loses_a_rank_time_and_again_ends_as_if_nothing_had_happened(launched, fate, jobs, tmp_path):
     rng = np.random.default_rng(5)
     blows = [
@@ -590,7 +591,7 @@ def test_a_fit_that_loses_a_rank_time_and_again_ends_as_if_nothing_had_happened(
     ("blow", "ranks", "then"),
     [
         ({"rank": 2, "when": 11, "how": "SIGKILL"}, 3, 2),
-        ({"rank": 0, "when": 13, "how": "SIGSTOP"}, 2, 1),
+        pytest.param({"rank": 0, "when": 13, "how": "SIGSTOP"}, 2, 1, marks=pytest.mark.slow),
     ],
     ids=["killed", "stopped"],
 )
@@ -680,7 +681,7 @@ def test_ctrl_c_stops_after_the_round_and_saves_the_models_so_far(start, fate, d
 @pytest.mark.parametrize(
     ("signals", "code", "last"),
     [
-        ([signal.SIGINT, signal.SIGINT], 130, "elmesh: Aborted."),
+        pytest.param([signal.SIGINT, signal.SIGINT], 130, "elmesh: Aborted.", marks=pytest.mark.slow),
         pytest.param([signal.SIGTERM], 143, "elmesh: Terminated.", marks=pytest.mark.slow),
     ],
     ids=["Ctrl-C twice", "SIGTERM"],

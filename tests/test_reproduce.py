@@ -371,6 +371,7 @@ def end(process: subprocess.Popen) -> tuple[str, str]:
 
 
 @needs_proc
+@pytest.mark.slow
 def test_interrupted_it_ends_in_a_sentence_and_the_same_command_goes_on_to_the_same_numbers(tmp_path, undisturbed):
     command = [*SMALL, "fig3", "--runs", "8", "--seed", "3", "--json", "--out", str(tmp_path)]
     process = start(*command)
