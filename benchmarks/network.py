@@ -164,7 +164,8 @@ def rejoining() -> dict[str, Any]:
                 begun = time.time()
                 agents.processes[victim] = agents.start(victim)
                 agents.until(victim, before + 1)
-                lines = [json.loads(line) for line in (Path(folder) / f"{victim}.log").read_text().splitlines()]
+                words = (Path(folder) / f"{victim}.log").read_text().splitlines()
+                lines = [json.loads(line) for line in words if line.startswith("{")]
                 opened, further = (
                     [datetime.fromisoformat(line["time"]).timestamp() for line in lines if line["event"] == event][-1]
                     for event in ("open", "rejoined")

@@ -7,6 +7,7 @@ import hashlib
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,9 +81,9 @@ def agent(
     for name, value, choices in (("loss", on_loss, ("stop", "continue")), ("bad", on_bad, ("stop", "isolate"))):
         if value not in choices:
             raise ElmeshError(f'--on-{name} must be {" or ".join(choices)}, not "{value}".')
-    output = Output(as_json, quiet)
     identity = Identity.read(agent)
     log = Logbook(identity.name, log_json, quiet)
+    output = _Logged(as_json, quiet, log=log) if log_json else Output(as_json, quiet)
     with output.warnings_as_notes():
         frame = _read(data, identity, target)
         site = Site(identity, patience=patience, on_loss=on_loss, on_bad=on_bad, fresh=fresh, log=log)
@@ -97,9 +98,23 @@ def agent(
                 raise typer.Exit(INTERRUPTED) from None
             except ElmeshError as error:
                 status.phase, status.problem = Phase.FAILED, str(error)
+                log("failed", reason=str(error))
                 if isinstance(error, PeerError):
                     fail(str(error), REFUSED if isinstance(error, RefusedError) else LOST)
                 raise
+
+
+@dataclass(frozen=True)
+class _Logged(Output):
+    """Where words go when the log is in JSON: notes are part of it."""
+
+    log: Logbook = field(kw_only=True)
+
+    def note(self, text: str) -> None:
+        """Log something worth a mention, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+            self.log("note", text=text)
 
 
 def _run(
