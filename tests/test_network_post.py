@@ -116,7 +116,7 @@ class Walker(threading.Thread):
             self._mail.posts[self.peer].presence(self.me, False)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     seed=st.integers(0, 2**32),
     drop=st.floats(0.0, 0.5),

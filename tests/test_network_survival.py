@@ -370,6 +370,7 @@ def small_disk(trial, name):
         subprocess.run(["umount", str(state)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_waited_out_and_told_of(tmp_path, end_of):
     plan = make_plan(PAIR, "path", rounds=1500)
     with trouble(tmp_path, plan, pace=0.002) as trial, small_disk(trial, "north") as (fill, empty):

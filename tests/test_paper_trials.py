@@ -121,6 +121,7 @@ def test_a_worker_that_is_killed_gives_a_sentence_and_costs_only_its_own_trial(t
     assert [numbers for _, numbers in done.done] == [measures.note(trial) for trial in asked]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are looked for in /proc")
 def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path):
     parent = subprocess.Popen([sys.executable, measures.__file__, str(tmp_path)], stderr=subprocess.DEVNULL)

@@ -542,6 +542,7 @@ def test_without_mpi_it_says_what_to_install(data, tmp_path, monkeypatch, words)
     assert re.fullmatch(r'elmesh: [^\n]*pip install "elmesh\[mpi\]"\.?\n', result.stderr)
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_what_only_ranks_can_find_wrong_is_one_sentence_too(launched, data, tmp_path, monkeypatch):
     (data / "cell" / "notes.txt").touch()
@@ -553,6 +554,7 @@ def test_what_only_ranks_can_find_wrong_is_one_sentence_too(launched, data, tmp_
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_a_rank_that_fails_alone_does_not_leave_the_others_waiting(launched, data, tmp_path):
     blow = {"rank": 1, "when": "reading", "how": "no memory"}
@@ -661,6 +663,7 @@ def start(fate) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_ctrl_c_stops_after_the_round_and_saves_the_models_so_far(start, fate, data, tmp_path):
     endless = [data / "sites", *SMALL, *ROUNDS, 100_000, "--ranks", 2, "--json", "--out", tmp_path / "m"]
