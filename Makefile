@@ -41,7 +41,7 @@ test: lint
 	$(PYTEST) -m "not slow"
 
 test-all: lint
-	ELMESH_TEST_ALL=1 $(PYTEST)
+	$(PYTEST)
 
 bench: $(VENV)/stamp
 	$(BIN)/python -m benchmarks

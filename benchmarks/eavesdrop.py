@@ -16,7 +16,8 @@ from sklearn.datasets import load_digits
 
 from elmesh.features import HiddenLayer, weight_scale
 from elmesh.graph import Topology, make_topology
-from elmesh.runtime.base import Progress, drive, watch
+from elmesh.runtime.base import Progress
+from elmesh.runtime.driver import drive, watch
 from elmesh.runtime.stacked import StackedLink, place_of
 from elmesh.runtime.sums import coarse_parts
 from elmesh.solvers import DMTLELM

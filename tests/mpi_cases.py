@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -20,8 +19,7 @@ from elmesh.statistics import Reduced, Task
 
 SEED = 3
 #: How many ranks there are; jobs take their turns in this order, each going on with what the one before it has left.
-#: Five take as long as all others together: they are for `make test-all`.
-RANKS = (3, 5, 2, 1) if os.environ.get("ELMESH_TEST_ALL") else (3, 2, 1)
+RANKS = (3, 5, 2, 1)
 # Rows and outputs of each task: some are alike, so that processes stack them; some have more rows than features.
 _SHAPES = ((9, 1), (20, 2), (9, 1), (40, 3), (20, 2), (9, 1), (33, 2))
 

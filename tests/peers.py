@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from elmesh.graph import Topology, make_topology
-from elmesh.runtime.base import drive
+from elmesh.runtime.driver import drive
 from elmesh.runtime.stacked import StackedLink, place_of
 from elmesh.runtime.sums import PRECISION
 from elmesh.solvers import Solver

@@ -614,19 +614,19 @@ def test_statistics_scale_the_columns_that_have_no_range_and_no_others():
     made = plan(columns=(AGE, NumericInput("dose", None, None, False), SEX), statistics=True)
     assert Plan.parse(made.to_toml(), "a copy") == made
     assert made.unscaled == ["dose"]
-    schema = made.schema_with({"dose": (3.0, 2.0), "age": (1.0, 1.0)}, "site", ["y"], whole_labels=False)
+    schema = made.schema("site", ["y"], whole_labels=False, stats={"dose": (3.0, 2.0), "age": (1.0, 1.0)})
     assert [(c.name, c.mean, c.median) for c in schema.numeric] == [("age", 60.0, 60.0), ("dose", 3.0, 3.0)]
     assert schema.numeric[1].std == 2.0
     with pytest.raises(ElmeshError, match=r'Column "dose" has no range .* must be exchanged first'):
         made.schema("site", ["y"], whole_labels=False)
     with pytest.raises(ElmeshError, match='statistics of column "dose" are not finite'):
-        made.schema_with({"dose": (math.nan, 2.0)}, "site", ["y"], whole_labels=False)
+        made.schema("site", ["y"], whole_labels=False, stats={"dose": (math.nan, 2.0)})
 
 
 def test_a_table_whose_columns_are_all_constant_has_nothing_to_learn_from():
     made = plan(columns=(NumericInput("dose", None, None, False),), statistics=True)
     with pytest.raises(ElmeshError, match="No column is left to learn from"):
-        made.schema_with({"dose": (3.0, 0.0)}, "site", ["y"], whole_labels=False)
+        made.schema("site", ["y"], whole_labels=False, stats={"dose": (3.0, 0.0)})
 
 
 def test_hidden_weights_are_as_large_as_for_any_table_of_so_many_columns():

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elmesh.runtime.network import neighbour as neighbour_module
 from elmesh.runtime.network import post as post_module
 from elmesh.runtime.network.post import Post
 from elmesh.runtime.network.troubles import FailedError, LostError, RefusedError, StoppedError
@@ -23,8 +24,10 @@ LIVES = {"east": 11, "north": 22}
 
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch):
-    for name, seconds in {"_FIRST": 0.001, "_MOST": 0.01, "_BREATH": 0.02, "_GRACE": 0.2, "_GRACE_UNSEEN": 0.2}.items():
+    for name, seconds in {"_FIRST": 0.001, "_MOST": 0.01, "_BREATH": 0.02}.items():
         monkeypatch.setattr(post_module, name, seconds)
+    for name in ("_GRACE", "_GRACE_UNSEEN"):
+        monkeypatch.setattr(neighbour_module, name, 0.2)
 
 
 def body_of(name, k):
@@ -116,7 +119,7 @@ class Walker(threading.Thread):
             self._mail.posts[self.peer].presence(self.me, False)
 
 
-@settings(max_examples=15)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32),
     drop=st.floats(0.0, 0.5),

@@ -592,7 +592,7 @@ def test_a_fit_that_loses_a_rank_time_and_again_ends_as_if_nothing_had_happened(
 @pytest.mark.parametrize(
     ("blow", "ranks", "then"),
     [
-        pytest.param({"rank": 2, "when": 11, "how": "SIGKILL"}, 3, 2, marks=pytest.mark.slow),
+        ({"rank": 2, "when": 11, "how": "SIGKILL"}, 3, 2),
         pytest.param({"rank": 0, "when": 13, "how": "SIGSTOP"}, 2, 1, marks=pytest.mark.slow),
     ],
     ids=["killed", "stopped"],

@@ -16,8 +16,8 @@ from elmesh.graph import GRAPH_NAMES, make_topology
 from elmesh.kernels import curvature, fit_gradient, project, residual, solve_A
 from elmesh.objective import agent_objective, lagrangian, objective, objective_of_U
 from elmesh.runtime import Stop, run_stacked, watch
-from elmesh.runtime.base import drive
 from elmesh.runtime.blocks import blocks_of
+from elmesh.runtime.driver import drive
 from elmesh.runtime.stacked import StackedLink, place_of
 from elmesh.solvers import DMTLELM, FODMTLELM, MTLELM, LocalELM, make_solver
 from elmesh.solvers.requests import Answer, Neighbours, Report, Total

@@ -29,9 +29,7 @@ from elmesh.network.plan import Plan
 from elmesh.runtime import Progress, watch
 from elmesh.runtime.network import Phase, Site, StatusFile
 from elmesh.runtime.network.troubles import PeerError, RefusedError, RegroupedError, StoppedError
-from elmesh.tables import FILE_TASK, TableSchema, read_table
-from elmesh.tables.cells import Nature
-from elmesh.tables.columns import nature, numbers
+from elmesh.tables import FILE_TASK, TableSchema, read_table, whole_labels
 from elmesh.tables.rows import find_column, finite_numbers
 
 __all__ = ["LOST", "REFUSED", "agent"]
@@ -231,14 +229,12 @@ def _read(data: Path, identity: Identity, target: list[str]) -> pd.DataFrame:
 def _schema(site: Site, frame: pd.DataFrame, target: list[str]) -> TableSchema:
     """Say how the table becomes numbers: as the network file declares, or as all agents have agreed."""
     plan = site.identity.plan
-    values, _ = numbers(find_column(frame, target[0]))
-    known = values[~np.isnan(values)]
-    whole = nature(find_column(frame, target[0])) is Nature.NUMBER and bool(np.all(known == np.round(known)))
+    whole = plan.kind == "classification" and whole_labels(frame, target[0])
     stats = {}
     if plan.unscaled:
         rows = {name: finite_numbers(frame, name) for name in plan.unscaled}
         stats = site.scale(plan.unscaled, {name: x[~np.isnan(x)] for name, x in rows.items()})
-    return plan.schema_with(stats, FILE_TASK, target, whole)
+    return plan.schema(FILE_TASK, target, whole, stats)
 
 
 def _note_oddities(output: Output, plan: Plan, frame: pd.DataFrame) -> None:

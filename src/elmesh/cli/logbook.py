@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from elmesh.cli.console import plain
+from elmesh.runtime.network.transport import need_zenoh
 
 __all__ = ["Logbook", "overhearing"]
 
@@ -131,9 +132,7 @@ def overhearing(log: Logbook) -> Iterator[None]:
     listener = threading.Thread(target=listen, name="elmesh-overhearing", daemon=True)
     listener.start()
     try:
-        import zenoh  # noqa: PLC0415  (an extra)
-
-        zenoh.init_log_from_env_or("zenoh_link_tls=warn")
+        need_zenoh().init_log_from_env_or("zenoh_link_tls=warn")
         yield
     finally:
         sys.stdout.flush()

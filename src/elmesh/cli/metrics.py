@@ -38,15 +38,15 @@ def serving(port: int | None, identity: Identity, status: StatusFile) -> Iterato
         yield
         return
     try:
-        from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415  (an extra)
+        import prometheus_client.core  # noqa: PLC0415  (an extra)
     except ImportError:
         raise ElmeshError(
             'Metrics need prometheus-client, which is not installed; run pip install "elmesh[network]".'
         ) from None
-    registry = CollectorRegistry()
-    registry.register(_Collector(identity, status))
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(_Collector(prometheus_client.core, identity, status))
     try:
-        server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+        server, thread = prometheus_client.start_http_server(port, addr="127.0.0.1", registry=registry)
     except OSError as error:
         raise ElmeshError(
             f"Port {port} cannot be used for metrics: {(error.strerror or str(error)).lower()}."
@@ -60,28 +60,27 @@ def serving(port: int | None, identity: Identity, status: StatusFile) -> Iterato
 
 
 class _Collector:
-    def __init__(self, identity: Identity, status: StatusFile) -> None:
-        self._identity, self._status = identity, status
+    def __init__(self, prometheus: Any, identity: Identity, status: StatusFile) -> None:
+        self._prometheus, self._identity, self._status = prometheus, identity, status
 
     def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415  (an extra)
-
+        gauge_of, counter_of = self._prometheus.GaugeMetricFamily, self._prometheus.CounterMetricFamily
         said = self._status.say()
         names = ["network", "agent"]
         mine = [self._identity.plan.name, self._identity.name]
         for name, words in _GAUGES.items():
             if said[name] is not None:
-                gauge = GaugeMetricFamily(f"elmesh_{name}", words, labels=names)
+                gauge = gauge_of(f"elmesh_{name}", words, labels=names)
                 gauge.add_metric(mine, float(said[name]))
                 yield gauge
         for name, words in _COUNTERS.items():
-            counter = CounterMetricFamily(f"elmesh_{name}", words, labels=names)
+            counter = counter_of(f"elmesh_{name}", words, labels=names)
             counter.add_metric(mine, float(said["traffic"][name]))
             yield counter
-        here = GaugeMetricFamily("elmesh_neighbour_here", "Whether a neighbour is here", labels=[*names, "neighbour"])
+        here = gauge_of("elmesh_neighbour_here", "Whether a neighbour is here", labels=[*names, "neighbour"])
         for name, neighbour in said["neighbours"].items():
             here.add_metric([*mine, name], float(neighbour["here"]))
         yield here
-        days = GaugeMetricFamily("elmesh_certificate_days_left", "Days that the certificate is good for", labels=names)
+        days = gauge_of("elmesh_certificate_days_left", "Days that the certificate is good for", labels=names)
         days.add_metric(mine, self._identity.days_left())
         yield days

@@ -6,11 +6,12 @@ The group's further commands have files of their own; :mod:`elmesh.cli` puts the
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 
 from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption
+from elmesh.cli.wish import check_kind
 from elmesh.errors import ElmeshError
 from elmesh.graph import GRAPH_NAMES
 from elmesh.labels import count
@@ -93,7 +94,7 @@ def create(
     leave their sites, use --csr, and elmesh network csr at each site.
     """
     output = Output(as_json, quiet)
-    chosen = _check_kind(kind)
+    chosen = check_kind(kind)
     with output.warnings_as_notes():
         example = _example(like, target, drop or [], chosen, target_range)
         plan = draft_plan(
@@ -201,15 +202,6 @@ def sign(
             "authority": str(authority / "ca.pem"),
         }
     )
-
-
-def _check_kind(kind: str | None) -> Kind | None:
-    for known in get_args(Kind):
-        if kind == known:
-            return known  # type: ignore[no-any-return]  # what get_args gives has no type
-    if kind is not None:
-        raise ElmeshError(f'--kind must be classification or regression, not "{kind}".')
-    return None
 
 
 def _rank(text: str | None, exchange: str, example: Example) -> int | str:

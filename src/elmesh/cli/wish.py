@@ -16,7 +16,7 @@ from elmesh.runtime import checkpointing
 from elmesh.solvers import Solver, make_solver
 from elmesh.tables import FILE_TASK, Kind
 
-__all__ = ["Wish", "build_solver", "weight_scale"]
+__all__ = ["Wish", "build_solver", "check_kind", "weight_scale"]
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,7 @@ class Wish:
 
     def check_kind(self) -> Kind | None:
         """Return the kind, if one was asked for."""
-        if self.kind is None:
-            return None
-        if self.kind not in ("classification", "regression"):
-            raise ElmeshError(f'--kind must be classification or regression, not "{self.kind}".')
-        return "classification" if self.kind == "classification" else "regression"
+        return check_kind(self.kind)
 
     def check_task(self) -> None:
         """Refuse one file whose rows nobody can tell apart."""
@@ -113,6 +109,15 @@ class Wish:
                 words += [f"--{name.replace('_', '-')}", repr(value) if isinstance(value, float) else str(value)]
         # A name may begin with a dash.
         return words + ["--gather"] * self.gather + ["--force"] * self.force + ["--", str(self.data)]
+
+
+def check_kind(kind: str | None) -> Kind | None:
+    """Return the kind that --kind asks for, if it does."""
+    if kind is None:
+        return None
+    if kind not in ("classification", "regression"):
+        raise ElmeshError(f'--kind must be classification or regression, not "{kind}".')
+    return "classification" if kind == "classification" else "regression"
 
 
 def build_solver(name: str, mu: float | None, **options: object) -> Solver:

@@ -229,42 +229,15 @@ class Plan:
         """Columns of numbers without a range, whose mean and standard deviation must be exchanged."""
         return [column.name for column in self.columns if isinstance(column, NumericInput) and column.range is None]
 
-    def schema(self, task_column: str, targets: Sequence[str], whole_labels: bool) -> TableSchema:
-        """Say how a table becomes numbers, by declared ranges.
-
-        Parameters
-        ----------
-        task_column
-            The column that names the agent.
-        targets
-            What is predicted; one column for a classification.
-        whole_labels
-            For classification, whether classes are whole numbers, and not text.
-
-        Raises
-        ------
-        ElmeshError
-            If the file has no columns yet, a column without a range, or one that is a target as well.
-        """
-        return self.schema_with({}, task_column, targets, whole_labels)
-
-    def schema_with(
+    def schema(
         self,
-        stats: Mapping[str, tuple[float, float]],
         task_column: str,
         targets: Sequence[str],
         whole_labels: bool,
+        stats: Mapping[str, tuple[float, float]] | None = None,
     ) -> TableSchema:
-        """Say how a table becomes numbers, by exchanged statistics where there are no declared ranges.
-
-        Parameters
-        ----------
-        stats
-            Mean and standard deviation over all agents' rows of each column in :attr:`unscaled`.
-        task_column, targets, whole_labels
-            As for :meth:`schema`.
-        """
-        return make_schema(self, stats, task_column, targets, whole_labels)
+        """Say how a table becomes numbers: see :func:`elmesh.network.scaling.make_schema`."""
+        return make_schema(self, task_column, targets, whole_labels, stats or {})
 
     def parts(self, lost: Collection[str]) -> list[list[str]]:
         """Give the connected parts that are left when these agents are gone, each sorted, the first name first."""

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
 from elmesh.graph import Topology
-from elmesh.runtime.base import Figures, Mark, Result, drive
+from elmesh.runtime.base import Figures, Mark, Result
 from elmesh.runtime.blocks import blocks_of, lockstep
 from elmesh.runtime.checkpoints import Checkpoints, Crew, chosen
+from elmesh.runtime.driver import drive
 from elmesh.runtime.ledger import Ledger
 from elmesh.runtime.sums import StackedSums
 from elmesh.solvers.base import Solver

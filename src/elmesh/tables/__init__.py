@@ -5,7 +5,7 @@ See :mod:`elmesh.tables.schema` for the rule.
 
 from elmesh.tables.csv_file import MISSING
 from elmesh.tables.files import TableWarning, check_table_name, read_table, write_table
-from elmesh.tables.fitting import agree_schema, fit_schema, infer_kind
+from elmesh.tables.fitting import agree_schema, fit_schema, infer_kind, whole_labels
 from elmesh.tables.headers import FILE_TASK
 from elmesh.tables.parts import read_data
 from elmesh.tables.schema import CategoricalColumn, Kind, NumericColumn, TableSchema, TargetColumn
@@ -28,5 +28,6 @@ __all__ = [
     "infer_kind",
     "read_data",
     "read_table",
+    "whole_labels",
     "write_table",
 ]

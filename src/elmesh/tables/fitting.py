@@ -20,7 +20,7 @@ from elmesh.tables.schema import Kind, TableSchema, TargetColumn
 from elmesh.tables.survey import Shares, Survey
 from elmesh.together import ALONE, Together, all_or_none
 
-__all__ = ["agree_schema", "fit_schema", "infer_kind"]
+__all__ = ["agree_schema", "fit_schema", "infer_kind", "whole_labels"]
 
 
 def infer_kind(frame: pd.DataFrame, targets: Sequence[str]) -> tuple[Kind, str]:
@@ -49,6 +49,19 @@ def infer_kind(frame: pd.DataFrame, targets: Sequence[str]) -> tuple[Kind, str]:
     """
     target = find_column(frame, targets[0]).to_frame()
     return choose_kind(Survey.take(Shares.of({"": target}), ALONE), targets)
+
+
+def whole_labels(frame: pd.DataFrame, target: str) -> bool:
+    """Tell whether the classes in a column are whole numbers, and not text; raise if they are no classes.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> whole_labels(pd.DataFrame({"y": ["1", "2"]}), "y"), whole_labels(pd.DataFrame({"y": ["a", "2"]}), "y")
+    (True, False)
+    """
+    column = find_column(frame, target).to_frame()
+    return has_whole_labels(Survey.take(Shares.of({"": column}), ALONE), [target])
 
 
 def fit_schema(

@@ -14,9 +14,10 @@ from threadpoolctl import threadpool_limits
 
 from elmesh.errors import ElmeshError
 from elmesh.graph import Topology
-from elmesh.runtime.base import Result, drive
+from elmesh.runtime.base import Result
 from elmesh.runtime.blocks import lockstep, same_shapes
 from elmesh.runtime.checkpoints import Checkpoints, Crew, chosen
+from elmesh.runtime.driver import drive
 from elmesh.runtime.mpi.link import MPILink
 from elmesh.runtime.mpi.world import World
 from elmesh.runtime.stacked import place_of

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from elmesh.runtime.network.edges import Edge, Said
+from elmesh.runtime.network.troubles import LostError
 
-__all__ = ["Counters", "Neighbour", "Stand"]
+__all__ = ["Counters", "Neighbour", "Stand", "check_patience"]
+
+# A neighbour that is there and says nothing that is due for so many patiences is given up as well.
+_MUTE = 3.0
+# Seconds to stay for a neighbour that has its model, and went before it said that it knows of this one's; and for one
+# that was not seen since this agent has started again.
+_GRACE, _GRACE_UNSEEN = 30.0, 5.0
 
 
 @dataclass
@@ -35,6 +43,34 @@ class Neighbour:
     life: int = 0  # the run that it is in, if it is known
     done: bool = False  # it has its model
     knows: bool = False  # it knows that this agent has
+
+    def is_away(self, patience: float, now: float) -> bool:
+        """Say whether it has been away for longer than that."""
+        return not self.here and now - self.since > patience
+
+    def is_late(self, patience: float, now: float) -> bool:
+        """Say whether there is no use in waiting for it any longer: it is away, or there and mute."""
+        return self.is_away(patience, now) or now - self.spoke > _MUTE * patience
+
+    def may_be_left(self, patience: float, now: float) -> bool:
+        """Say whether it needs nothing more: it has its model, and knows of this agent's, or is gone for good."""
+        # One that went may be back before long, and would wait for one that has left.
+        return self.done and (self.knows or self.is_away(min(_GRACE if self.seen else _GRACE_UNSEEN, patience), now))
+
+
+def check_patience(awaited: Mapping[str, Neighbour], patience: float, now: float) -> None:
+    """Raise if some of those that are waited for have been away for too long, or there and mute."""
+    lost = [name for name, other in awaited.items() if other.is_away(patience, now)]
+    if lost:
+        was = "has been away" if awaited[lost[0]].seen else "has not come"
+        raise LostError(
+            lost,
+            f"{' and '.join(lost)} {was if len(lost) == 1 else 'have been away'} for more than {patience:g} seconds.",
+        )
+    mute = [name for name, other in awaited.items() if other.is_late(patience, now)]
+    if mute:
+        have = "has" if len(mute) == 1 else "have"
+        raise LostError(mute, f"{' and '.join(mute)} {have} said nothing for more than {_MUTE * patience:g} seconds.")
 
 
 @dataclass(frozen=True, eq=False)

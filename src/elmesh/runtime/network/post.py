@@ -17,9 +17,19 @@ from typing import Any, Protocol
 from elmesh.errors import ElmeshError
 from elmesh.network.plan import Plan
 from elmesh.runtime.network.errands import Errands
-from elmesh.runtime.network.neighbour import Counters, Neighbour, Stand
+from elmesh.runtime.network.neighbour import Counters, Neighbour, Stand, check_patience
 from elmesh.runtime.network.troubles import FailedError, LostError, RefusedError, RegroupedError, StoppedError
-from elmesh.runtime.network.wire import CARRIES, HEADER_BYTES, Kind, Message, WireError, encode, epoch_of, parse
+from elmesh.runtime.network.wire import (
+    CARRIES,
+    HEADER_BYTES,
+    Kind,
+    Message,
+    WireError,
+    encode,
+    epoch_of,
+    list_of,
+    parse,
+)
 
 __all__ = ["Carrier", "Post"]
 
@@ -27,13 +37,8 @@ __all__ = ["Carrier", "Post"]
 _FIRST, _MOST = 0.2, 2.0
 # Longest wait without looking whether the agent is to stop.
 _BREATH = 0.5
-# A neighbour that is there and says nothing that is due for so many patiences is given up as well.
-_MUTE = 3.0
 # How much may be kept for a neighbour that does not say what it has for good, in messages and bytes.
 _KEPT, _KEPT_BYTES = 512, 256 << 20
-# Seconds to stay for a neighbour that has its model, and went before it said that it knows of this one's; and for one
-# that was not seen since this agent has started again.
-_GRACE, _GRACE_UNSEEN = 30.0, 5.0
 # An agent at its end waits a little longer than its patience: those that are not may have to go on without the absent.
 _MARGIN, _MARGIN_SECONDS = 1.25, 2.0
 # Bytes of the reason that an agent gives for its end.
@@ -315,7 +320,7 @@ class Post:
                     for name in missing:
                         number = self._of[name].edge.heard
                         self._errands.soon("want", name, partial(self._send, name, Kind.WANT, number))
-                self._check_patience(missing, now)
+                check_patience({name: self._of[name] for name in missing}, self._patience, now)
                 # Never for long: a signal cannot wake it up.
                 self._change.wait(max(min(asked + wait - now, _BREATH), 0.01))
             heard = {name: self._of[name].edge.take() for name in names}
@@ -334,21 +339,6 @@ class Post:
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None
             raise trouble
-
-    def _check_patience(self, missing: Sequence[str], now: float) -> None:
-        lost = [name for name in missing if not self._of[name].here and now - self._of[name].since > self._patience]
-        if lost:
-            was = "has not come" if not self._of[lost[0]].seen else "has been away"
-            raise LostError(
-                lost,
-                f"{' and '.join(lost)} {was if len(lost) == 1 else 'have been away'} for more than "
-                f"{self._patience:g} seconds.",
-            )
-        mute = [name for name in missing if now - self._of[name].spoke > _MUTE * self._patience]
-        if mute:
-            raise LostError(
-                mute, f"{' and '.join(mute)} has said nothing for more than {_MUTE * self._patience:g} seconds."
-            )
 
     # What the journal keeps.
 
@@ -425,22 +415,15 @@ class Post:
 
     def _tell_gone(self, to: str) -> None:
         with self._change:
-            body = "\n".join(sorted(self._gone)).encode()
-            data = encode(Kind.GONE, self.me, self._digest, epoch=self._epoch, life=self._life, body=body)
+            data = encode(
+                Kind.GONE, self.me, self._digest, epoch=self._epoch, life=self._life, body=list_of(self._gone)
+            )
             self.counters.sent_messages += 1
             self.counters.sent_bytes += len(data)
         self._carrier.put(to, data)
 
     def _hear_of_gone(self, sender: str, message: Message) -> None:
-        if len(message.body) > 64 * len(self._names):
-            raise WireError("its list of agents that are gone is too long")
-        told = frozenset(bytes(message.body).decode("ascii", "replace").split("\n"))
-        if not told or not told <= self._names:
-            raise WireError("it says of agents that nobody knows that they are gone")
-        if sender in told:
-            raise WireError("it says of itself that it is gone")
-        if message.epoch != epoch_of(told):
-            raise WireError("its epoch is not that of the agents that it says are gone")
+        told = message.gone(self._names)
         if self.me in told:
             self._trouble = self._trouble or FailedError(
                 [self.me], f"{sender} and others have gone on without {self.me}, which was away for too long."
@@ -473,10 +456,10 @@ class Post:
                 if isinstance(self._trouble, RefusedError):
                     self._trouble = None  # nothing is needed of whoever it is
                 now = time.monotonic()
-                open_ = [name for name, other in self._of.items() if not self._may_leave(other, now)]
-                late = [n for n in open_ if not self._of[n].here and now - self._of[n].since > patience]
-                late += [n for n in open_ if n not in late and now - self._of[n].spoke > _MUTE * patience]
-                if not open_ or len(late) == len(open_) or isinstance(self._trouble, FailedError):
+                open_ = [name for name, other in self._of.items() if not other.may_be_left(self._patience, now)]
+                if all(self._of[name].is_late(patience, now) for name in open_):
+                    break
+                if isinstance(self._trouble, FailedError):
                     break
                 if now - said >= wait:
                     said, wait = now, min(2 * wait, _MOST)
@@ -485,11 +468,6 @@ class Post:
                 self._change.wait(max(min(said + wait - now, _BREATH), 0.01))
         self._errands.wait()  # what is to be said yet is said
         return open_
-
-    def _may_leave(self, other: Neighbour, now: float) -> bool:
-        # One that went may be back before long, and would wait for one that has left.
-        away = not other.here and now - other.since > min(_GRACE if other.seen else _GRACE_UNSEEN, self._patience)
-        return other.done and (other.knows or away)
 
     def fail(self, reason: str) -> None:
         """Tell the neighbours that this agent ends without a result, and why."""

@@ -22,7 +22,8 @@ from elmesh.errors import ElmeshError
 from elmesh.graph import Topology
 from elmesh.network.identity import Identity
 from elmesh.network.plan import Plan
-from elmesh.runtime.base import Moment, Past, Result, drive
+from elmesh.runtime.base import Moment, Past, Result
+from elmesh.runtime.driver import drive
 from elmesh.runtime.host import hosting
 from elmesh.runtime.keeping import digest_of
 from elmesh.runtime.network.entry import Entry

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from elmesh.network.identity import Identity
     from elmesh.network.plan import Plan
 
-__all__ = ["Router", "Transport", "configuration", "largest_message", "router_configuration"]
+__all__ = ["Router", "Transport", "configuration", "largest_message", "need_zenoh", "router_configuration"]
 
 # Milliseconds: a link that says nothing for so long is dead; first and longest wait between attempts to dial.
 _LEASE, _DIAL, _DIAL_MOST = 5000, 100, 1000
@@ -43,16 +43,10 @@ class Transport:
         Who this is.
     largest : int
         Bytes of the largest message that anybody may send.
-    arrive : callable
-        Called with the name of a neighbour and the bytes of a message.
-    presence : callable
-        Called with the name of a neighbour and whether it is there.
     stranger : callable
         Called with the name in a certificate that is no neighbour's, and its address.
     listening : bool
         Whether to be reachable; one who only asks need not be.
-    present : bool
-        Whether to be seen as there.
     """
 
     def __init__(
@@ -63,7 +57,7 @@ class Transport:
         stranger: Callable[[str, str], None] = lambda *_: None,
         listening: bool = True,
     ) -> None:
-        zenoh = _zenoh()
+        zenoh = need_zenoh()
         self._me, self._net = identity.name, identity.plan.name
         self._neighbours = tuple(identity.plan.neighbours(identity.name))
         self._routed = bool(identity.plan.routers)
@@ -87,8 +81,18 @@ class Transport:
     def listen(
         self, arrive: Callable[[str, bytes], None], presence: Callable[[str, bool], None], *, present: bool = True
     ) -> None:
-        """Begin to take messages in, and to be seen as there."""
-        zenoh = _zenoh()
+        """Begin to take messages in, and to be seen as there.
+
+        Parameters
+        ----------
+        arrive
+            Called with the name of a neighbour and the bytes of a message.
+        presence
+            Called with the name of a neighbour and whether it is there.
+        present
+            Whether to be seen as there oneself.
+        """
+        zenoh = need_zenoh()
         for name in self._neighbours:
 
             def take(sample: Any, name: str = name) -> None:
@@ -108,10 +112,6 @@ class Transport:
         if not self._closed.is_set():
             self._publishers[to].put(data)
 
-    def links(self) -> list[tuple[str, str]]:
-        """Return the name in the certificate and the address of everybody that is connected."""
-        return [(link.auth_identifier or "", str(link.dst)) for link in self._session.info.links()]
-
     def close(self) -> None:
         """Hang up. Under losses zenoh takes its time for that, so nobody waits for it for long."""
         self._closed.set()
@@ -123,7 +123,7 @@ class Transport:
         return "/".join(("elmesh", self._net, *parts))
 
     def _link_changed(self, event: Any) -> None:
-        zenoh = _zenoh()
+        zenoh = need_zenoh()
         name = event.link.auth_identifier or ""
         if event.kind == zenoh.SampleKind.PUT and not self._routed and name not in self._neighbours:
             self._stranger(name, str(event.link.dst))
@@ -141,7 +141,7 @@ class Router:
     """
 
     def __init__(self, identity: Identity, presence: Callable[[str, bool], None]) -> None:
-        zenoh = _zenoh()
+        zenoh = need_zenoh()
         config = router_configuration(identity, largest_message(identity.plan) + _SPARE)
         try:
             self._session = zenoh.open(zenoh.Config.from_json5(json.dumps(config)))
@@ -301,7 +301,8 @@ def _rule(name: str, flow: str, messages: Sequence[str], keys: Sequence[str]) ->
     }
 
 
-def _zenoh() -> Any:
+def need_zenoh() -> Any:
+    """Return zenoh, or say what to install."""
     try:
         import zenoh  # noqa: PLC0415  (an extra)
     except ImportError:

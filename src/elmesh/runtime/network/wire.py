@@ -29,7 +29,7 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from elmesh.errors import ElmeshError
 from elmesh.network.names import is_name
 
-__all__ = ["HEADER_BYTES", "Kind", "Message", "WireError", "doubles", "encode", "epoch_of", "parse"]
+__all__ = ["HEADER_BYTES", "Kind", "Message", "WireError", "doubles", "encode", "epoch_of", "list_of", "parse"]
 
 FloatArray = NDArray[np.float64]
 
@@ -111,6 +111,24 @@ class Message:
             raise WireError(f"it is of {self.rows} x {self.columns}, not {rows} x {columns}")
         _check_length(self.body, rows * columns + beside)
         return _finite(self.body)
+
+    def gone(self, names: Collection[str]) -> frozenset[str]:
+        """Return the agents that it says are gone, which must be some of these, and not who says it."""
+        if len(self.body) > 64 * len(names):
+            raise WireError("its list of agents that are gone is too long")
+        told = frozenset(bytes(self.body).decode("ascii", "replace").split("\n"))
+        if not told or not told <= frozenset(names):
+            raise WireError("it says of agents that nobody knows that they are gone")
+        if self.sender in told:
+            raise WireError("it says of itself that it is gone")
+        if self.epoch != epoch_of(told):
+            raise WireError("its epoch is not that of the agents that it says are gone")
+        return told
+
+
+def list_of(gone: Collection[str]) -> bytes:
+    """Return the body of a message that says which agents are gone."""
+    return "\n".join(sorted(gone)).encode()
 
 
 def _check_length(body: bytes | memoryview, count: int) -> None:
