@@ -24,7 +24,7 @@ from scipy.optimize import least_squares, linear_sum_assignment
 from scipy.special import expit
 from sklearn.cluster import KMeans
 
-from elmesh.features import HiddenLayer
+from elmesh.data.features import HiddenLayer
 
 FloatArray = np.ndarray
 _EPS = float(np.finfo(np.float64).eps)

@@ -23,10 +23,10 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.data import NAMES, Draw, make
 from benchmarks.measure import machine
-from elmesh.graph import make_topology
-from elmesh.runtime import run_stacked, watch
+from elmesh.comm.graph import make_topology
+from elmesh.comm.requests import State
+from elmesh.run import run_stacked, watch
 from elmesh.solvers import DGSP, DMTLELM, DNSP, MTLELM, DifAltGDmin, FedRep, LocalELM, Solver
-from elmesh.solvers.requests import State
 
 SEEDS, CHOOSE_ON, FOLDS = range(10), 2, 5
 OURS, CENTRE, ALONE = "DMTL-ELM", "MTL-ELM", "Local ELM"

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from elmesh.graph import Topology, make_topology
-from elmesh.runtime.placement import place_agents
+from elmesh.comm.graph import Topology, make_topology
+from elmesh.run.placement import place_agents
 
 # Open MPI adds up smaller values whole, to a root and back; larger ones in pieces, each process its own.
 WHOLE = 65_536

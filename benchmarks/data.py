@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from elmesh.comm.requests import State
+from elmesh.data.features import HiddenLayer, weight_scale
+from elmesh.data.statistics import Reduced, Task
+from elmesh.data.tasks import group_rows, one_hot
 from elmesh.datasets import load_school, make_digit_tasks
-from elmesh.features import HiddenLayer, weight_scale
 from elmesh.paper.protocol import draw, pictures
-from elmesh.solvers.requests import State
-from elmesh.statistics import Reduced, Task
-from elmesh.tasks import group_rows, one_hot
 
 NAMES = ("usps", "mnist", "school")
 HIDDEN = 300

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks import attacks
 from benchmarks.eavesdrop import RANKS, VICTIM, Case, admm, digits
 from benchmarks.scores import Row, best_read, by_size, known, mean, read, side_by_side
-from elmesh.runtime import run_stacked
+from elmesh.run import run_stacked
 from elmesh.solvers import LocalELM
 
 Told = Callable[[np.ndarray], np.ndarray]

@@ -14,15 +14,15 @@ from functools import cached_property
 import numpy as np
 from sklearn.datasets import load_digits
 
-from elmesh.features import HiddenLayer, weight_scale
-from elmesh.graph import Topology, make_topology
-from elmesh.runtime.base import Progress
-from elmesh.runtime.driver import drive, watch
-from elmesh.runtime.stacked import StackedLink, place_of
-from elmesh.runtime.sums import coarse_parts
+from elmesh.comm.allreduce import coarse_parts
+from elmesh.comm.graph import Topology, make_topology
+from elmesh.comm.requests import Heard, Neighbours, State, Sum, Total
+from elmesh.data.features import HiddenLayer, weight_scale
+from elmesh.data.statistics import Reduced, Task
+from elmesh.run.base import Progress
+from elmesh.run.driver import drive, watch
+from elmesh.run.local import StackedLink, place_of
 from elmesh.solvers import DMTLELM
-from elmesh.solvers.requests import Heard, Neighbours, State, Sum, Total
-from elmesh.statistics import Reduced, Task
 
 FloatArray = np.ndarray
 VICTIM, SITES = 1, 5

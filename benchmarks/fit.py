@@ -12,13 +12,13 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.measure import interleaved, machine, seconds
 from elmesh import DMTLELM, MultiTaskELMClassifier
-from elmesh.calibration import fit_temperature
+from elmesh.comm.graph import make_topology
+from elmesh.data.features import HiddenLayer
+from elmesh.data.statistics import Reduced, Task
 from elmesh.datasets import load_digits_tasks
-from elmesh.features import HiddenLayer
-from elmesh.graph import make_topology
-from elmesh.head import Head
-from elmesh.runtime import run_stacked
-from elmesh.statistics import Reduced, Task
+from elmesh.estimators.head import Head
+from elmesh.math.calibration import fit_temperature
+from elmesh.run import run_stacked
 
 
 def run(results: Path) -> dict[str, Any]:

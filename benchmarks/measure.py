@@ -13,14 +13,14 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from elmesh import __version__
-from elmesh.graph import Topology, make_topology
-from elmesh.runtime import run_stacked
-from elmesh.runtime.stacked import place_of
-from elmesh.runtime.sums import PRECISION
+from elmesh.comm.allreduce import PRECISION
+from elmesh.comm.graph import Topology, make_topology
+from elmesh.comm.requests import Answer, Report, State, Sum
+from elmesh.data.statistics import Reduced, Task
+from elmesh.run import run_stacked
+from elmesh.run.local import place_of
 from elmesh.solvers import DMTLELM
 from elmesh.solvers.admm import ProximalADMM
-from elmesh.solvers.requests import Answer, Report, State, Sum
-from elmesh.statistics import Reduced, Task
 
 
 def machine() -> dict[str, Any]:

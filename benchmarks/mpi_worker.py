@@ -17,15 +17,15 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.measure import interleaved, random_task, seconds
-from elmesh.graph import Topology, make_topology
-from elmesh.runtime.mpi.link import MPILink
-from elmesh.runtime.mpi.run import run_mpi
-from elmesh.runtime.mpi.world import World, open_world
-from elmesh.runtime.placement import place_agents
-from elmesh.runtime.stacked import place_of, run_stacked
+from elmesh.comm.graph import Topology, make_topology
+from elmesh.comm.mpi.communicator import World, open_world
+from elmesh.comm.mpi.transport import MPILink
+from elmesh.comm.requests import Answer, Neighbours, Report, State, Total
+from elmesh.data.statistics import Task
+from elmesh.run.local import place_of, run_stacked
+from elmesh.run.mpi import run_mpi
+from elmesh.run.placement import place_agents
 from elmesh.solvers import DMTLELM
-from elmesh.solvers.requests import Answer, Neighbours, Report, State, Total
-from elmesh.statistics import Task
 
 WAYS: dict[str, dict[str, Any]] = {
     "admm": {"method": "admm", "rho": 1.0, "init": "ones"},

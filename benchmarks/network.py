@@ -24,12 +24,12 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.measure import machine
-from elmesh.graph import make_topology
-from elmesh.network.folders import Network
-from elmesh.network.inputs import NumericInput
-from elmesh.network.plan import Member, Plan
-from elmesh.runtime.network import read_status
-from elmesh.runtime.network.wire import HEADER_BYTES
+from elmesh.agent import read_status
+from elmesh.comm.graph import make_topology
+from elmesh.comm.network.wire import HEADER_BYTES
+from elmesh.netconfig.config import Member, Plan
+from elmesh.netconfig.inputs import NumericInput
+from elmesh.netconfig.layout import Network
 
 ROOT = Path(__file__).parent.parent
 HIDDEN, RANK, ROWS = 300, 6, 100

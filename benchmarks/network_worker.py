@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import random_task
-from elmesh.network.identity import Identity
-from elmesh.runtime.network import Site
-from elmesh.runtime.network.post import Post
-from elmesh.runtime.stacked import place_of
-from elmesh.solvers.requests import Neighbours, Report
-from elmesh.statistics import Task
+from elmesh.agent import Site
+from elmesh.comm.network.messenger import Post
+from elmesh.comm.requests import Neighbours, Report
+from elmesh.data.statistics import Task
+from elmesh.netconfig.identity import Identity
+from elmesh.run.local import place_of
 
 BARE = b"BARE"
 

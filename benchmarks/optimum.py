@@ -20,16 +20,16 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.data import NAMES, Draw, make, many_agents
 from benchmarks.measure import harsh_problem, machine, peers, seconds
-from elmesh.certificate import certify
-from elmesh.graph import GRAPH_NAMES, make_topology
-from elmesh.kernels import fit, project, residual
-from elmesh.objective import objective_of_U
+from elmesh.comm.graph import GRAPH_NAMES, make_topology
+from elmesh.comm.requests import State
+from elmesh.data.statistics import Reduced, Task
+from elmesh.math.certificate import certify
+from elmesh.math.kernels import fit, project, residual
+from elmesh.math.objective import objective_of_U
 from elmesh.paper.printed import alternate
 from elmesh.paper.protocol import DATA_SETS
-from elmesh.runtime import Result, Stop, run_stacked, watch
+from elmesh.run import Result, Stop, run_stacked, watch
 from elmesh.solvers import DMTLELM, MTLELM, DifAltGDmin, FedRep, Solver, TraceNorm
-from elmesh.solvers.requests import State
-from elmesh.statistics import Reduced, Task
 
 SEEDS = range(10)
 NEAR = 1e-3

@@ -25,14 +25,14 @@ from threadpoolctl import threadpool_limits
 from benchmarks.data import Draw, make
 from benchmarks.measure import machine
 from benchmarks.optimum import optimum
-from elmesh.graph import Topology, make_topology
-from elmesh.kernels import correlation, exact_U, fit_gradient, project, residual, solve_A, square
-from elmesh.objective import objective_of_U
-from elmesh.runtime import run_stacked, watch
-from elmesh.runtime.ledger import Ledger
-from elmesh.runtime.sums import StackedSums
+from elmesh.comm.allreduce import StackedSums
+from elmesh.comm.graph import Topology, make_topology
+from elmesh.comm.traffic import Ledger
+from elmesh.data.statistics import Task
+from elmesh.math.kernels import correlation, exact_U, fit_gradient, project, residual, solve_A, square
+from elmesh.math.objective import objective_of_U
+from elmesh.run import run_stacked, watch
 from elmesh.solvers import DMTLELM
-from elmesh.statistics import Task
 
 ROUNDS, RANK, SEEDS = 100, 16, range(3)
 #: The agents' U after each round of messages, and how many rounds it took to get there.

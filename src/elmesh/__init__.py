@@ -3,6 +3,7 @@
 The methods are those of *Decentralized Multi-Task Learning Based on Extreme Learning Machines* (Ye, Xiao, Skoglund).
 """
 
+from elmesh.data.stacking import stack_tasks
 from elmesh.errors import ElmeshError
 from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.estimators.loading import load
@@ -20,7 +21,6 @@ from elmesh.solvers import (
     LocalELM,
     TraceNorm,
 )
-from elmesh.stacking import stack_tasks
 from elmesh.version import __version__
 
 __all__ = [

@@ -16,19 +16,19 @@ import pandas as pd
 import typer
 
 from elmesh import MultiTaskELMClassifier, MultiTaskELMRegressor
-from elmesh.certificate import Certificate
+from elmesh.agent import Phase, Site, StatusFile
 from elmesh.cli.console import INTERRUPTED, ForceOption, JsonOption, Output, QuietOption, check_writable, fail, plain
 from elmesh.cli.logbook import Logbook, overhearing
 from elmesh.cli.metrics import serving
 from elmesh.cli.summary import summarise
+from elmesh.comm.network.errors import PeerError, RefusedError, RegroupedError, StoppedError
+from elmesh.data.labels import count
 from elmesh.errors import ElmeshError
-from elmesh.labels import count
-from elmesh.network.identity import Identity
-from elmesh.network.inputs import NumericInput
-from elmesh.network.plan import Plan
-from elmesh.runtime import Progress, watch
-from elmesh.runtime.network import Phase, Site, StatusFile
-from elmesh.runtime.network.troubles import PeerError, RefusedError, RegroupedError, StoppedError
+from elmesh.math.certificate import Certificate
+from elmesh.netconfig.config import Plan
+from elmesh.netconfig.identity import Identity
+from elmesh.netconfig.inputs import NumericInput
+from elmesh.run import Progress, watch
 from elmesh.tables import FILE_TASK, TableSchema, read_table, whole_labels
 from elmesh.tables.rows import find_column, finite_numbers
 

@@ -21,14 +21,14 @@ from elmesh.cli.console import BAD_INPUT, INTERRUPTED, Output, StopRequest, chec
 from elmesh.cli.summary import summarise, tell_summary
 from elmesh.cli.telling import Events, rank_output
 from elmesh.cli.wish import Wish
+from elmesh.comm.communicator import all_or_none
+from elmesh.comm.graph import make_topology
+from elmesh.comm.mpi import Loss, World, open_world
+from elmesh.data.labels import count, listed
 from elmesh.errors import ElmeshError
-from elmesh.graph import make_topology
-from elmesh.labels import count, listed
-from elmesh.runtime import check_alike, watch
-from elmesh.runtime.mpi import Loss, World, open_world
-from elmesh.runtime.placement import cut_edges, place_agents
+from elmesh.run import check_alike, watch
+from elmesh.run.placement import cut_edges, place_agents
 from elmesh.tables import TableSchema, agree_schema, find_tasks
-from elmesh.together import all_or_none
 from elmesh.version import __version__
 
 __all__ = ["check_out", "fit_among_ranks"]

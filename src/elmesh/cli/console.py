@@ -28,7 +28,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from elmesh.errors import ElmeshError
-from elmesh.runtime import Progress as Round
+from elmesh.run import Progress as Round
 
 __all__ = [
     "BAD_INPUT",

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, check_writable
+from elmesh.comm.graph import make_topology
 from elmesh.errors import ElmeshError
-from elmesh.graph import make_topology
 
 __all__ = ["demo"]
 

@@ -16,7 +16,7 @@ from elmesh import DMTLELM, MTLELM, LocalELM, MultiTaskELMClassifier
 from elmesh.cli.console import Output
 from elmesh.datasets import TaskSplit, load_digits_tasks
 from elmesh.report import Comparison, Method
-from elmesh.runtime import Stop, watch
+from elmesh.run import Stop, watch
 from elmesh.solvers import Solver
 
 __all__ = ["compare", "draw"]

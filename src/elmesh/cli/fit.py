@@ -22,8 +22,8 @@ from elmesh.cli.launch import launch
 from elmesh.cli.summary import summarise, tell_summary
 from elmesh.cli.wish import Wish
 from elmesh.errors import ElmeshError
-from elmesh.runtime import watch
-from elmesh.runtime.placement import check_ranks
+from elmesh.run import watch
+from elmesh.run.placement import check_ranks
 from elmesh.solvers import SOLVERS
 from elmesh.tables import find_tasks, fit_schema, infer_kind, read_data
 

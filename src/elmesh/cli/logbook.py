@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from elmesh.cli.console import plain
-from elmesh.runtime.network.transport import need_zenoh
+from elmesh.comm.network.zenoh_session import need_zenoh
 
 __all__ = ["Logbook", "overhearing"]
 

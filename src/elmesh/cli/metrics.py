@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from elmesh.agent import StatusFile
 from elmesh.errors import ElmeshError
-from elmesh.network.identity import Identity
-from elmesh.runtime.network import StatusFile
+from elmesh.netconfig.identity import Identity
 
 __all__ = ["serving"]
 

@@ -16,11 +16,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from elmesh.agent import Phase, read_status
+from elmesh.agent.diagnostics import Finding, inquire
 from elmesh.cli.console import INTERRUPTED, JsonOption, Output, QuietOption
 from elmesh.errors import ElmeshError
-from elmesh.network.identity import Identity
-from elmesh.runtime.network import Phase, read_status
-from elmesh.runtime.network.inquiry import Finding, inquire
+from elmesh.netconfig.identity import Identity
 
 __all__ = ["UNSOUND", "check", "status"]
 

@@ -11,10 +11,10 @@ import typer
 
 from elmesh.cli.console import INTERRUPTED, QuietOption
 from elmesh.cli.logbook import Logbook, overhearing
+from elmesh.comm.network.zenoh_session import Router
 from elmesh.errors import ElmeshError
-from elmesh.network.identity import Identity
-from elmesh.network.names import ROUTER
-from elmesh.runtime.network.transport import Router
+from elmesh.netconfig.identity import Identity
+from elmesh.netconfig.names import ROUTER
 
 __all__ = ["router"]
 

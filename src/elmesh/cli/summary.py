@@ -6,9 +6,9 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from elmesh.certificate import Certificate
 from elmesh.cli.console import Output
-from elmesh.labels import count
+from elmesh.data.labels import count
+from elmesh.math.certificate import Certificate
 from elmesh.tables import TableSchema
 
 __all__ = ["summarise", "tell_summary"]

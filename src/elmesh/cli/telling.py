@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elmesh.cli.console import Output, plain
-from elmesh.runtime import Progress
+from elmesh.run import Progress
 
 __all__ = ["Events", "Lines", "Silence", "rank_output"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from elmesh import MultiTaskELMClassifier, MultiTaskELMRegressor
 from elmesh.cli.console import Output, check_writable
+from elmesh.data.features import weight_scale
 from elmesh.errors import ElmeshError
-from elmesh.features import weight_scale
-from elmesh.runtime import checkpointing
+from elmesh.run import checkpointing
 from elmesh.solvers import Solver, make_solver
 from elmesh.tables import FILE_TASK, Kind
 

@@ -16,19 +16,19 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from elmesh.comm.communicator import Together, all_or_none
+from elmesh.data.features import HiddenLayer
+from elmesh.data.labels import row
+from elmesh.data.statistics import Reduced, Task
+from elmesh.data.tasks import Groups, match_tasks
 from elmesh.errors import ElmeshError
-from elmesh.features import HiddenLayer
-from elmesh.head import Head
-from elmesh.labels import row
-from elmesh.model import MultiTaskModel
-from elmesh.parameters import describe
-from elmesh.runtime import Result, Stop, Venue, assemble, check_alike, processes_of
+from elmesh.estimators.head import Head
+from elmesh.estimators.model import MultiTaskModel
+from elmesh.estimators.parameters import describe
+from elmesh.math.blas import calm_blas
+from elmesh.run import Result, Stop, Venue, assemble, check_alike, processes_of
 from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.admm import ProximalADMM
-from elmesh.statistics import Reduced, Task
-from elmesh.tasks import Groups, match_tasks
-from elmesh.threads import calm_blas
-from elmesh.together import Together, all_or_none
 from elmesh.version import __version__
 
 __all__ = ["FloatArray", "Label", "MultiTaskELM"]
@@ -167,7 +167,7 @@ class MultiTaskELM(BaseEstimator):
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _read(self, X: ArrayLike, y: ArrayLike) -> tuple[FloatArray, NDArray[Any]]:
-        """Check inputs, and of targets what :mod:`elmesh.tasks` leaves open: it can say in which row they are wrong."""
+        """Check inputs; :mod:`elmesh.data.tasks` checks targets, and names the row that is wrong."""
         inputs = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
         targets = {"dtype": None, "ensure_all_finite": False, "ensure_2d": False}
         X_checked, y_checked = validate_data(self, X, y, validate_separately=(inputs, targets))

@@ -14,15 +14,15 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from elmesh.calibration import fit_temperature, probabilities
+from elmesh.comm.communicator import all_or_none
+from elmesh.data.labels import row
+from elmesh.data.tasks import check_task_sizes, group_rows, one_hot
 from elmesh.errors import ElmeshError
 from elmesh.estimators.base import FloatArray, MultiTaskELM
-from elmesh.head import Head
-from elmesh.labels import row
-from elmesh.model import MultiTaskModel
-from elmesh.tasks import check_task_sizes, group_rows, one_hot
-from elmesh.threads import calm_blas
-from elmesh.together import all_or_none
+from elmesh.estimators.head import Head
+from elmesh.estimators.model import MultiTaskModel
+from elmesh.math.blas import calm_blas
+from elmesh.math.calibration import fit_temperature, probabilities
 
 __all__ = ["MultiTaskELMClassifier"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from elmesh.errors import ElmeshError
 from elmesh.estimators.classifier import MultiTaskELMClassifier
+from elmesh.estimators.model import MultiTaskModel
+from elmesh.estimators.parameters import restore
 from elmesh.estimators.regressor import MultiTaskELMRegressor
-from elmesh.model import MultiTaskModel
-from elmesh.parameters import restore
 
 __all__ = ["load"]
 

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 
+from elmesh.comm.communicator import Together, all_or_none, merged
+from elmesh.data.tasks import check_task_sizes, group_rows, regression_targets
 from elmesh.estimators.base import FloatArray, Label, MultiTaskELM
-from elmesh.tasks import check_task_sizes, group_rows, regression_targets
-from elmesh.together import Together, all_or_none, merged
 
 __all__ = ["MultiTaskELMRegressor"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.graph import Topology, make_topology
-from elmesh.runtime import Result
-from elmesh.runtime.stacked import run_stacked
+from elmesh.comm.graph import Topology, make_topology
+from elmesh.data.statistics import Reduced, Task
+from elmesh.run import Result
+from elmesh.run.local import run_stacked
 from elmesh.solvers import DMTLELM, FODMTLELM, MTLELM, Solver
-from elmesh.statistics import Reduced, Task
 
 __all__ = ["AGENTS", "PANELS", "PENALTY", "RANK", "Panel", "central", "decentralised", "problem", "run"]
 

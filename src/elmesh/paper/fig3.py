@@ -9,7 +9,7 @@ import numpy as np
 
 from elmesh.paper.convergence import PANELS, central, decentralised, problem, ring, run
 from elmesh.paper.trials import Numbers, Trial, repeat
-from elmesh.runtime import Result
+from elmesh.run import Result
 from elmesh.solvers import Solver
 from elmesh.solvers.admm import ProximalADMM
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from elmesh.comm.requests import State
+from elmesh.data.statistics import Task
 from elmesh.paper.convergence import PANELS, central, decentralised, problem, run
 from elmesh.paper.trials import Numbers, Trial, repeat
-from elmesh.runtime import Progress, watch
+from elmesh.run import Progress, watch
 from elmesh.solvers import Solver
-from elmesh.solvers.requests import State
-from elmesh.statistics import Task
 
 __all__ = ["METHODS", "ROUNDS", "SHOWN", "measure", "trials"]
 

@@ -14,7 +14,7 @@ from elmesh.paper.convergence import AGENTS, DELTA, PANELS, PENALTY, RANK, RHO, 
 from elmesh.paper.printed import Agents
 from elmesh.paper.protocol import DATA_SETS, draw
 from elmesh.paper.trials import Numbers, Trial, repeat
-from elmesh.runtime import Progress, watch
+from elmesh.run import Progress, watch
 
 __all__ = ["CASES", "GAMMAS", "RANK_ONE", "SIGN_ROUNDS", "STARTS", "START_HIDDEN", "measure", "trials"]
 

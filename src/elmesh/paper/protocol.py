@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
+from elmesh.data.features import HiddenLayer
+from elmesh.data.statistics import Reduced, Task
+from elmesh.data.tasks import group_rows, one_hot
 from elmesh.datasets import Digits, TaskSplit, load_mnist5k, load_usps, make_digit_tasks
 from elmesh.errors import ElmeshError
-from elmesh.features import HiddenLayer
-from elmesh.statistics import Reduced, Task
-from elmesh.tasks import group_rows, one_hot
 
 __all__ = [
     "AS_READ",

@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from elmesh.data.features import HiddenLayer
+from elmesh.data.tasks import group_rows, one_hot
 from elmesh.datasets import TaskSplit
-from elmesh.features import HiddenLayer
-from elmesh.objective import objective_of_U
+from elmesh.math.objective import objective_of_U
 from elmesh.paper.methods import (
     RANK,
     ROUNDS,
@@ -33,7 +34,6 @@ from elmesh.paper.printed import Agents, alternate
 from elmesh.paper.protocol import DATA_SETS, DataSet, draw, reduced, stand_in
 from elmesh.paper.trials import Numbers, Trial, repeat
 from elmesh.solvers import DMTLELM
-from elmesh.tasks import group_rows, one_hot
 
 __all__ = ["HIDDEN", "KRONECKER_RUNS", "KRONECKER_STEPS", "measure", "trials"]
 

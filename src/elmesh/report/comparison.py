@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from elmesh.certificate import Certificate
+from elmesh.math.certificate import Certificate
 from elmesh.report.figures import signed
 from elmesh.report.page import Table
 

@@ -22,7 +22,7 @@ the rounds
   :math:`\zeta_t \propto |E_t|^2/\rho`, which fades as the fit improves. Should an agent still see its disagreement not
   fall over a window of rounds, it doubles its own factor; a slower A always ends in the convex case. Purely local.
 - ``gamma``: 1, which reaches consensus. The paper's rule lets the multiplier freeze before neighbours agree.
-- ``rho``: see :func:`elmesh.solvers.agreement.auto_rho`.
+- ``rho``: see :func:`elmesh.solvers.admm_start.auto_rho`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.kernels import curvature, exact_U, first_order_U, fit_gradient, project, residual, solve_A, square
-from elmesh.objective import Margins, agent_objective, theorem_margins
-from elmesh.solvers.agreement import Start, begin, wide
+from elmesh.comm.requests import Answer, Heard, Kept, Neighbours, Place, Program, Report, State, Sum, Total
+from elmesh.data.statistics import Task
+from elmesh.math.kernels import curvature, exact_U, first_order_U, fit_gradient, project, residual, solve_A, square
+from elmesh.math.objective import Margins, agent_objective, theorem_margins
+from elmesh.solvers.admm_start import Start, begin, wide
 from elmesh.solvers.base import SharedBasisSolver, check_choice, check_number
-from elmesh.solvers.certifying import certify_over_graph
-from elmesh.solvers.requests import Answer, Heard, Kept, Neighbours, Place, Program, Report, State, Sum, Total
+from elmesh.solvers.graph_certificate import certify_over_graph
 from elmesh.solvers.weights import Caution, always, check_weight, per_agent
-from elmesh.statistics import Task
 
 __all__ = ["ProximalADMM"]
 

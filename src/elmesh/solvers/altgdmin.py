@@ -27,11 +27,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from elmesh.comm.requests import Kept, Report, State
+from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError
-from elmesh.kernels import fit, fit_gradient, project, residual, solve_A, square
+from elmesh.math.kernels import fit, fit_gradient, project, residual, solve_A, square
 from elmesh.solvers.base import LowRankSolver, check_count, check_number
-from elmesh.solvers.requests import Kept, Report, State
-from elmesh.statistics import Task
 
 __all__ = ["AltGDmin", "gradient", "heads", "orthonormal", "sharpness", "step_length"]
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from elmesh.comm.requests import Kept, Place, Program
+from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError, RankWarning
-from elmesh.solvers.requests import Kept, Place, Program
 from elmesh.solvers.varpro import varpro
-from elmesh.statistics import Task
 
 __all__ = ["LowRankSolver", "SharedBasisSolver", "Solver", "check_choice", "check_count", "check_flag", "check_number"]
 

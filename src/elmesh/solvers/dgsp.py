@@ -7,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.kernels import correlation
+from elmesh.data.statistics import Task
+from elmesh.math.kernels import correlation
 from elmesh.solvers.pursuit import Compass, SubspacePursuit
-from elmesh.statistics import Task
 
 __all__ = ["DGSP"]
 

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.kernels import square
+from elmesh.comm.requests import Heard, Kept, Neighbours, Place, Program, State
+from elmesh.data.statistics import Task
+from elmesh.math.kernels import square
 from elmesh.solvers.altgdmin import AltGDmin, gradient, heads, orthonormal, sharpness, step_length
 from elmesh.solvers.base import check_count
-from elmesh.solvers.opening import random_block
-from elmesh.solvers.requests import Heard, Kept, Neighbours, Place, Program, State
-from elmesh.statistics import Task
+from elmesh.solvers.initialization import random_block
 
 __all__ = ["DifAltGDmin"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from elmesh.comm.requests import Kept, Place, Program
+from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError
 from elmesh.solvers.admm import ProximalADMM
 from elmesh.solvers.base import check_choice, check_number
-from elmesh.solvers.requests import Kept, Place, Program
-from elmesh.statistics import Task
 
 __all__ = ["DMTLELM"]
 
@@ -33,7 +33,7 @@ class DMTLELM(ProximalADMM):
         off columns that are not used; with ``method="admm"`` it is two for each column of the widest target.
     mu1, mu2 : float or "auto", default="auto"
         Penalties on U and on the A_t. "auto" compares the features' correlation with the targets and with noise of the
-        strength that the tasks' own fits suggest (:mod:`elmesh.noise`). The solution depends on their product.
+        strength that the tasks' own fits suggest (:mod:`elmesh.math.noise`). The solution depends on their product.
     graph : str or networkx.Graph, default="ring"
         "ring", "path", "star", "complete", "random", "grid", or a graph whose nodes are the task labels.
     method : {"varpro", "admm"}, default="varpro"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.kernels import ridge
+from elmesh.data.statistics import Task
+from elmesh.math.kernels import ridge
 from elmesh.solvers.pursuit import Compass, SubspacePursuit
-from elmesh.statistics import Task
 
 __all__ = ["DNSP"]
 

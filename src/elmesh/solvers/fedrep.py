@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.kernels import project, residual, square
+from elmesh.comm.requests import Hub, Kept, Place, Program, State
+from elmesh.data.statistics import Task
+from elmesh.math.kernels import project, residual, square
 from elmesh.solvers.altgdmin import AltGDmin, gradient, heads, orthonormal, sharpness, step_length
 from elmesh.solvers.base import check_choice, check_count
-from elmesh.solvers.opening import random_block
-from elmesh.solvers.requests import Hub, Kept, Place, Program, State
-from elmesh.statistics import Task
+from elmesh.solvers.initialization import random_block
 
 __all__ = ["FedRep", "leading_subspace"]
 

@@ -22,12 +22,12 @@ from scipy.sparse import csc_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import lasso_path
 
-from elmesh.kernels import fit, fit_gradient, project, residual, ridge, solve_A, square
+from elmesh.comm.requests import Kept, Place, Program, Report, State
+from elmesh.data.statistics import Task
+from elmesh.math.central_step import SharedU, leading_vectors
+from elmesh.math.kernels import fit, fit_gradient, project, residual, ridge, solve_A, square
 from elmesh.solvers.base import LowRankSolver, check_choice, check_count, check_number
-from elmesh.solvers.opening import random_block
-from elmesh.solvers.requests import Kept, Place, Program, Report, State
-from elmesh.solvers.shared_basis import SharedU, leading_vectors
-from elmesh.statistics import Task
+from elmesh.solvers.initialization import random_block
 
 __all__ = ["GOMTL", "lasso_codes"]
 
@@ -168,7 +168,7 @@ def lasso_codes(task: Task, HU: FloatArray, A: FloatArray, mu2: float) -> FloatA
     task : Task
         Stacked tasks.
     HU : ndarray of shape (m, q, r)
-        Their rows seen through U, from :func:`~elmesh.kernels.project`.
+        Their rows seen through U, from :func:`~elmesh.math.kernels.project`.
     A : ndarray of shape (m, r, d)
         Codes to start from.
     mu2 : float
@@ -180,7 +180,7 @@ def lasso_codes(task: Task, HU: FloatArray, A: FloatArray, mu2: float) -> FloatA
 
     Examples
     --------
-    >>> from elmesh.statistics import Reduced, Task
+    >>> from elmesh.data.statistics import Reduced, Task
     >>> one = Task.stack([Task.from_reduced(Reduced.from_rows(np.eye(2), np.array([[3.0], [-0.5]]), centre=False))])
     >>> lasso_codes(one, project(one, np.eye(2)), np.zeros((1, 2, 1)), 1.0)[0, :, 0]
     array([ 2., -0.])

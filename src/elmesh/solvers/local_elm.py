@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from elmesh.kernels import ridge
+from elmesh.comm.requests import Kept, Place, Program, State
+from elmesh.data.statistics import Task
+from elmesh.math.kernels import ridge
 from elmesh.solvers.base import Solver, check_number
-from elmesh.solvers.requests import Kept, Place, Program, State
-from elmesh.statistics import Task
 
 __all__ = ["LocalELM"]
 

@@ -22,10 +22,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.kernels import correlation, fit, project, square
+from elmesh.comm.requests import Kept, Place, Program, Report, State
+from elmesh.data.statistics import Task
+from elmesh.math.kernels import correlation, fit, project, square
 from elmesh.solvers.base import Solver, check_count, check_number
-from elmesh.solvers.requests import Kept, Place, Program, Report, State
-from elmesh.statistics import Task
 
 __all__ = ["MTFL"]
 

@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.certificate import certify
-from elmesh.kernels import fit_gradient, project, residual, solve_A, square
-from elmesh.objective import agent_objective
+from elmesh.comm.requests import Answer, Kept, Place, Program, Report, State
+from elmesh.data.statistics import Task
+from elmesh.math.central_step import SharedU
+from elmesh.math.certificate import certify
+from elmesh.math.kernels import fit_gradient, project, residual, solve_A, square
+from elmesh.math.objective import agent_objective
 from elmesh.solvers.base import SharedBasisSolver, check_choice
-from elmesh.solvers.opening import opening, plain_A
-from elmesh.solvers.requests import Answer, Kept, Place, Program, Report, State
-from elmesh.solvers.shared_basis import SharedU
-from elmesh.statistics import Task
+from elmesh.solvers.initialization import opening, plain_A
 
 __all__ = ["MTLELM"]
 

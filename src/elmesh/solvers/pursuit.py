@@ -25,10 +25,10 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from elmesh.kernels import fit, project, residual, solve_A, square
+from elmesh.comm.requests import Hub, Kept, Place, Program, Report, State
+from elmesh.data.statistics import Task
+from elmesh.math.kernels import fit, project, residual, solve_A, square
 from elmesh.solvers.base import LowRankSolver, check_number
-from elmesh.solvers.requests import Hub, Kept, Place, Program, Report, State
-from elmesh.statistics import Task
 
 __all__ = ["Compass", "SubspacePursuit", "new_direction"]
 

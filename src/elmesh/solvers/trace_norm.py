@@ -28,10 +28,10 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from elmesh.kernels import square
+from elmesh.comm.requests import Kept, Place, Program, Report, State
+from elmesh.data.statistics import Task
+from elmesh.math.kernels import square
 from elmesh.solvers.base import Solver, check_count, check_number
-from elmesh.solvers.requests import Kept, Place, Program, Report, State
-from elmesh.statistics import Task
 
 __all__ = ["TraceNorm", "shrink"]
 

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.certificate import Findings, find, slack_of
-from elmesh.kernels import fit, fit_gradient, project, residual, solve_A, square
-from elmesh.solvers.certifying import certify_over_graph
-from elmesh.solvers.opening import even_shares, opening
-from elmesh.solvers.quasi_newton import Memory
-from elmesh.solvers.requests import Answer, Kept, Place, Program, Report, State, Sum, Total
-from elmesh.statistics import Task
+from elmesh.comm.requests import Answer, Kept, Place, Program, Report, State, Sum, Total
+from elmesh.data.statistics import Task
+from elmesh.math.certificate import Findings, find, slack_of
+from elmesh.math.kernels import fit, fit_gradient, project, residual, solve_A, square
+from elmesh.math.lbfgs import Memory
+from elmesh.solvers.graph_certificate import certify_over_graph
+from elmesh.solvers.initialization import even_shares, opening
 
 __all__ = ["varpro"]
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elmesh.comm.requests import Kept, Place
+from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError
-from elmesh.kernels import correlation, square
-from elmesh.solvers.agreement import wide
+from elmesh.math.kernels import correlation, square
+from elmesh.solvers.admm_start import wide
 from elmesh.solvers.base import check_number
-from elmesh.solvers.requests import Kept, Place
-from elmesh.statistics import Task
 
 __all__ = ["Caution", "always", "check_weight", "per_agent"]
 

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from elmesh.comm.communicator import ALONE, Together, all_or_none
 from elmesh.errors import ElmeshError
 from elmesh.tables.decisions import choose_features, choose_kind, has_whole_labels, regression_target
 from elmesh.tables.headers import FILE_TASK
 from elmesh.tables.rows import find_column, task_labels
 from elmesh.tables.schema import Kind, TableSchema, TargetColumn
 from elmesh.tables.survey import Shares, Survey
-from elmesh.together import ALONE, Together, all_or_none
 
 __all__ = ["agree_schema", "fit_schema", "infer_kind", "whole_labels"]
 

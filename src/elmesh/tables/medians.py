@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from elmesh.comm.communicator import ALONE, Together
 from elmesh.tables.columns import Floats
-from elmesh.together import ALONE, Together
 
 __all__ = ["medians"]
 

@@ -28,13 +28,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from elmesh.comm.communicator import Together, all_or_none, merged
 from elmesh.errors import ElmeshError
 from elmesh.tables.columns import Flags, joined, labels, numbers
 from elmesh.tables.facts import Facts, summarise
 from elmesh.tables.headers import odd_column
 from elmesh.tables.medians import medians
 from elmesh.tables.rows import where
-from elmesh.together import Together, all_or_none, merged
 
 __all__ = ["Different", "Shares", "Spot", "Survey"]
 

@@ -1,0 +1,1 @@
+"""Communication: what agents may ask for, the graph they talk along, and a folder per transport."""

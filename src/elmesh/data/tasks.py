@@ -1,0 +1,262 @@
+"""From ``(X, y, tasks)`` to one array a task, and back; the checks on what a user says about tasks.
+
+Rows with the same label form a task, in the order in which they came. Everything behind this module may rely
+on plain Python labels of one type, in sorted order, and on targets of shape (rows, outputs) for each task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from elmesh.data.labels import (
+    KINDS,
+    Label,
+    count,
+    is_missing,
+    label_type,
+    listed,
+    more,
+    plain_type,
+    row,
+    values_of,
+)
+from elmesh.errors import ElmeshError
+
+__all__ = ["Groups", "check_task_sizes", "group_rows", "match_tasks", "one_hot", "regression_targets"]
+
+Groups = dict[Label, NDArray[np.intp]]
+
+
+def group_rows(tasks: object, n_rows: int) -> Groups:
+    """Find the rows of each task.
+
+    Parameters
+    ----------
+    tasks : array-like of shape (n_rows,) or None
+        One label a row: a list, an array, or a pandas or polars column. None makes one task of all rows,
+        "all".
+    n_rows : int
+        Number of rows of the data.
+
+    Returns
+    -------
+    dict
+        Label to row numbers, labels sorted, row numbers increasing.
+
+    Examples
+    --------
+    >>> group_rows(["leeds", "york", "leeds"], 3)
+    {'leeds': array([0, 2]), 'york': array([1])}
+    """
+    if tasks is None:
+        return {"all": np.arange(n_rows, dtype=np.intp)}
+    values = values_of(tasks)
+    if len(values) != n_rows:
+        raise ElmeshError(
+            f"tasks has {count(len(values), 'label')} but the data have {count(n_rows, 'row')}; give one label a row."
+        )
+    plain = label_type(values)
+    labels = sorted(map(plain, set(values)))
+    place = {label: k for k, label in enumerate(labels)}
+    codes = np.fromiter((place[value] for value in values), dtype=np.intp, count=n_rows)
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(labels)))
+    return dict(zip(labels, np.split(order, ends[:-1]), strict=False))
+
+
+def match_tasks(tasks: object, n_rows: int, known: Collection[Label]) -> Groups:
+    """Find the rows of each task, all of which a model must know.
+
+    Parameters
+    ----------
+    tasks : array-like of shape (n_rows,) or None
+        One label a row. None only where a single task is known.
+    n_rows : int
+        Number of rows of the data.
+    known : collection of labels
+        The labels that the model was fitted with.
+
+    Returns
+    -------
+    dict
+        Label to row numbers, for the tasks that occur.
+
+    Examples
+    --------
+    >>> match_tasks(["york", "york"], 2, known=["leeds", "york"])
+    {'york': array([0, 1])}
+    """
+    if tasks is None:
+        if len(known) == 1:
+            return dict.fromkeys(known, np.arange(n_rows, dtype=np.intp))
+        raise ElmeshError(
+            f"The model holds {count(len(known), 'task')} ({listed(known)}), so tasks must say which one "
+            "each row is of."
+        )
+    groups = group_rows(tasks, n_rows)
+    # By type as well: True equals 1 to Python, not to the person who wrote it.
+    known_types = set(map(type, known))
+    known_labels = set(known)
+    unknown = [label for label in groups if type(label) not in known_types or label not in known_labels]
+    if not unknown:
+        return groups
+    what = f"Task {unknown[0]!r} is" if len(unknown) == 1 else f"Tasks {listed(unknown)} are"
+    told = f"{what} not known; the model was fitted with {listed(known)}"
+    if type(unknown[0]) not in known_types and known_types:
+        given, fitted = KINDS[type(unknown[0])], KINDS[next(iter(known_types))]
+        told += f", which are {fitted} while these are {given}: give the labels as they were then"
+    raise ElmeshError(f"{told}.")
+
+
+def check_task_sizes(groups: Groups, minimum: int = 2) -> None:
+    """Refuse tasks with too few rows to learn from.
+
+    Parameters
+    ----------
+    groups : dict
+        As `group_rows` gives it.
+    minimum : int, default=2
+        Fewest rows that a task may have.
+    """
+    if not groups:
+        raise ElmeshError("There are no rows, so there are no tasks; at least one task with data is needed.")
+    small = [label for label, rows in groups.items() if len(rows) < minimum]
+    if not small:
+        return
+    # "one sample" is what scikit-learn's callers, and its checks, look for in this complaint
+    words = {0: "no rows", 1: "only one row (one sample)"}
+    sizes = {label: len(groups[label]) for label in small[:10]}
+    told = ", ".join(f"task {label!r} has {words.get(n, f'only {n} rows')}" for label, n in sizes.items())
+    raise ElmeshError(
+        f"Each task needs at least {count(minimum, 'row')}, but {told}{more(len(small))}; give more rows or "
+        "leave the task out."
+    )
+
+
+def one_hot(y: ArrayLike, groups: Groups) -> tuple[dict[Label, NDArray[np.float64]], dict[Label, NDArray[Any]]]:
+    """Turn class labels into 0/1 targets, each task over its own classes.
+
+    Parameters
+    ----------
+    y : array-like of shape (n_rows,)
+        Class labels: numbers, text, or True and False.
+    groups : dict
+        As `group_rows` gives it.
+
+    Returns
+    -------
+    targets : dict
+        Task to an array of shape (rows of the task, classes of the task).
+    classes : dict
+        Task to its classes, sorted; column j of the targets stands for class j.
+
+    Examples
+    --------
+    >>> targets, classes = one_hot(["cat", "dog", "cat"], group_rows(None, 3))
+    >>> classes["all"]
+    array(['cat', 'dog'], dtype='<U3')
+    >>> targets["all"]
+    array([[1., 0.],
+           [0., 1.],
+           [1., 0.]])
+    """
+    values = _class_labels(np.asarray(y))
+    _check_length(values, groups)
+    targets: dict[Label, NDArray[np.float64]] = {}
+    classes: dict[Label, NDArray[Any]] = {}
+    for label, rows in groups.items():
+        classes[label], codes = np.unique(values[rows], return_inverse=True)
+        targets[label] = np.zeros((len(rows), len(classes[label])))
+        targets[label][np.arange(len(rows)), codes] = 1.0
+    single = {label: found.tolist() for label, found in classes.items() if len(found) < 2}
+    if single:
+        told = [f"task {label!r} has {listed(found) or 'none'}" for label, found in single.items()]
+        raise ElmeshError(
+            "Each task needs at least two classes, not one class alone, but "
+            f"{', '.join(told[:10])}{more(len(told))}; give rows of another class or leave the task out."
+        )
+    return targets, classes
+
+
+def regression_targets(y: ArrayLike, groups: Groups) -> dict[Label, NDArray[np.float64]]:
+    """Split numeric targets by task.
+
+    Parameters
+    ----------
+    y : array-like of shape (n_rows,) or (n_rows, n_outputs)
+        Finite numbers.
+    groups : dict
+        As `group_rows` gives it.
+
+    Returns
+    -------
+    dict
+        Task to an array of shape (rows of the task, n_outputs); n_outputs is 1 where y has one dimension.
+
+    Examples
+    --------
+    >>> regression_targets([1.0, 2.0, 4.0], group_rows([7, 8, 7], 3))
+    {7: array([[1.], [4.]]), 8: array([[2.]])}
+    """
+    values = np.asarray(y)
+    if values.ndim not in (1, 2) or (values.ndim == 2 and values.shape[1] == 0):
+        raise ElmeshError(f"y has shape {values.shape}; give one number a row, or one row of numbers a row.")
+    _check_length(values, groups)
+    numbers = _numbers(values if values.ndim == 2 else values[:, np.newaxis])
+    bad = ~np.isfinite(numbers).all(axis=1)
+    if bad.any():
+        raise ElmeshError(f"y is NaN or infinite {row(int(np.argmax(bad)))}; leave that row out or fill it in.")
+    return {label: numbers[rows] for label, rows in groups.items()}
+
+
+def _class_labels(values: NDArray[Any]) -> NDArray[Any]:
+    """Check class labels: one sortable type, none missing."""
+    if values.ndim != 1:
+        raise ElmeshError(f"y has shape {values.shape}; classification needs one class label a row.")
+    if values.dtype.kind in "iubU":
+        return values
+    if values.dtype.kind not in "fOT":
+        raise ElmeshError(f"y holds values of type {values.dtype}; use text or numbers as class labels.")
+    missing = next((i for i, value in enumerate(values) if is_missing(value)), None)
+    if missing is not None:
+        raise ElmeshError(f"The class is missing {row(missing)}; fill it in or leave the row out.")
+    if values.dtype.kind == "f":
+        return values
+    # An object column is text as pandas holds it, or numbers that lost their type on the way.
+    kinds = {float if issubclass(kind, (float, np.floating)) else plain_type(kind) for kind in map(type, values)}
+    if kinds == {str}:
+        return values.astype(object)
+    if len(kinds) == 1 and None not in kinds:
+        return np.array(values.tolist())
+    raise ElmeshError("y mixes types of class label, such as text and numbers; use one type for all.")
+
+
+def _numbers(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Read targets as float64; text is never taken for a number."""
+    if values.dtype.kind in "biuf":
+        return values.astype(np.float64)
+    if values.dtype.kind not in "OUST":
+        raise ElmeshError(f"y holds values of type {values.dtype}; regression needs real numbers.")
+    numbers = np.empty(values.shape)
+    for i, j in np.ndindex(*values.shape):
+        value: Any = values[i, j]
+        try:
+            if isinstance(value, (str, bytes)):
+                raise TypeError
+            numbers[i, j] = np.nan if is_missing(value) else value
+        except (TypeError, ValueError, OverflowError):
+            raise ElmeshError(
+                f"y is {str(value)!r} {row(i)}, which is not a number; regression needs numbers, so convert it, "
+                "or use classification where it names a class."
+            ) from None
+    return numbers
+
+
+def _check_length(values: NDArray[Any], groups: Groups) -> None:
+    n_rows = sum(len(rows) for rows in groups.values())
+    if len(values) != n_rows:
+        raise ElmeshError(f"y has {count(len(values), 'value')} for {count(n_rows, 'row')}; give one a row.")

@@ -1,0 +1,256 @@
+"""What fit produces: the hidden layer that all tasks share, and a head for each.
+
+A task's head can be taken out alone, so that a site carries away nothing of the others. Models are saved as
+safetensors and JSON, never as pickle: here they are taken apart and put together, `elmesh.estimators.storage` has the
+files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import ArrayLike, NDArray
+
+from elmesh.data.features import HiddenLayer
+from elmesh.data.labels import KINDS, Label, listed, plain_type
+from elmesh.data.tasks import Groups
+from elmesh.errors import ElmeshError
+from elmesh.estimators.head import Head, classes_from_json, classes_to_json
+from elmesh.estimators.storage import Tensors, read_folder, write_folder
+
+__all__ = ["Head", "MultiTaskModel"]
+
+Floats = NDArray[np.float64]
+StrPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, eq=False)
+class MultiTaskModel:
+    """A fitted model: a hidden layer that all tasks share, and a head for each.
+
+    Parameters
+    ----------
+    kind : {"classification", "regression"}
+        What the heads' outputs are.
+    layer : HiddenLayer
+        From inputs to hidden features.
+    heads : dict
+        Task label to `Head`, in the order of the tasks.
+    feature_names : tuple of str or None, default=None
+        Names of the input columns, where they had names.
+    y_ndim : {1, 2}, default=1
+        Number of dimensions that predictions have.
+
+    Examples
+    --------
+    >>> head = Head(None, np.array([[2.0], [1.0]]), h_mean=np.zeros(2), t_mean=np.array([10.0]))
+    >>> model = MultiTaskModel("regression", HiddenLayer(2, None), {"leeds": head})
+    >>> model.scores([[1.0, 1.0]], {"leeds": np.array([0])})
+    {'leeds': array([[13.]])}
+    """
+
+    kind: Literal["classification", "regression"]
+    layer: HiddenLayer
+    heads: dict[Label, Head]
+    feature_names: tuple[str, ...] | None = None
+    y_ndim: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("classification", "regression"):
+            raise ElmeshError(f"kind is {self.kind!r}; it must be 'classification' or 'regression'.")
+        types = {type(label) for label in self.heads}
+        if len(types) != 1 or not types <= KINDS.keys():
+            raise ElmeshError("A model needs at least one task, and labels that are all text or all whole numbers.")
+        if type(self.y_ndim) is not int or self.y_ndim not in (1, 2):
+            raise ElmeshError(f"y_ndim is {self.y_ndim!r}; it must be 1 or 2.")
+        names, width = self.feature_names, self.layer.width
+        if names is not None and (
+            len(names) != self.layer.n_inputs or not all(isinstance(name, str) for name in names)
+        ):
+            raise ElmeshError(f"feature_names must name the {self.layer.n_inputs} input columns.")
+        for label, head in self.heads.items():
+            n_features, n_outputs = head.h_mean.size, head.t_mean.size
+            if n_features != width:
+                raise ElmeshError(f"Task {label!r} takes {n_features} features; the hidden layer gives {width}.")
+            if (head.classes is None) != (self.kind == "regression"):
+                raise ElmeshError(f"Task {label!r} must have classes in classification, and none in regression.")
+            if self.kind == "regression" and self.y_ndim == 1 and n_outputs != 1:
+                raise ElmeshError(f"Task {label!r} has {n_outputs} outputs; predictions have one dimension.")
+
+    def scores(self, X: ArrayLike, groups: Groups) -> dict[Label, Floats]:
+        """Score the rows of each task with the task's own head.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_inputs)
+            Finite numbers.
+        groups : dict
+            Task label to row numbers, as `elmesh.data.tasks.match_tasks` gives it.
+
+        Returns
+        -------
+        dict
+            Task label to an array of shape (rows of the task, outputs of the task).
+        """
+        X = np.asarray(X, dtype=np.float64)
+        return {label: self.heads[self._known(label)].scores(self.layer(X[rows])) for label, rows in groups.items()}
+
+    def for_task(self, label: Label) -> MultiTaskModel:
+        """Take out one task's model.
+
+        Parameters
+        ----------
+        label : str, int or bool
+            The task.
+
+        Returns
+        -------
+        MultiTaskModel
+            With that head alone, in memory of its own: nothing of another task is reachable from it.
+        """
+        label = self._known(label)
+        return replace(self, heads={label: self.heads[label].copy()})
+
+    def save(
+        self,
+        path: StrPath,
+        *,
+        estimator: Mapping[str, Any],
+        extra: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        """Save the model as a folder with ``model.json`` and ``weights.safetensors``.
+
+        Parameters
+        ----------
+        path : str or path
+            The folder to make.
+        estimator, extra : dict
+            What else to keep; only what JSON can hold. Tuples come back as lists.
+        overwrite : bool, default=False
+            Whether an elmesh model at that path may be replaced. Nothing else ever is.
+        """
+        content, tensors = _take_apart(self)
+        content |= {"estimator": dict(estimator), "extra": dict(extra or {})}
+        write_folder(path, content, tensors, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: StrPath) -> tuple[MultiTaskModel, dict[str, Any], dict[str, Any]]:
+        """Load a model that `save` wrote.
+
+        Parameters
+        ----------
+        path : str or path
+            The folder.
+
+        Returns
+        -------
+        model : MultiTaskModel
+            Its predictions are the saved model's to the bit.
+        estimator, extra : dict
+            What was kept with it.
+        """
+        content, tensors = read_folder(path)
+        try:
+            model = _put_together(content, tensors)
+            estimator, extra = content["estimator"], content["extra"]
+            if not isinstance(estimator, dict) or not isinstance(extra, dict):
+                raise TypeError
+        except ElmeshError as error:
+            raise ElmeshError(f"{os.fspath(path)} does not hold a usable model: {error}") from error
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            # The checksums were right, so this was written by another program, or to deceive.
+            raise ElmeshError(f"{os.fspath(path)} does not describe a model as elmesh saves it.") from error
+        return model, estimator, extra
+
+    def to_bytes(self) -> bytes:
+        """Write the model as one piece, to be sent to another process."""
+        content, tensors = _take_apart(self)
+        text = json.dumps(content).encode()
+        return len(text).to_bytes(8, "little") + text + safetensors.numpy.save(tensors)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> MultiTaskModel:
+        """Read what `to_bytes` wrote."""
+        end = 8 + int.from_bytes(data[:8], "little")
+        return _put_together(json.loads(data[8:end]), safetensors.numpy.load(data[end:]))
+
+    def _known(self, label: Any) -> Label:
+        """Find the plain label that a model knows a task by."""
+        plain = plain_type(type(label))
+        key = None if plain is None else plain(label)
+        if key is None or key not in self.heads or type(key) is not type(next(iter(self.heads))):
+            raise ElmeshError(f"Task {label!r} is not known; the model was fitted with {listed(self.heads)}.")
+        return key
+
+
+def _take_apart(model: MultiTaskModel) -> tuple[dict[str, Any], Tensors]:
+    """Give what JSON is to hold of a model and what safetensors is to hold."""
+    tensors: Tensors = {}
+    stored: dict[tuple[tuple[int, ...], bytes], int] = {}  # tasks whose U is the same share one copy of it
+    tasks: list[dict[str, Any]] = []
+    for i, (label, head) in enumerate(model.heads.items()):
+        shared = None
+        if head.U is not None:
+            shared = stored.setdefault((head.U.shape, hashlib.sha256(head.U.data).digest()), len(stored))
+            tensors[f"U.{shared}"] = head.U
+        tensors |= {f"A.{i}": head.A, f"h_mean.{i}": head.h_mean, f"t_mean.{i}": head.t_mean}
+        tasks.append(
+            {
+                "label": label,
+                "U": shared,
+                "shape": list(head.A.shape),
+                "classes": None if head.classes is None else classes_to_json(head.classes),
+                "temperature": head.temperature,
+            }
+        )
+    content = {
+        "kind": model.kind,
+        "layer": model.layer.to_json(),
+        "y_ndim": model.y_ndim,
+        "feature_names": None if model.feature_names is None else list(model.feature_names),
+        "label_type": type(next(iter(model.heads))).__name__,
+        "tasks": tasks,
+    }
+    return content, tensors
+
+
+def _put_together(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
+    """Make the model again, and see that no part is missing, left over or of another shape."""
+    layer = HiddenLayer.from_json(content["layer"])
+    expected: dict[str, tuple[int, ...]] = {}
+    heads: dict[Label, Head] = {}
+    for i, task in enumerate(content["tasks"]):
+        r, d = task["shape"]
+        expected |= {f"A.{i}": (r, d), f"h_mean.{i}": (layer.width,), f"t_mean.{i}": (d,)}
+        if task["U"] is not None:
+            expected[f"U.{task['U']}"] = (layer.width, r)
+    if expected != {name: tensor.shape for name, tensor in tensors.items()}:
+        raise ElmeshError("The weights are not those that model.json describes.")
+    for i, task in enumerate(content["tasks"]):
+        label: Any = task["label"]
+        if type(label).__name__ != content["label_type"] or label in heads:
+            raise ElmeshError(f"The task label {label!r} occurs twice, or is of another type than the rest.")
+        heads[label] = Head(
+            U=None if task["U"] is None else tensors[f"U.{task['U']}"],
+            A=tensors[f"A.{i}"],
+            h_mean=tensors[f"h_mean.{i}"],
+            t_mean=tensors[f"t_mean.{i}"],
+            classes=None if task["classes"] is None else classes_from_json(task["classes"]),
+            temperature=task["temperature"],
+        )
+    names = content["feature_names"]
+    return MultiTaskModel(
+        kind=content["kind"],
+        layer=layer,
+        heads=heads,
+        feature_names=None if names is None else tuple(names),
+        y_ndim=content["y_ndim"],
+    )

@@ -1,0 +1,97 @@
+"""From scores to probabilities: a softmax with one temperature a task, fitted on leave-one-out scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+
+from elmesh.estimators.head import Head
+
+__all__ = ["fit_temperature", "leave_one_out_lasso", "leave_one_out_scores", "probabilities"]
+
+FloatArray = NDArray[np.float64]
+
+# Scores live on the scale of 0/1 targets; outside this range probabilities are all equal or all 0 and 1.
+_SHARPEST, _DULLEST = 1e-2, 1e1
+# Singular values below this share of the largest belong to features that depend on others.
+_DEPENDENT = 1e-10
+
+
+def probabilities(scores: FloatArray, temperature: float | None) -> FloatArray:
+    """Return probabilities that rise and fall with the scores."""
+    shares: FloatArray = np.exp(log_softmax(scores / (temperature or 1.0), axis=1))
+    return shares
+
+
+def leave_one_out_scores(
+    features: FloatArray, scores: FloatArray, targets: FloatArray, penalty: float, intercept: bool
+) -> FloatArray:
+    r"""Return what each row would have scored had a ridge regression not seen it.
+
+    With leverage :math:`h_i = z_i'(Z'Z + \mu I)^{-1}z_i` (plus 1/N for an intercept), the residual becomes
+    :math:`e_i/(1-h_i)`. This is exact, the means of features and targets without the row included, for centred features
+    and the scores of the ridge regression itself; coefficients that have not quite converged make it as approximate.
+    """
+    gram = features @ features.T if features.shape[0] < features.shape[1] else features.T @ features
+    values, vectors = scipy.linalg.eigh(gram)
+    values = np.maximum(values, 0.0)
+    if features.shape[0] < features.shape[1]:
+        leverage = (vectors**2) @ (values / (values + penalty))
+    else:
+        leverage = ((features @ vectors) ** 2) @ (1.0 / (values + penalty))
+    leverage = np.minimum(leverage + (1.0 / len(features) if intercept else 0.0), 1.0 - 1e-6)
+    return targets - (targets - scores) / (1.0 - leverage[:, None])
+
+
+def leave_one_out_lasso(
+    features: FloatArray, A: FloatArray, scores: FloatArray, targets: FloatArray, intercept: bool
+) -> FloatArray:
+    r"""Return what each row would have scored had a Lasso not seen it, which features it uses being given.
+
+    On the features that a column of A uses, the Lasso is least squares with a constant added to its normal equations,
+    so the residual becomes :math:`e_i/(1-h_i)` with the leverage of least squares on these features alone. Exact unless
+    leaving out the row changes which they are.
+    """
+    leverage = np.full(scores.shape, 1.0 / len(features) if intercept else 0.0)
+    for j, column in enumerate(A.T):
+        left, values, _ = np.linalg.svd(features[:, column != 0], full_matrices=False)
+        leverage[:, j] += np.sum(left[:, values > _DEPENDENT * values.max(initial=0.0)] ** 2, axis=1)
+    return np.asarray(targets - (targets - scores) / (1.0 - np.minimum(leverage, 1.0 - 1e-6)))
+
+
+def fit_temperature(H: FloatArray, head: Head, targets: FloatArray, penalty: float | None, intercept: bool) -> float:
+    """Return the temperature that minimises the log loss of leave-one-out scores.
+
+    Parameters
+    ----------
+    H : ndarray of shape (N, L)
+        The task's hidden features.
+    head : Head
+        The task's model.
+    targets : ndarray of shape (N, d)
+        0/1 targets.
+    penalty : float or None
+        The ridge penalty of the head's private coefficients; None if they are a Lasso's.
+    intercept : bool
+        Whether means were taken off.
+
+    Returns
+    -------
+    float
+    """
+    centred = H - head.h_mean
+    features = centred if head.U is None else centred @ head.U
+    scores = features @ head.A + head.t_mean
+    if penalty is None:
+        scores = leave_one_out_lasso(features, head.A, scores, targets, intercept)
+    else:
+        scores = leave_one_out_scores(features, scores, targets, penalty, intercept)
+
+    def loss(log_temperature: float) -> float:
+        return -float(np.mean(np.sum(targets * log_softmax(scores / np.exp(log_temperature), axis=1), axis=1)))
+
+    best = minimize_scalar(loss, bounds=(np.log(_SHARPEST), np.log(_DULLEST)), method="bounded")
+    return float(np.exp(best.x))

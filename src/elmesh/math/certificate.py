@@ -1,0 +1,215 @@
+r"""How far a U can be from the best there is, whatever its rank: the duality gap of the convex problem behind (6).
+
+For U with enough columns, :math:`\min \tfrac{\mu_1}2|U|^2 + \tfrac{\mu_2}2|A|^2` over all factorisations
+:math:`UA = B` is :math:`\lambda|B|_*` with :math:`\lambda = \sqrt{\mu_1\mu_2}` and :math:`|\cdot|_*` the sum of
+singular values. So problem (6) is
+
+.. math:: \min_B \sum_t \tfrac12|H_tB_t - T_t|^2 + \lambda\,|[B_1 \dots B_m]|_* ,
+
+which is convex, and its dual is :math:`\max_\Theta -\sum_t \tfrac12|\Theta_t|^2 + \langle\Theta_t, T_t\rangle` subject
+to the operator norm of :math:`[H_1'\Theta_1 \dots H_m'\Theta_m]` being at most :math:`\lambda`. Residuals, scaled until
+they are allowed, give a bound that no U and no A can undercut. And where the norm of the residuals' correlation with
+the features exceeds :math:`\lambda` outside the span of U, each such direction is one that U lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmesh.data.statistics import Task
+from elmesh.math.kernels import correlation, fit, project, residual, solve_A, square
+
+__all__ = [
+    "SLACK",
+    "USED",
+    "Certificate",
+    "Findings",
+    "certify",
+    "directions_in_use",
+    "dual_bound",
+    "find",
+    "judge",
+    "lacking",
+    "slack_of",
+]
+
+FloatArray = NDArray[np.float64]
+
+#: Share of the longest column of U below which one is not in use; its part of U A is the square of it.
+USED = 1e-2
+#: A correlation that exceeds lambda by this share is a direction that U lacks; less may be what is left to converge.
+SLACK = 1e-2
+# The least slack there is, for tolerances next to nothing.
+_FINEST = 1e-4
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known about the optimum of the trace-norm problem, from one U and its residuals.
+
+    Parameters
+    ----------
+    gap : float
+        Relative duality gap: the objective is at most this share above the least that any rank can reach.
+    rank_sufficient : bool
+        Whether no direction outside U would lower the objective by more than convergence leaves open: a larger rank
+        would not help.
+    suggested_rank : int
+        The number of directions of U in use, and of those that it lacks.
+    objective : float
+        The objective (6), with every A_t at its best.
+    lower_bound : float
+        What no U of whatever rank can undercut.
+
+    Examples
+    --------
+    >>> Certificate(0.0002, True, 12, 55.53, 55.519)
+    <within 0.02 % of the optimum over all ranks; rank 12 is enough>
+    """
+
+    gap: float
+    rank_sufficient: bool
+    suggested_rank: int
+    objective: float
+    lower_bound: float
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def __str__(self) -> str:
+        within = f"within {100 * self.gap:.2g} % of the optimum over all ranks"
+        if self.rank_sufficient:
+            return f"{within}; rank {self.suggested_rank} is enough"
+        return f"{within}; the rank is too small, try {self.suggested_rank}"
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What the certificate says, and what to do about it; the same at every agent.
+
+    Parameters
+    ----------
+    turn : ndarray of shape (r, used)
+        The rotation that makes the columns of U orthogonal, longest first, without those that carry nothing.
+    lacking : int
+        Directions outside U that would lower the objective.
+    strengths, directions : ndarray of shape (n,), (L, n)
+        Squared correlations outside U, largest first, and where they point.
+    bound : float
+        What no U can undercut.
+    """
+
+    turn: FloatArray
+    lacking: int
+    strengths: FloatArray
+    directions: FloatArray
+    bound: float
+
+    @classmethod
+    def of(cls, kept: Mapping[str, FloatArray]) -> Findings:
+        """Return findings from their fields, among whatever else there is, as arrays."""
+        lacking, bound = int(kept["lacking"]), float(kept["bound"])
+        return cls(kept["turn"], lacking, kept["strengths"], kept["directions"], bound)
+
+    @property
+    def used(self) -> int:
+        """Directions of U that carry something."""
+        return int(self.turn.shape[1])
+
+    def change(self, rank: int) -> bool:
+        """Say whether U should have other than ``rank`` columns."""
+        return self.lacking > 0 or self.used != rank
+
+    def certificate(self, objective: float) -> Certificate:
+        """Return the certificate of a U with this objective."""
+        return judge(objective, self.bound, self.used, self.lacking)
+
+
+def dual_bound(norm: float, lam: float, R2: float, RY: float, rest: float) -> float:
+    r"""Return the best bound that scaled residuals give.
+
+    Parameters
+    ----------
+    norm : float
+        Operator norm of all tasks' :math:`H_t'R_t` side by side.
+    lam : float
+        What it may be.
+    R2, RY : float
+        Sums over tasks of :math:`|R_t|^2` and of :math:`\langle R_t, T_t\rangle`, as far as weights can change them.
+    rest : float
+        Squared norm of what no weights can reach.
+    """
+    if R2 <= 0:
+        return rest / 2
+    # With Theta = t R the dual is a parabola in t, to be maximised within what the norm allows.
+    most = lam / norm if norm > 0 else np.inf
+    t = min(max(-RY / R2, 0.0), most)
+    return -(t * t * R2 / 2 + t * RY) + rest / 2
+
+
+def judge(objective: float, bound: float, rank: int, lacking: int) -> Certificate:
+    """Put a certificate together; ``lacking`` counts directions outside U that would lower the objective."""
+    excess = max(objective - bound, 0.0)
+    gap = excess / bound if bound > 0 else 0.0 if excess == 0 else np.inf
+    return Certificate(float(gap), lacking == 0, rank + lacking, objective, min(bound, objective))
+
+
+def lacking(squares: FloatArray, lam: float, slack: float) -> int:
+    """Count squared singular values outside U that exceed lambda by more than convergence leaves open."""
+    return int(np.sum(squares > ((1 + slack) * lam) ** 2))
+
+
+def directions_in_use(U: FloatArray, E: FloatArray, lam: float) -> FloatArray:
+    r"""Return the rotation that makes the columns of U orthogonal, longest first, without those that carry nothing.
+
+    A column is in use if it is not very short; or if it is, and its correlation with the residuals is all of
+    :math:`\lambda` nevertheless, as that of a direction is which belongs to the optimum.
+    """
+    values, vectors = np.linalg.eigh(U.T @ U)
+    longest = float(values.max(initial=0.0))
+    columns = U @ vectors
+    told = np.linalg.norm(E.T @ columns, axis=0) >= (1 - SLACK) * lam * np.linalg.norm(columns, axis=0)
+    used = (values > USED**2 * longest) | (told & (values > _ROUNDING * longest))
+    return np.ascontiguousarray(vectors[:, used & (longest > 0)][:, ::-1])
+
+
+def slack_of(tol: float) -> float:
+    """Return how much a correlation may exceed lambda where gradients have been brought below a tolerance."""
+    return min(max(tol, _FINEST), SLACK)
+
+
+def find(task: Task, U: FloatArray, R: FloatArray, lam: float, slack: float) -> Findings:
+    """Find what the certificate needs with all tasks at hand; R is their residuals with A_t at its best."""
+    E = np.moveaxis(task.V @ correlation(task, R), 0, 1).reshape(len(U), -1)
+    turn = directions_in_use(U, E, lam)
+    own = np.linalg.qr(U @ turn)[0]
+    directions, values, _ = np.linalg.svd(E - own @ (own.T @ E), full_matrices=False)
+    strengths = np.asarray(values, dtype=np.float64) ** 2
+    R2, RY, rest = float(np.sum(square(R))), float(np.sum(R * task.Y)), float(np.sum(task.rest))
+    bound = dual_bound(float(np.linalg.norm(E, 2)), lam, R2, RY, rest)
+    return Findings(turn, lacking(strengths, lam, slack), strengths, directions, bound)
+
+
+def certify(task: Task, U: FloatArray, mu1: float, mu2: float, slack: float = SLACK) -> Certificate:
+    """Certify a U that all tasks of a stack share, with all of them at hand: exact singular values.
+
+    ``slack`` is by how much a correlation may exceed lambda before the rank is said to be too small.
+
+    Examples
+    --------
+    >>> from elmesh.data.statistics import Reduced
+    >>> H, T = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[3.0], [0.0]])
+    >>> task = Task.stack([Task.from_reduced(Reduced.from_rows(H, T, centre=False))])
+    >>> round(certify(task, np.sqrt([[2.0], [0.0]]), 1.0, 1.0).gap, 12)  # B = 2 is 3 less lambda: the optimum
+    0.0
+    """
+    HU = project(task, U)
+    A = solve_A(task, HU, np.zeros(1), mu2, 0.0)
+    R = residual(task, HU, A)
+    objective = float(np.sum(fit(task, R)) + mu1 / 2 * square(U) + mu2 / 2 * np.sum(square(A)))
+    return find(task, U, R, float(np.sqrt(mu1 * mu2)), slack).certificate(objective)

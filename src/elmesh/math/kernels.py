@@ -1,0 +1,120 @@
+r"""Pure updates, for one agent or for many stacked along a leading axis.
+
+All work in the basis of :class:`~elmesh.data.statistics.Task`, where :math:`H = P\,\mathrm{diag}(s)\,V'`. There
+``HU`` = P'HU (q x r) stands for the rows seen through U and ``R`` = P'(HUA - T) (q x d) for the residuals; with them at
+hand the fit, its gradients and the A step need no product with anything of width L. The U step needs two.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmesh.data.statistics import Task
+
+__all__ = [
+    "correlation",
+    "curvature",
+    "exact_U",
+    "first_order_U",
+    "fit",
+    "fit_gradient",
+    "project",
+    "residual",
+    "ridge",
+    "solve_A",
+    "square",
+]
+
+FloatArray = NDArray[np.float64]
+
+
+def project(task: Task, U: FloatArray) -> FloatArray:
+    """Return HU: what the task's rows become when seen through U."""
+    return task.s_column * (task.V.mT @ U)
+
+
+def residual(task: Task, HU: FloatArray, A: FloatArray) -> FloatArray:
+    """Return R = HUA - T, as far as weights can change it."""
+    return np.asarray(HU @ A - task.Y)
+
+
+def fit(task: Task, R: FloatArray) -> FloatArray:
+    r"""Return :math:`\tfrac12 |H U A - T|^2` of each task."""
+    return 0.5 * (square(R) + task.rest)
+
+
+def correlation(task: Task, R: FloatArray) -> FloatArray:
+    r"""Return V' times :math:`H'(HUA - T)`: what the features still know about the residual."""
+    return task.s_column * R
+
+
+def fit_gradient(task: Task, R: FloatArray, A: FloatArray) -> FloatArray:
+    r"""Return V' times the gradient of the fit in U, :math:`H'(HUA - T)A'`; it lies in the span of V."""
+    return np.asarray(correlation(task, R) @ A.mT)
+
+
+def exact_U(task: Task, A: FloatArray, C: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    r"""Solve :math:`H'H\,U\,AA' + c\,U = H'T A' + C` for U: equation (19), without the Kronecker product of (20).
+
+    Returns U, HU, and the fit's gradient there (as :func:`fit_gradient` does). Diagonalising
+    :math:`AA' = E\,\mathrm{diag}(e)\,E'` turns the equation, within the span of V, into divisions by
+    :math:`s_i^2 e_j + c`; outside it, :math:`U = C / c`.
+    """
+    AA = A @ A.mT
+    try:
+        e, E = np.linalg.eigh(AA)
+    except np.linalg.LinAlgError:
+        e, E = _overflown(AA[..., 0]), _overflown(AA)
+    VC = task.V.mT @ C
+    VU = (((VC + task.sY @ A.mT) @ E) / (task.s2 * e[..., None, :] + c)) @ E.mT
+    gradient = VC - c * VU
+    U = task.V @ gradient
+    np.subtract(C, U, out=U)
+    U /= c
+    return U, task.s_column * VU, gradient
+
+
+def first_order_U(task: Task, gradient: FloatArray, C: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
+    r"""Return :math:`U = (C - \nabla f)/c`, equation (23), and HU; ``gradient`` is :func:`fit_gradient`'s."""
+    U = task.V @ gradient
+    np.subtract(C, U, out=U)
+    U /= c
+    return U, project(task, U)
+
+
+def solve_A(task: Task, HU: FloatArray, A: FloatArray, mu2: float, zeta: FloatArray | float) -> FloatArray:
+    r"""Return :math:`(U'H'HU + (\mu_2 + \zeta) I)^{-1}(U'H'T + \zeta A)`: equation (22), and (11) for zeta = 0."""
+    gram = HU.mT @ HU
+    weight = (mu2 + zeta) * np.eye(gram.shape[-1])
+    right = HU.mT @ task.Y + zeta * A
+    try:
+        return np.asarray(np.linalg.solve(gram + weight, right))
+    except np.linalg.LinAlgError:
+        return _overflown(right)
+
+
+def ridge(task: Task, mu: float) -> FloatArray:
+    r"""Return :math:`(H'H + \mu I)^{-1} H'T`: a task's own weights, equation (4)."""
+    return np.asarray(task.V @ (task.sY / (task.s2 + mu)))
+
+
+def curvature(task: Task, A: FloatArray) -> FloatArray:
+    r"""Return :math:`|H|^2 |A|^2` in operator norms: how curved the fit is in U."""
+    AA = A @ A.mT
+    try:
+        largest = np.linalg.eigvalsh(AA)[..., -1]
+    except np.linalg.LinAlgError:
+        largest = _overflown(AA[..., 0, 0])
+    return np.asarray(np.square(task.s.max(axis=-1)) * largest)
+
+
+def square(X: FloatArray) -> FloatArray:
+    """Return the squared Frobenius norm of each matrix."""
+    flat = X.reshape(*X.shape[:-2], X.shape[-2] * X.shape[-1])
+    return np.asarray(np.vecdot(flat, flat))
+
+
+def _overflown(like: FloatArray) -> FloatArray:
+    """Return what products give once numbers have overflowed, where LAPACK raises: other agents wait for a word."""
+    return np.full_like(like, np.nan)

@@ -1,0 +1,85 @@
+"""Which process runs which agents: as many each, and neighbours together."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmesh.comm.graph import Topology
+from elmesh.data.labels import count
+from elmesh.errors import ElmeshError
+
+__all__ = ["check_ranks", "cut_edges", "place_agents"]
+
+Ranks = NDArray[np.intp]
+
+# How many more agents than an even share a process may get for having its neighbours near.
+_UNEVEN = 1.15
+
+
+def place_agents(topology: Topology, n_ranks: int) -> Ranks:
+    """Return the rank of each agent.
+
+    Agents in their order, cut into equal runs, are best for rings, paths and stars. Other graphs are partitioned by
+    METIS where it is installed, and the cut that has fewer edges between ranks is taken.
+
+    Parameters
+    ----------
+    topology : Topology
+        Who talks to whom.
+    n_ranks : int
+        How many processes there are; each gets an agent at least.
+
+    Returns
+    -------
+    ndarray of int of shape (m,)
+
+    Examples
+    --------
+    >>> from elmesh.comm.graph import make_topology
+    >>> place_agents(make_topology("ring", range(5)), 2)
+    array([0, 0, 0, 1, 1])
+    """
+    m = topology.n_agents
+    check_ranks(n_ranks, m)
+    runs = np.repeat(np.arange(n_ranks), [len(part) for part in np.array_split(np.arange(m), n_ranks)])
+    if n_ranks in (1, m):
+        return runs
+    parts = _partition(topology, n_ranks)
+    return runs if parts is None or cut_edges(topology, parts) >= cut_edges(topology, runs) else parts
+
+
+def check_ranks(n_ranks: int, n_tasks: int) -> None:
+    """Raise unless there is a task for each rank."""
+    if n_ranks < 1:
+        raise ElmeshError(f"There must be one rank at least; got {n_ranks}.")
+    if n_ranks > n_tasks:
+        raise ElmeshError(
+            f"There are {count(n_ranks, 'rank')} for {count(n_tasks, 'task')}; each rank needs a task of its own at "
+            f"least, so use at most {n_tasks}."
+        )
+
+
+def cut_edges(topology: Topology, ranks: Ranks) -> int:
+    """Return how many edges there are between agents of different ranks."""
+    i, j = topology.edges.T
+    return int(np.sum(ranks[i] != ranks[j]))
+
+
+def _partition(topology: Topology, n_ranks: int) -> Ranks | None:
+    """Partition the graph by METIS; None if it is not there, or leaves a rank with nothing or too much to do."""
+    if importlib.util.find_spec("pymetis") is None:
+        return None
+    import pymetis  # noqa: PLC0415  (only where it is installed, with the extra "mpi")
+
+    neighbours: Any = [topology.neighbours(agent).tolist() for agent in range(topology.n_agents)]
+    ranks = np.asarray(pymetis.part_graph(n_ranks, adjacency=neighbours)[1], dtype=np.intp)
+    sizes = np.bincount(ranks, minlength=n_ranks)
+    if sizes.min() == 0 or sizes.max() > max(_UNEVEN * topology.n_agents / n_ranks, -(-topology.n_agents // n_ranks)):
+        return None
+    # The first agent's rank comes first, and so on, so that numbers do not hang on METIS's own.
+    order = np.argsort([int(np.argmax(ranks == rank)) for rank in range(n_ranks)])
+    return np.asarray(np.argsort(order)[ranks], dtype=np.intp)

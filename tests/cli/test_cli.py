@@ -1,0 +1,627 @@
+"""The commands do from a shell what the estimators do in Python, and fail in one sentence."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import r2_score, root_mean_squared_error
+from typer.testing import CliRunner, Result
+
+import elmesh
+from elmesh.cli import app, main
+from elmesh.cli.console import Output, stop_on_interrupt
+from elmesh.cli.wish import weight_scale
+from elmesh.data.features import HiddenLayer
+from elmesh.solvers import SOLVERS
+from elmesh.tables import TableSchema, read_table
+
+QUICK = ["--hidden", "20", "--max-iter", "300", "--tol", "0.05"]
+FIT_CLASSES = ["--task", "site", "--target", "outcome", "--drop", "days", *QUICK]
+FIT_DAYS = ["--task", "site", "--target", "days", "--drop", "outcome", *QUICK]
+
+
+def run(*args: object) -> Result:
+    # Colours are off even where the machine that runs the tests asks for them.
+    return CliRunner(env={"FORCE_COLOR": None, "NO_COLOR": "1"}).invoke(app, [str(arg) for arg in args])
+
+
+def worked(*args: object) -> Result:
+    result = run(*args)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def patients(rows: int, seed: int) -> pd.DataFrame:
+    """Three sites whose outcomes follow from the same two columns, with some values missing."""
+    rng = np.random.default_rng(seed)
+    age, dose = rng.normal(60, 10, rows), rng.normal(3, 1, rows)
+    ward = rng.choice(np.array(["east", "west", None], dtype=object), rows)
+    score = (age - 60) / 10 + (dose - 3) + (ward == "east") + rng.normal(0, 0.1, rows)
+    return pd.DataFrame(
+        {
+            "site": np.array(["007", "12", "b"])[np.arange(rows) % 3],
+            "age": np.where(rng.random(rows) < 0.1, np.nan, age),
+            "dose": dose,
+            "ward": ward,
+            "outcome": np.where(score > 0, "ill", "well"),
+            "days": 1000 + 50 * score,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Tables and two models made from them."""
+    folder = tmp_path_factory.mktemp("cli")
+    patients(150, 0).to_csv(folder / "train.csv", index=False)
+    patients(60, 1).to_csv(folder / "test.csv", index=False)
+    patients(60, 1).to_parquet(folder / "test.parquet")
+    patients(60, 1).drop(columns=["outcome", "days"]).to_csv(folder / "new.csv", index=False)
+    worked("fit", folder / "train.csv", *FIT_CLASSES, "--out", folder / "classes")
+    worked("fit", folder / "train.csv", *FIT_DAYS, "--out", folder / "regression")
+    return folder
+
+
+# fit
+
+
+def test_fit_saves_a_model_and_says_what_it_took_the_target_for(folder, tmp_path):
+    result = worked("fit", folder / "train.csv", *FIT_CLASSES, "--out", tmp_path / "m")
+    assert 'Classification of 2 classes: column "outcome" holds text.' in result.stdout
+    assert "150 rows of 3 tasks" in result.stdout
+    model = elmesh.load(tmp_path / "m")
+    assert list(model.tasks_) == ["007", "12", "b"]
+    assert TableSchema.from_json(model.extra_["table"]).task == "site"
+
+
+def test_fit_json_is_one_object_with_the_course_of_the_fit(folder, tmp_path):
+    result = worked("fit", folder / "train.csv", *FIT_DAYS, "--out", tmp_path / "m", "--json")
+    data = json.loads(result.stdout)
+    assert data["kind"] == "regression"
+    assert data["tasks"] == ["007", "12", "b"]
+    assert data["stop"] == "CONVERGED"
+    assert data["rounds"] > 0
+    assert data["bytes"] > 0
+    assert result.stderr == ""
+
+
+def test_quiet_leaves_nothing_but_the_model(folder, tmp_path):
+    result = worked("fit", folder / "train.csv", *FIT_CLASSES, "--max-iter", 1, "--out", tmp_path / "m", "--quiet")
+    assert result.output == ""
+    assert (tmp_path / "m" / "model.json").exists()
+
+
+def test_running_out_of_rounds_is_a_short_note(folder, tmp_path):
+    args = ["fit", folder / "train.csv", *FIT_CLASSES, "--max-iter", 1]
+    result = worked(*args, "--out", tmp_path / "m")
+    assert result.stderr.startswith("note: ")
+    assert "max_iter" in result.stderr
+    assert "Warning" not in result.stderr
+    assert result.stderr.count("\n") == 1
+    result = worked(*args, "--out", tmp_path / "n", "--json")
+    assert any("max_iter" in note for note in json.loads(result.stdout)["notes"])
+
+
+def test_options_reach_the_solver(folder, tmp_path):
+    args = ["fit", folder / "train.csv", *FIT_CLASSES, "--out"]
+    worked(*args, tmp_path / "a", "--rank", 1, "--graph", "star", "--mu", 0.5, "--seed", 3)
+    model = elmesh.load(tmp_path / "a")
+    assert model.U_.shape[-1] == 1
+    assert (model.solver.mu1, model.solver.mu2, model.solver.graph) == (0.5, 0.5, "star")
+    assert (model.random_state, model.n_hidden) == (3, 20)
+    no_rounds = [arg for arg in args if arg not in QUICK]
+    data = json.loads(worked(*no_rounds, tmp_path / "b", "--solver", "local-elm", "--mu", 2, "--json").stdout)
+    assert (data["stop"], data["bytes"], data["objective"]) == ("DIRECT", 0, None)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("target", ["outcome", "days"])
+def test_every_solver_can_be_named(folder, tmp_path, name, target):
+    args = ["--task", "site", "--target", target, "--hidden", 20, "--solver", name, "--mu", 2]
+    result = worked("fit", folder / "train.csv", *args, "--out", tmp_path / "m", "--json")
+    data = json.loads(result.stdout)
+    assert (data["solver"], data["notes"], result.stderr) == (name, [], "")
+    assert (data["rank"] is None) == (name in ("local-elm", "mtfl", "trace-norm"))
+    assert data["pooled"] == (name in ("mtl-elm", "mtfl", "go-mtl", "trace-norm"))
+    model = elmesh.load(tmp_path / "m")
+    assert type(model.solver) is SOLVERS[name]
+    given = {key: value for key, value in model.solver.get_params().items() if key in ("mu", "mu1", "mu2")}
+    assert set(given.values()) == {2}
+    worked("evaluate", tmp_path / "m", folder / "test.csv", "--quiet")
+
+
+def test_the_help_names_every_solver():
+    text = re.sub(r"[\s│]+", " ", worked("fit", "--help").stdout)
+    assert f"One of {', '.join(SOLVERS)}." in text
+
+
+def test_the_same_seed_gives_the_same_model(folder, tmp_path):
+    for name in ("a", "b"):
+        worked("fit", folder / "train.csv", *FIT_CLASSES, "--out", tmp_path / name)
+    for file in ("model.json", "weights.safetensors"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_a_folder_with_a_file_a_task_gives_the_same_model_as_one_file_with_a_task_column(folder, tmp_path):
+    sites = tmp_path / "sites"
+    sites.mkdir()
+    for site, rows in patients(150, 0).groupby("site"):
+        rows.drop(columns="site").to_csv(sites / f"{site}.csv", index=False)
+    args = [arg for arg in FIT_CLASSES if arg not in ("--task", "site")]
+    worked("fit", sites, *args, "--out", tmp_path / "m")
+    new = patients(60, 1)
+    expected = pd.read_csv(io.StringIO(worked("predict", folder / "classes", folder / "new.csv", "--proba").stdout))
+    for site in ("007", "b"):
+        new[new["site"] == site].drop(columns="site").to_csv(tmp_path / f"{site}.csv", index=False)
+        table = read_table_text(worked("predict", tmp_path / "m", tmp_path / f"{site}.csv", "--proba").stdout)
+        assert set(table["task"]) == {site}
+        ours, theirs = table["probability_ill"], expected["probability_ill"][(new["site"] == site).to_numpy()]
+        np.testing.assert_allclose(ours.astype(float), theirs, rtol=1e-6)
+    result = run("predict", tmp_path / "m", folder / "new.csv")
+    assert result.exit_code == 2
+    assert "'new'" in result.stderr
+
+
+def test_columns_left_out_are_noted_and_dropped_columns_are_not_used(folder, tmp_path):
+    patients(150, 0).assign(one=1).to_csv(tmp_path / "t.csv", index=False)
+    args = ["fit", tmp_path / "t.csv", *FIT_CLASSES, "--drop", "dose", "--out", tmp_path / "m", "--json"]
+    result = worked(*args)
+    data = json.loads(result.stdout)
+    assert "note: Left out, for all rows have the same value: one." in result.stderr
+    assert data["notes"] == ["Left out, for all rows have the same value: one."]
+    assert not {"dose", "days", "one"} & set(data["columns"])
+
+
+@pytest.mark.parametrize("n_columns", [1, 3, 30, 300])
+def test_the_weight_scale_keeps_hidden_units_from_saturating(n_columns):
+    X = np.random.default_rng(0).normal(size=(200, n_columns))
+    W, _ = HiddenLayer(n_columns, 400, weight_scale=weight_scale(n_columns)).weights
+    spread = (X @ W).std()
+    assert 0.4 < spread < 1.2
+
+
+# predict
+
+
+def read_table_text(text: str) -> pd.DataFrame:
+    return pd.read_csv(io.StringIO(text), dtype=str)
+
+
+def test_predictions_are_those_of_the_estimator_row_by_row(folder, tmp_path):
+    model = elmesh.load(folder / "classes")
+    schema = TableSchema.from_json(model.extra_["table"])
+    X, tasks = schema.encode(read_table(folder / "new.csv"))
+    table = read_table_text(worked("predict", folder / "classes", folder / "new.csv", "--proba").stdout)
+    assert list(table) == ["site", "prediction", "probability_ill", "probability_well"]
+    assert table["site"].tolist() == patients(60, 1)["site"].tolist()
+    assert table["prediction"].tolist() == model.predict(X, tasks=tasks).tolist()
+    probabilities = table[["probability_ill", "probability_well"]].astype(float)
+    np.testing.assert_array_equal(probabilities, model.predict_proba(X, tasks=tasks))
+
+
+def test_regression_is_predicted_in_the_users_units(folder):
+    table = read_table_text(worked("predict", folder / "regression", folder / "new.csv").stdout)
+    truth = patients(60, 1)["days"]
+    assert np.abs(table["prediction"].astype(float) - truth).mean() < 0.5 * np.abs(truth - truth.mean()).mean()
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
+def test_predictions_go_to_a_file_of_the_kind_its_name_says(folder, tmp_path, name):
+    result = worked("predict", folder / "classes", folder / "new.csv", "--out", tmp_path / name)
+    assert result.stdout == f"60 predictions in {tmp_path / name}.\n"
+    expected = read_table_text(worked("predict", folder / "classes", folder / "new.csv").stdout)
+    pd.testing.assert_frame_equal(read_table(tmp_path / name).reset_index(drop=True), expected)
+
+
+def test_csv_and_parquet_rows_are_predicted_alike_whatever_else_is_in_them(folder):
+    outputs = [
+        worked("predict", folder / "classes", folder / f).stdout for f in ("new.csv", "test.csv", "test.parquet")
+    ]
+    assert outputs[0] == outputs[1] == outputs[2]
+
+
+def test_rows_keep_their_order(folder, tmp_path):
+    order = np.random.default_rng(2).permutation(60)
+    patients(60, 1).iloc[order].to_csv(tmp_path / "shuffled.csv", index=False)
+    straight = read_table_text(worked("predict", folder / "classes", folder / "test.csv").stdout)
+    shuffled = read_table_text(worked("predict", folder / "classes", tmp_path / "shuffled.csv").stdout)
+    pd.testing.assert_frame_equal(shuffled, straight.iloc[order].reset_index(drop=True))
+
+
+def test_predict_json_holds_the_predictions_or_says_where_they_are(folder, tmp_path):
+    data = json.loads(worked("predict", folder / "classes", folder / "new.csv", "--json", "--quiet").stdout)
+    assert data["rows"] == 60
+    assert [len(column) for column in data["predictions"].values()] == [60, 60]
+    out = tmp_path / "p.csv"
+    data = json.loads(worked("predict", folder / "classes", folder / "new.csv", "--out", out, "--json").stdout)
+    assert data["out"] == str(out)
+    assert "predictions" not in data
+
+
+def test_categories_never_seen_are_counted_in_a_note(folder, tmp_path):
+    patients(60, 1).assign(ward=["north"] * 2 + ["east"] * 58).to_csv(tmp_path / "t.csv", index=False)
+    args = ["predict", folder / "classes", tmp_path / "t.csv"]
+    assert "(2 of 60 rows)" in worked(*args).stderr
+    assert worked(*args, "--quiet").stderr == ""
+    assert "(2 of 60 rows)" in json.loads(worked(*args, "--json").stdout)["notes"][0]
+
+
+def test_several_targets_are_predicted_and_scored_each_by_name(folder, tmp_path):
+    frame = patients(150, 0).assign(weeks=lambda t: t["days"] / 7).drop(columns="outcome")
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    targets = ["--target", "days", "--target", "weeks"]
+    worked("fit", tmp_path / "t.csv", "--task", "site", *targets, *QUICK, "--out", tmp_path / "m")
+    table = read_table_text(worked("predict", tmp_path / "m", tmp_path / "t.csv").stdout)
+    assert list(table) == ["site", "prediction_days", "prediction_weeks"]
+    data = json.loads(worked("evaluate", tmp_path / "m", tmp_path / "t.csv", "--json").stdout)
+    found = data["tasks"]["007"]["targets"]
+    # One is the other in different units, so R2 is the same and the errors differ by the unit.
+    assert found["days"]["r2"] == pytest.approx(found["weeks"]["r2"], rel=1e-6)
+    assert found["days"]["rmse"] == pytest.approx(7 * found["weeks"]["rmse"], rel=1e-6)
+    shown = worked("evaluate", tmp_path / "m", tmp_path / "t.csv").stdout
+    assert shown.split()[:5] == ["site", "target", "rows", "R2", "RMSE"]
+
+
+# evaluate
+
+
+def test_the_error_of_each_task_is_the_share_of_wrong_rows(folder):
+    truth = patients(60, 1)
+    predicted = read_table_text(worked("predict", folder / "classes", folder / "test.csv").stdout)["prediction"]
+    wrong = predicted != truth["outcome"]
+    data = json.loads(worked("evaluate", folder / "classes", folder / "test.csv", "--json").stdout)
+    assert data["rows"] == 60
+    assert data["error_percent"] == pytest.approx(100 * wrong.mean())
+    assert data["error_percent"] < 25
+    for site, share in wrong.groupby(truth["site"]).mean().items():
+        assert data["tasks"][site] == {"rows": 20, "error_percent": pytest.approx(100 * share)}
+
+
+def test_r2_and_rmse_are_those_of_scikit_learn(folder):
+    truth = patients(60, 1)
+    table = read_table_text(worked("predict", folder / "regression", folder / "test.csv").stdout)
+    data = json.loads(worked("evaluate", folder / "regression", folder / "test.csv", "--json").stdout)
+    predicted = table["prediction"].astype(float)
+    for found, rows in [(data, truth["site"] != ""), (data["tasks"]["12"], truth["site"] == "12")]:
+        assert found["r2"] == pytest.approx(r2_score(truth["days"][rows], predicted[rows]))
+        assert found["rmse"] == pytest.approx(root_mean_squared_error(truth["days"][rows], predicted[rows]))
+
+
+def test_evaluate_shows_a_line_a_task_and_one_for_all(folder):
+    lines = [line.split() for line in worked("evaluate", folder / "classes", folder / "test.csv").stdout.splitlines()]
+    assert lines[0] == ["site", "rows", "error", "%"]
+    assert [line[:2] for line in lines[1:]] == [["007", "20"], ["12", "20"], ["b", "20"], ["all", "60"]]
+
+
+def test_task_names_that_look_like_markup_are_shown_as_they_are(tmp_path):
+    frame = patients(150, 0)
+    frame["site"] = frame["site"].map({"007": "[red]7[/red]", "12": "x" * 120, "b": "b\x1b[2J"})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    worked("fit", tmp_path / "t.csv", *FIT_CLASSES, "--out", tmp_path / "m")
+    shown = worked("evaluate", tmp_path / "m", tmp_path / "t.csv").stdout
+    assert "[red]7[/red]" in shown
+    assert "x" * 120 in shown
+    assert "\x1b" not in shown
+
+
+def test_a_task_of_one_row_has_no_r2_and_an_unknown_class_counts_as_an_error(folder, tmp_path):
+    patients(60, 1).iloc[:1].to_csv(tmp_path / "one.csv", index=False)
+    data = json.loads(worked("evaluate", folder / "regression", tmp_path / "one.csv", "--json").stdout)
+    assert data["r2"] is None
+    assert " - " in worked("evaluate", folder / "regression", tmp_path / "one.csv").stdout
+    patients(60, 1).assign(outcome="dead").to_csv(tmp_path / "dead.csv", index=False)
+    result = worked("evaluate", folder / "classes", tmp_path / "dead.csv", "--json")
+    assert json.loads(result.stdout)["error_percent"] == 100
+    assert "60 rows have a class that training never had" in result.stderr
+
+
+# What goes wrong
+
+
+def failed(result: Result) -> str:
+    """The sentence a command failed with."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("elmesh: ")
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--task", "sit", "--target", "outcome"], 'no column "sit" in the table; did you mean "site"?'),
+        (["--task", "site", "--target", "outcom"], 'did you mean "outcome"?'),
+        (["--target", "outcome"], "--task must name the column"),
+        (["--task", "site", "--target", "outcome", "--kind", "regression"], "Regression needs numbers"),
+        (["--task", "site", "--target", "outcome", "--kind", "guess"], "classification or regression"),
+        (["--task", "site", "--target", "outcome", "--target", "days"], "Regression needs numbers"),
+        (["--task", "site", "--target", "outcome", "--solver", "magic"], "dmtl-elm"),
+        (["--task", "site", "--target", "outcome", "--graph", "tangle"], "ring"),
+        (["--task", "site", "--target", "outcome", "--rank", "0"], "rank"),
+        (["--task", "site", "--target", "outcome", "--hidden", "0"], "hidden"),
+        (["--task", "site", "--target", "outcome", "--mu", "-1"], "mu"),
+        (["--task", "site", "--target", "outcome", "--solver", "local-elm", "--rank", "2"], "--rank has no meaning"),
+        (["--task", "site", "--target", "outcome", "--solver", "mtl-elm", "--graph", "ring"], "--graph has no meaning"),
+        (
+            ["--task", "site", "--target", "outcome", "--solver", "mtfl", "--rank", "2"],
+            "--rank has no meaning for mtfl",
+        ),
+        (["--task", "site", "--target", "outcome", "--solver", "go-mtl", "--graph", "ring"], "--graph has no meaning"),
+        (["--task", "site", "--target", "outcome", "--solver", "dgsp", "--graph", "star"], "--graph has no meaning"),
+        (["--task", "site", "--target", "outcome", "--solver", "dnsp", "--max-iter", "3"], "--max-iter has no meaning"),
+    ],
+)
+def test_a_bad_request_to_fit_is_one_sentence_and_no_model(folder, tmp_path, options, message):
+    assert message in failed(run("fit", folder / "train.csv", *options, "--out", tmp_path / "m"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "t.csv is empty"),
+        ("site,x,outcome\na,1,ill\na,2\n", "t.csv, line 3: 2 values where the header has 3"),
+        ("site,x,outcome\na,1,ill\n,2,well\n", '1 row has no task in column "site", at line 3'),
+        ("site,x,outcome\na,1,ill\nb,2,\nb,3,NA\n", '2 rows have no target in column "outcome", the first at line 3'),
+        ("site,x,outcome\na,inf,ill\na,2,well\n", 'Column "x" has an infinite value at line 2'),
+        ("site,when,outcome\na,2024-01-31,ill\na,2024-02-01,well\n", '--drop "when"'),
+        ("site,x,outcome\na,1,ill\na,2,well\nb,3,ill\nb,4,ill\n", "'b'"),
+        ('site,x,"out\ncome"\na,1,ill\n', 'did you mean "out come"?'),
+    ],
+)
+def test_a_bad_table_is_one_sentence_and_no_model(tmp_path, text, message):
+    (tmp_path / "t.csv").write_text(text)
+    args = ["--task", "site", "--target", "outcome", "--out", tmp_path / "m"]
+    assert message in failed(run("fit", tmp_path / "t.csv", *args))
+    assert not (tmp_path / "m").exists()
+
+
+def test_an_empty_file_in_a_folder_names_its_task(tmp_path):
+    (tmp_path / "leeds.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "york.csv").write_text("")
+    assert 'Task "york"' in failed(run("fit", tmp_path, "--target", "y", "--out", tmp_path / "m"))
+
+
+def test_nothing_is_replaced_without_force(folder, tmp_path):
+    model, out = tmp_path / "m", tmp_path / "p.csv"
+    worked("fit", folder / "train.csv", *FIT_CLASSES, "--out", model)
+    worked("predict", model, folder / "new.csv", "--out", out)
+    before = (model / "model.json").read_bytes(), out.read_bytes()
+    assert "--force" in failed(run("fit", folder / "train.csv", *FIT_DAYS, "--out", model))
+    assert "--force" in failed(run("predict", folder / "regression", folder / "new.csv", "--out", out))
+    assert before == ((model / "model.json").read_bytes(), out.read_bytes())
+    worked("fit", folder / "train.csv", *FIT_DAYS, "--out", model, "--force")
+    worked("predict", model, folder / "new.csv", "--out", out, "--force")
+    assert before[0] != (model / "model.json").read_bytes()
+    assert before[1] != out.read_bytes()
+
+
+def test_not_even_force_replaces_what_is_no_model_or_the_table_itself(folder, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    assert "is not an elmesh model" in failed(run("fit", folder / "train.csv", *FIT_DAYS, "--out", tmp_path, "--force"))
+    table = tmp_path / "new.csv"
+    table.write_bytes((folder / "new.csv").read_bytes())
+    message = failed(run("predict", folder / "classes", table, "--out", table, "--force"))
+    assert "is the table to predict" in message
+    assert table.read_bytes() == (folder / "new.csv").read_bytes()
+
+
+def test_an_output_path_that_cannot_be_is_refused_before_the_work(folder, tmp_path, monkeypatch):
+    for module in ("elmesh.cli.fit", "elmesh.cli.predict"):
+        monkeypatch.setattr(sys.modules[module], "read_data", lambda *_, **__: pytest.fail("the work began"))
+    file = tmp_path / "file"
+    file.touch()
+    assert "is a file, not a folder" in failed(run("fit", folder / "train.csv", *FIT_DAYS, "--out", file / "m"))
+    args = ["predict", folder / "classes", folder / "new.csv", "--out"]
+    assert "expected a name that ends in .csv" in failed(run(*args, tmp_path / "p.xlsx"))
+
+
+def test_a_model_that_is_absent_altered_or_not_of_fit_is_told_apart(folder, tmp_path):
+    new = folder / "new.csv"
+    assert "There is no model" in failed(run("predict", tmp_path / "absent", new))
+    rng = np.random.default_rng(0)
+    model = elmesh.MultiTaskELMRegressor(5, solver="local-elm", random_state=0)
+    model.fit(rng.normal(size=(20, 2)), rng.normal(size=20), tasks=["a", "b"] * 10)
+    model.save(tmp_path / "plain")
+    for command in ("predict", "evaluate"):
+        assert "was not made by elmesh fit" in failed(run(command, tmp_path / "plain", new))
+    schema = elmesh.load(folder / "classes").extra_["table"]
+    model.save(tmp_path / "mixed", extra={"table": schema})
+    assert "do not match" in failed(run("predict", tmp_path / "mixed", new))
+    model.save(tmp_path / "damaged", extra={"table": {**schema, "numeric": "x"}})
+    assert "table.numeric is not a list" in failed(run("predict", tmp_path / "damaged", new))
+
+
+def test_new_rows_that_do_not_fit_the_model_are_told_by_column_line_or_task(folder, tmp_path):
+    def message(**changes: object) -> str:
+        patients(60, 1).assign(**changes).to_csv(tmp_path / "t.csv", index=False)
+        return failed(run("predict", folder / "classes", tmp_path / "t.csv"))
+
+    assert "'elsewhere'" in message(site="elsewhere")
+    assert 'Column "dose" must hold numbers, but line 2 has "much"' in message(dose="much")
+    patients(60, 1).drop(columns="ward").to_csv(tmp_path / "t.csv", index=False)
+    assert 'no column "ward"' in failed(run("predict", folder / "classes", tmp_path / "t.csv"))
+    assert "--proba is for classification" in failed(
+        run("predict", folder / "regression", folder / "new.csv", "--proba")
+    )
+    assert 'no column "outcome"' in failed(run("evaluate", folder / "classes", folder / "new.csv"))
+
+
+def test_a_file_that_cannot_be_read_is_a_plain_sentence(folder, monkeypatch):
+    def refuse(path: Path, **_: object) -> pd.DataFrame:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(sys.modules["elmesh.cli.predict"], "read_data", refuse)
+    assert "secret.csv: permission denied." in failed(run("predict", folder / "classes", "secret.csv"))
+
+
+# Ctrl-C
+
+
+def test_the_first_interrupt_is_recorded_and_the_second_aborts(capfd):
+    before = signal.getsignal(signal.SIGINT)
+    with stop_on_interrupt(Output()) as request:
+        assert not request.asked
+        signal.raise_signal(signal.SIGINT)
+        assert request.asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert capfd.readouterr().err.count("press Ctrl-C again to abort") == 1
+
+
+def interrupting(times: int):
+    """A stand-in for the progress bar that presses Ctrl-C in round 3."""
+
+    @contextmanager
+    def progress(self: Output, what: str) -> Iterator[object]:
+        def show(step: object) -> None:
+            if step.round == 3:
+                for _ in range(times):
+                    signal.raise_signal(signal.SIGINT)
+
+        yield show
+
+    return progress
+
+
+def test_ctrl_c_saves_the_rounds_so_far(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(Output, "progress", interrupting(1))
+    result = run("fit", folder / "train.csv", *FIT_CLASSES, "--tol", 0, "--out", tmp_path / "m", "--json")
+    assert result.exit_code == 130
+    data = json.loads(result.stdout)
+    assert (data["stop"], data["rounds"]) == ("INTERRUPTED", 3)
+    assert f"Stopped by Ctrl-C after round 3; the model so far is in {tmp_path / 'm'}." in result.stderr
+    monkeypatch.undo()
+    worked("fit", folder / "train.csv", *FIT_CLASSES, "--max-iter", 3, "--tol", 0, "--out", tmp_path / "three")
+    outputs = [worked("predict", tmp_path / name, folder / "new.csv", "--proba").stdout for name in ("m", "three")]
+    assert outputs[0] == outputs[1]
+
+
+def test_a_second_ctrl_c_aborts_and_saves_nothing(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(Output, "progress", interrupting(2))
+    result = run("fit", folder / "train.csv", *FIT_CLASSES, "--tol", 0, "--out", tmp_path / "m")
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "elmesh: Aborted.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")
+def test_on_a_terminal_there_is_a_progress_bar_and_a_real_ctrl_c_loses_nothing(folder, tmp_path):
+    leader, follower = os.openpty()
+    # The default method would be done before anybody could press a key.
+    forever = ["--solver", "fo-dmtl-elm", "--max-iter", "100000000", "--tol", "0"]
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "elmesh",
+            "fit",
+            str(folder / "train.csv"),
+            *FIT_CLASSES,
+            *forever,
+            "--out",
+            str(tmp_path / "m"),
+            "--json",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=follower,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(follower)
+    limit = threading.Timer(300, process.kill)
+    limit.start()
+    shown, pressed = b"", False
+    try:
+        while chunk := os.read(leader, 4096):
+            shown += chunk
+            if not pressed and b"round" in shown:
+                process.send_signal(signal.SIGINT)
+                pressed = True
+    except OSError:  # how Linux says that nobody has the other end any more
+        pass
+    finally:
+        out, _ = process.communicate()
+        limit.cancel()
+        os.close(leader)
+    assert process.returncode == 130, shown
+    assert b"press Ctrl-C again to abort" in shown
+    assert json.loads(out)["stop"] == "INTERRUPTED"
+    worked("evaluate", tmp_path / "m", folder / "test.csv")
+
+
+# As a program
+
+
+def shell(*args: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "elmesh", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_the_whole_way_from_a_table_to_scores_as_a_program(folder, tmp_path):
+    done = shell("fit", folder / "train.csv", *FIT_CLASSES, "--out", tmp_path / "m", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["model"] == str(tmp_path / "m")
+    done = shell("predict", tmp_path / "m", folder / "new.csv")
+    assert read_table_text(done.stdout)["site"].tolist() == patients(60, 1)["site"].tolist()
+    assert done.stdout == worked("predict", folder / "classes", folder / "new.csv").stdout
+    done = shell("evaluate", tmp_path / "m", folder / "test.csv", "--json", "--quiet")
+    assert json.loads(done.stdout)["error_percent"] < 25
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["fit"],
+        ["fit", "a.csv", "--task"],
+        ["fit", "a.csv", "--target", "y", "--out", "m", "--hidden", "many"],
+        ["frobnicate"],
+        ["predict", "m", "new.csv", "--frobnicate"],
+        ["predict", "absent", "new.csv"],
+    ],
+)
+def test_a_misuse_is_one_sentence_with_code_2(args, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["elmesh", *args])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    out, err = capsys.readouterr()
+    assert stop.value.code == 2
+    assert out == ""
+    assert err.startswith("elmesh: ")
+    assert err.count("\n") == 1
+
+
+def test_bad_input_to_the_program_is_one_sentence_with_code_2(tmp_path):
+    (tmp_path / "t.csv").write_text("site,x,y\na,1,2\na,1\n")
+    done = shell("fit", tmp_path / "t.csv", "--task", "site", "--target", "y", "--out", tmp_path / "m")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "elmesh: t.csv, line 3: 2 values where the header has 3; correct that line.\n"
+
+
+@pytest.mark.parametrize("command", ["demo", "fit", "predict", "evaluate"])
+def test_every_command_has_help_with_examples(command):
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", worked(command, "--help").stdout)
+    assert "Examples:" in shown
+    assert f"elmesh {command}" in shown
+    assert "--json" in shown
+    assert "--quiet" in shown
+
+
+def test_the_bare_command_shows_its_commands_and_its_version():
+    shown = worked().stdout
+    assert all(command in shown for command in ("demo", "fit", "predict", "evaluate"))
+    assert worked("--version").stdout == f"elmesh {elmesh.__version__}\n"

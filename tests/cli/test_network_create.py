@@ -1,0 +1,419 @@
+"""``elmesh network create``, ``csr`` and ``sign`` make files that agents take, and nothing over what is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
+
+from elmesh.cli import app, main
+from elmesh.netconfig import CategoricalInput, NumericInput, Plan
+
+pytest.importorskip("cryptography", reason="keys and certificates need cryptography, of elmesh[network]")
+
+from elmesh.netconfig.identity import Identity
+
+FOUR = ["--agents", "north,south,east,west", "--listen", "127.0.0.1:7451"]
+TWO = ["--agents", "north,south", "--listen", "north.example.org:7451,192.0.2.7:7451"]
+FILES = ["agent.toml", "ca.pem", "certificate.pem", "key.pem", "network.toml"]
+
+
+def run(*args: object) -> Result:
+    env = {"FORCE_COLOR": None, "NO_COLOR": "1", "COLUMNS": "200"}
+    return CliRunner(env=env).invoke(app, ["network", *(str(arg) for arg in args)])
+
+
+def worked(*args: object) -> Result:
+    result = run(*args)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def refused(*args: object) -> str:
+    """The sentence that a command ends with."""
+    result = run(*args)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    sentence = result.stderr.splitlines()[-1]
+    assert sentence.startswith("elmesh: ")
+    return sentence
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> Path:
+    """A made-up table."""
+    rng = np.random.default_rng(0)
+    n = 120
+    path = tmp_path_factory.mktemp("table") / "made-up.csv"
+    pd.DataFrame(
+        {
+            "patient": [f"p{i}" for i in range(n)],
+            "age": np.r_[18.3, 91.2, rng.uniform(20, 90, n - 2)],
+            "ward": np.resize(["a", "b", None], n),
+            "outcome": np.resize(["ill", "well"], n),
+            "days": np.r_[3.4, 117.9, rng.uniform(4, 117, n - 2)],
+            "digit": np.resize(np.arange(10), n),
+        }
+    ).to_csv(path, index=False)
+    return path
+
+
+# create
+
+
+def test_every_agent_gets_a_folder_that_is_complete_and_its_own(tmp_path):
+    net = tmp_path / "net"
+    worked("create", net, *FOUR)
+    assert sorted(path.name for path in net.iterdir()) == ["ca", "east", "network.toml", "north", "south", "west"]
+    assert sorted(path.name for path in (net / "ca").iterdir()) == ["ca.key", "ca.pem"]
+    plan = Plan.read(net / "network.toml")
+    assert [(member.name, member.address) for member in plan.members] == [
+        ("east", "127.0.0.1:7453"),
+        ("north", "127.0.0.1:7451"),
+        ("south", "127.0.0.1:7452"),
+        ("west", "127.0.0.1:7454"),
+    ]
+    assert plan.neighbours("north") == ["south", "west"]
+    for name in plan.names:
+        assert sorted(path.name for path in (net / name).iterdir()) == FILES
+        # Handed over, it is read elsewhere.
+        (net / name).rename(tmp_path / name)
+        found = Identity.read(tmp_path / name / "agent.toml")
+        assert (found.name, found.plan.digest) == (name, plan.digest)
+        assert 364 < found.days_left() <= 365
+        assert set(found.hosts) == {"127.0.0.1", "localhost", "::1"}
+    keys = {(tmp_path / name / "key.pem").read_bytes() for name in plan.names}
+    assert len(keys) == 4
+
+
+def test_folders_and_keys_are_closed_to_others(tmp_path):
+    before = os.umask(0)
+    try:
+        worked("create", tmp_path / "a" / "net", *FOUR)
+    finally:
+        os.umask(before)
+    net = tmp_path / "a" / "net"
+    for folder in (net, *(path for path in net.iterdir() if path.is_dir())):
+        assert mode(folder) == 0o700
+    for key in (net / "ca" / "ca.key", *net.glob("*/key.pem")):
+        assert mode(key) == 0o600
+
+
+def test_no_file_but_the_keys_holds_a_key(tmp_path):
+    worked("create", tmp_path / "net", *FOUR)
+    holding = {name for name, data in tree(tmp_path / "net").items() if b"PRIVATE" in data}
+    assert holding == {"ca/ca.key", *(f"{name}/key.pem" for name in ("north", "south", "east", "west"))}
+
+
+def test_addresses_may_be_each_agents_own(tmp_path):
+    worked("create", tmp_path / "net", *TWO, "--graph", "path")
+    plan = Plan.read(tmp_path / "net" / "network.toml")
+    assert [member.address for member in plan.members] == ["north.example.org:7451", "192.0.2.7:7451"]
+    hosts = [Identity.read(tmp_path / "net" / name / "agent.toml").hosts for name in plan.names]
+    assert hosts == [["north.example.org"], ["192.0.2.7"]]
+
+
+def test_options_reach_the_network_file(tmp_path):
+    options = ["--rounds", 40, "--hidden", 50, "--rank", 4, "--seed", 7, "--name", "trial", "--graph", "star"]
+    worked("create", tmp_path / "net", *FOUR, *options, "--days", 20)
+    plan = Plan.read(tmp_path / "net" / "network.toml")
+    assert (plan.rounds, plan.n_hidden, plan.rank, plan.seed, plan.name) == (40, 50, 4, 7, "trial")
+    assert plan.neighbours("north") == ["east", "south", "west"]
+    assert (plan.exchange, plan.statistics, plan.kind) == ("basis", False, "classification")
+    assert 19 < Identity.read(tmp_path / "net" / "east" / "agent.toml").days_left() <= 20
+
+
+def test_with_sums_rank_and_parameters_are_left_to_the_agents(tmp_path):
+    worked("create", tmp_path / "net", *FOUR, "--exchange", "sums")
+    plan = Plan.read(tmp_path / "net" / "network.toml")
+    assert (plan.exchange, plan.rank, plan.parameters) == ("sums", "auto", {})
+    assert plan.make_solver().method == "varpro"
+
+
+def test_the_networks_name_is_the_folders(tmp_path):
+    worked("create", tmp_path / "My Trial", *TWO)
+    assert Plan.read(tmp_path / "My Trial" / "network.toml").name == "my-trial"
+
+
+def test_an_example_table_fills_in_the_columns_and_its_facts_are_said_to_be_public(tmp_path, table):
+    drop = [part for name in ("patient", "days", "digit") for part in ("--drop", name)]
+    result = worked("create", tmp_path / "net", *FOUR, "--like", table, "--target", "outcome", *drop)
+    plan = Plan.read(tmp_path / "net" / "network.toml")
+    assert plan.columns == (NumericInput("age", 18.0, 92.0, False), CategoricalInput("ward", ("a", "b"), True))
+    assert (plan.kind, plan.target_range) == ("classification", None)
+    for text in (result.stderr, (tmp_path / "net" / "network.toml").read_text().replace("\n# ", " ")):
+        assert "taken from made-up.csv: whoever has this file knows these facts of that table" in text
+    assert plan.schema("(file)", ["outcome"], whole_labels=False).columns == [
+        "age",
+        "ward = a",
+        "ward = b",
+        "ward is missing",
+    ]
+
+
+def test_an_example_of_a_regression_has_the_range_of_its_target(tmp_path, table):
+    drop = [part for name in ("patient", "outcome", "digit") for part in ("--drop", name)]
+    result = worked("create", tmp_path / "net", *FOUR, "--like", table, "--target", "days", *drop)
+    plan = Plan.read(tmp_path / "net" / "network.toml")
+    assert (plan.kind, plan.target_range) == ("regression", (0.0, 120.0))
+    assert "the range of the target" in result.stderr
+
+
+def test_the_rank_is_enough_for_the_classes_of_the_example(tmp_path, table):
+    like = ["--like", table, "--target", "digit", "--kind", "classification", "--drop", "patient"]
+    worked("create", tmp_path / "a", *FOUR, *like)
+    assert Plan.read(tmp_path / "a" / "network.toml").rank == 9
+    worked("create", tmp_path / "b", *FOUR, *like, "--rank", 3)
+    assert Plan.read(tmp_path / "b" / "network.toml").rank == 3
+
+
+def test_a_regression_without_an_example_takes_a_range(tmp_path):
+    worked("create", tmp_path / "net", *FOUR, "--kind", "regression", "--target-range", "-5,10")
+    assert Plan.read(tmp_path / "net" / "network.toml").target_range == (-5.0, 10.0)
+
+
+def test_a_network_without_columns_says_that_they_are_to_be_filled_in(tmp_path):
+    result = worked("create", tmp_path / "net", *FOUR)
+    assert "names no columns to learn from yet" in result.stderr
+
+
+def test_nothing_is_overwritten_without_force(tmp_path):
+    worked("create", tmp_path / "net", *FOUR)
+    (tmp_path / "net" / "north" / "state").mkdir()
+    (tmp_path / "net" / "north" / "state" / "journal").write_text("kept")
+    before = tree(tmp_path / "net")
+    sentence = refused("create", tmp_path / "net", *FOUR)
+    assert re.search(r"network.toml exists; choose another place, or give --force", sentence)
+    assert tree(tmp_path / "net") == before
+    worked("create", tmp_path / "net", *FOUR, "--force")
+    after = tree(tmp_path / "net")
+    assert set(after) == set(before)
+    kept = {name for name in before if after[name] == before[name]}
+    assert kept == {"north/state/journal", *(name for name in before if name.endswith(".toml"))}
+    for name in ("north", "south", "east", "west"):
+        Identity.read(tmp_path / "net" / name / "agent.toml")
+
+
+def test_one_file_in_the_way_is_enough_to_leave_everything_alone(tmp_path):
+    (tmp_path / "net" / "west").mkdir(parents=True)
+    (tmp_path / "net" / "west" / "key.pem").write_text("mine")
+    assert "key.pem exists" in refused("create", tmp_path / "net", *FOUR)
+    assert tree(tmp_path / "net") == {"west/key.pem": b"mine"}
+
+
+def test_json_is_one_object_and_quiet_is_quiet(tmp_path, table):
+    result = worked("create", tmp_path / "net", *FOUR, "--json", "--quiet")
+    data = json.loads(result.stdout)
+    assert result.stderr == ""
+    plan = Plan.read(tmp_path / "net" / "network.toml")
+    assert (data["command"], data["network"], data["digest"]) == ("network create", "net", plan.digest.hex())
+    assert data["authority"] == str(tmp_path / "net" / "ca")
+    assert data["agents"][1] == {
+        "name": "north",
+        "address": "127.0.0.1:7451",
+        "neighbours": ["south", "west"],
+        "folder": str(tmp_path / "net" / "north"),
+    }
+    assert any("names no columns" in note for note in data["notes"])
+    assert worked("create", tmp_path / "other", *FOUR, "--quiet").output == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--agents", "north,North", "--listen", "h:1"], "name of an agent is 'North'; expected 1 to 32"),
+        (["--agents", "north,north", "--listen", "h:1"], 'The agent "north" is there twice'),
+        (["--agents", "north,", "--listen", "h:1"], "name of an agent is ''"),
+        (["--agents", "ca,north", "--listen", "h:1"], "An agent cannot be called ca"),
+        (["--agents", "a,b,c", "--listen", "h:1,h:2"], "--listen has 2 addresses for 3 agents"),
+        (["--agents", "a,b", "--listen", "h:1,h:1"], 'The address "h:1" is there twice'),
+        (["--agents", "a,b", "--listen", "h"], "An address of --listen is 'h'; expected a host and a port"),
+        (["--agents", "a,b", "--listen", "0.0.0.0:1"], "where nobody can reach it"),
+        (["--agents", "a,b", "--listen", "h:65535"], "leaves no ports for 2 agents, one each; start lower than 65535"),
+        ([*FOUR, "--graph", "web"], "The graph 'web' is unknown"),
+        ([*FOUR, "--kind", "ranking"], '--kind must be classification or regression, not "ranking"'),
+        ([*FOUR, "--kind", "regression"], "A regression needs the range of its target"),
+        ([*FOUR, "--target-range", "0,1"], "is for a regression"),
+        ([*FOUR, "--kind", "regression", "--target-range", "1"], "--target-range must be two numbers such as 0,100"),
+        ([*FOUR, "--kind", "regression", "--target-range", "2,1"], "expected two finite numbers"),
+        ([*FOUR, "--rank", "auto"], 'rank must be a number.*exchange = "sums"'),
+        ([*FOUR, "--rank", "many"], "rank is 'many'; expected a whole number from 1 to 300"),
+        ([*FOUR, "--rank", "0"], "rank is 0"),
+        ([*FOUR, "--hidden", "0"], "n_hidden is 0"),
+        ([*FOUR, "--rounds", "0"], "rounds is 0"),
+        ([*FOUR, "--seed", "-1"], "seed is -1"),
+        ([*FOUR, "--exchange", "all"], "exchange is 'all'; expected one of basis, sums"),
+        ([*FOUR, "--name", "My Net"], "network's name is 'My Net'"),
+        ([*FOUR, "--target", "y"], "--target is about the table of --like"),
+        ([*FOUR, "--drop", "y"], "--drop is about the table of --like"),
+        ([*FOUR, "--like", "TABLE"], "--like needs --target"),
+        ([*FOUR, "--like", "nowhere.csv", "--target", "y"], "There is no file nowhere.csv"),
+        ([*FOUR, "--like", "TABLE", "--target", "y"], 'There is no column "y" in the table'),
+        ([*FOUR, "--like", "TABLE", "--target", "days"], 'Column "patient" is text with .*--drop "patient"'),
+        ([*FOUR, "--like", "TABLE", "--target", "days", "--target-range", "0,1"], "--target-range is for a network"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(tmp_path, table, args, words):
+    args = [str(table) if arg == "TABLE" else arg for arg in args]
+    assert re.search(words, refused("create", tmp_path / "net", *args))
+    assert not (tmp_path / "net").exists()
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "net").write_text("mine")
+    assert "net" in refused("create", tmp_path / "net", *FOUR)
+    assert (tmp_path / "net").read_text() == "mine"
+
+
+# csr and sign
+
+
+def test_with_csr_keys_are_made_at_the_sites_and_signed_elsewhere(tmp_path):
+    net = tmp_path / "net"
+    result = worked("create", net, *TWO, "--csr")
+    assert [path.name for path in net.iterdir()] == ["network.toml"]
+    assert "elmesh network csr network.toml --agent NAME" in result.stdout
+    # At the site, with the file that was sent there.
+    result = worked("csr", net / "network.toml", "--agent", "north", "--out", tmp_path / "site")
+    site = tmp_path / "site"
+    assert sorted(path.name for path in site.iterdir()) == ["agent.toml", "key.pem", "network.toml", "north.csr"]
+    assert (mode(site), mode(site / "key.pem")) == (0o700, 0o600)
+    assert (site / "network.toml").read_bytes() == (net / "network.toml").read_bytes()
+    assert b"PRIVATE" not in (site / "north.csr").read_bytes()
+    for words in ("north.csr", "certificate.pem", "ca.pem", "key.pem"):
+        assert str(site / words) in result.stdout
+    # At the authority.
+    worked("create", tmp_path / "other", *TWO, "--name", "other")
+    ca = tmp_path / "other" / "ca"
+    result = worked("sign", ca, site / "north.csr", "--network", net / "network.toml", "--out", tmp_path / "n.pem")
+    assert "is the certificate of north, good for 365 days" in result.stdout
+    # And back.
+    (site / "certificate.pem").write_bytes((tmp_path / "n.pem").read_bytes())
+    (site / "ca.pem").write_bytes((ca / "ca.pem").read_bytes())
+    found = Identity.read(site / "agent.toml")
+    assert (found.name, found.hosts) == ("north", ["north.example.org"])
+
+
+@pytest.fixture
+def asked(tmp_path) -> Path:
+    """A network with an authority, and a request beside it."""
+    worked("create", tmp_path / "net", *TWO, "--quiet")
+    worked("csr", tmp_path / "net" / "network.toml", "--agent", "south", "--out", tmp_path / "site", "--quiet")
+    return tmp_path
+
+
+def test_a_site_makes_its_key_once(asked):
+    before = tree(asked / "site")
+    args = ["csr", asked / "net" / "network.toml", "--agent", "south", "--out", asked / "site"]
+    assert "agent.toml exists; choose another place, or give --force" in refused(*args)
+    assert tree(asked / "site") == before
+    worked(*args, "--force")
+    assert tree(asked / "site")["key.pem"] != before["key.pem"]
+
+
+def test_a_site_may_have_the_network_file_in_its_place_already(asked):
+    folder = asked / "other"
+    folder.mkdir()
+    (folder / "network.toml").write_bytes((asked / "net" / "network.toml").read_bytes())
+    worked("csr", folder / "network.toml", "--agent", "north", "--out", folder)
+    assert (folder / "north.csr").exists()
+    # But another network's is in the way.
+    (asked / "third").mkdir()
+    (asked / "third" / "network.toml").write_text("other")
+    sentence = refused("csr", folder / "network.toml", "--agent", "north", "--out", asked / "third")
+    assert "network.toml exists" in sentence
+    assert [path.name for path in (asked / "third").iterdir()] == ["network.toml"]
+
+
+def test_csr_and_sign_say_what_they_made_as_json(asked):
+    args = ["csr", asked / "net" / "network.toml", "--agent", "north", "--out", asked / "n", "--json"]
+    data = json.loads(worked(*args).stdout)
+    assert (data["command"], data["agent"], data["request"]) == ("network csr", "north", str(asked / "n" / "north.csr"))
+    args = ["sign", asked / "net" / "ca", data["request"], "--network", asked / "net" / "network.toml", "--json"]
+    data = json.loads(worked(*args).stdout)
+    assert (data["agent"], data["certificate"]) == ("north", str(asked / "n" / "north.pem"))
+    assert Path(data["certificate"]).read_text().startswith("-----BEGIN CERTIFICATE")
+
+
+def test_a_certificate_is_signed_for_so_many_days_and_not_over_another(asked):
+    args = ["sign", asked / "net" / "ca", asked / "site" / "south.csr", "--network", asked / "net" / "network.toml"]
+    target = asked / "site" / "certificate.pem"
+    worked(*args, "--days", 9, "--out", target)
+    (asked / "site" / "ca.pem").write_bytes((asked / "net" / "ca" / "ca.pem").read_bytes())
+    assert 8 < Identity.read(asked / "site" / "agent.toml").days_left() <= 9
+    before = target.read_bytes()
+    assert "certificate.pem exists" in refused(*args, "--out", target)
+    assert target.read_bytes() == before
+    worked(*args, "--out", target, "--force")
+    assert 364 < Identity.read(asked / "site" / "agent.toml").days_left() <= 365
+
+
+def test_only_agents_of_the_network_are_signed_for(asked):
+    other = ["--agents", "here,there", "--listen", "h:1", "--csr", "--quiet"]
+    worked("create", asked / "elsewhere", *other)
+    sentence = refused(
+        "sign", asked / "net" / "ca", asked / "site" / "south.csr", "--network", asked / "elsewhere" / "network.toml"
+    )
+    assert "south.csr: There is no agent 'south' in the network elsewhere; there are 'here', 'there'" in sentence
+    assert not (asked / "site" / "south.pem").exists()
+
+
+def test_hosts_are_those_of_the_network_file_whatever_the_request_says(asked):
+    worked("create", asked / "moved", "--agents", "north,south", "--listen", "a.org:1,b.org:1", "--csr", "--quiet")
+    worked("sign", asked / "net" / "ca", asked / "site" / "south.csr", "--network", asked / "moved" / "network.toml")
+    (asked / "site" / "certificate.pem").write_bytes((asked / "site" / "south.pem").read_bytes())
+    (asked / "site" / "ca.pem").write_bytes((asked / "net" / "ca" / "ca.pem").read_bytes())
+    assert Identity.read(asked / "site" / "agent.toml").hosts == ["b.org"]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["csr", "net/network.toml", "--agent", "nord", "--out", "x"], "no agent 'nord' in the network net"),
+        (["csr", "nowhere.toml", "--agent", "north", "--out", "x"], "There is no network file nowhere.toml"),
+        (["csr", "net/ca/ca.pem", "--agent", "north", "--out", "x"], "ca.pem: This is not TOML"),
+        (["sign", "net", "site/south.csr", "--network", "net/network.toml"], "net has no file ca.key"),
+        (["sign", "net/ca", "nowhere.csr", "--network", "net/network.toml"], "There is no request for a certificate"),
+        (["sign", "net/ca", "net/network.toml", "--network", "net/network.toml"], "This is no request"),
+        (["sign", "net/ca", "site/south.csr", "--network", "nowhere.toml"], "There is no network file"),
+    ],
+)
+def test_bad_input_at_a_site_is_one_sentence(asked, monkeypatch, args, words):
+    monkeypatch.chdir(asked)
+    before = tree(asked)
+    assert re.search(words, refused(*args))
+    assert tree(asked) == before
+
+
+# The group
+
+
+@pytest.mark.parametrize("command", ["create", "csr", "sign"])
+def test_help_has_an_example(command):
+    assert f"elmesh network {command}" in worked(command, "--help").stdout
+
+
+def test_the_group_alone_says_what_there_is(monkeypatch, capsys):
+    for command in ("create", "csr", "sign"):
+        assert command in worked().stdout
+    monkeypatch.setattr(sys, "argv", ["elmesh", "network"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert capsys.readouterr().err == ""

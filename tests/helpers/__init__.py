@@ -1,0 +1,1 @@
+"""What tests share: problems, peers, workers and networks to try things on."""

@@ -1,0 +1,82 @@
+"""Agents that start at once: forked from a process that has imported everything, and from then on like any other."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing import forkserver
+
+from helpers.network import ROOT, Agent, Trial
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+
+
+def be_agent(argv: list[str], out: str, errors: str, folder: str) -> None:
+    """Be the command, in a process of its own."""
+    os.chdir(folder)
+    for path, flags, descriptor in ((out, os.O_TRUNC, 1), (errors, os.O_APPEND, 2)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600), descriptor)
+    # As a new process would have it, whatever whoever runs the tests has set.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.argv = ["elmesh", *argv]
+    from elmesh.cli import main
+
+    sys.exit(main())
+
+
+class Forked:
+    """A forked agent, with the few methods of a ``subprocess.Popen`` that tests use."""
+
+    def __init__(self, *args: object) -> None:
+        self._process = _CONTEXT.Process(target=be_agent, args=args, daemon=True)
+        self._process.start()
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("elmesh agent", timeout or 0.0)
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def prepare() -> None:
+    """Start the process that agents are forked from."""
+    before = dict(os.environ)
+    paths = [str(ROOT / "src"), str(ROOT / "tests"), before.get("PYTHONPATH", "")]
+    os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, paths)), OPENBLAS_NUM_THREADS="1")
+    try:
+        _CONTEXT.set_forkserver_preload(["pytest", "nursery", "elmesh.cli", "elmesh.cli.agent", "zenoh"])
+        forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+class Forking(Trial):
+    """A network whose agents start at once."""
+
+    def start(self, name: str, *more: str, **new: object) -> Agent:
+        """Start an agent by forking; with an environment or a command before it, as a new process after all."""
+        if new:
+            return super().start(name, *more, **new)
+        prepare()
+        agent, net = self.agents[name], self.folder / "net"
+        agent.extra = list(more) or agent.extra
+        argv = self.command(name, *agent.extra)[3:]
+        agent.process = Forked(argv, str(net / f"{name}.out"), str(net / f"{name}.err"), str(self.folder))
+        agent.starts += 1
+        return agent
