@@ -29,7 +29,7 @@ from elmesh.run import run_stacked, watch
 from elmesh.solvers import DGSP, DMTLELM, DNSP, MTLELM, DifAltGDmin, FedRep, LocalELM, Solver
 
 SEEDS, CHOOSE_ON, FOLDS = range(10), 2, 5
-OURS, CENTRE, ALONE = "DMTL-ELM", "MTL-ELM", "Local ELM"
+OURS, CENTRE, SERIAL = "DMTL-ELM", "MTL-ELM", "Local ELM"
 Setting = dict[str, Any]
 COLOURS = ("#D55E00", "#000000", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
 
@@ -73,7 +73,7 @@ def methods(name: str) -> dict[str, tuple[Callable[[Setting], Solver], list[Sett
         "DGSP": (plain(DGSP), _grid(rank=few, mu=ridge)),
         "FedRep": (plain(FedRep, max_iter=100, tol=0.0), gradient),
         "Dif-AltGDmin": (plain(DifAltGDmin, graph="star", max_iter=100, tol=0.0), gradient),
-        ALONE: (plain(LocalELM), _grid(mu=lone)),
+        SERIAL: (plain(LocalELM), _grid(mu=lone)),
     }
 
 
@@ -99,7 +99,7 @@ def test_error(draw: Draw, solver: Solver, hidden: bool) -> float:
 
 
 def on_hidden(method: str, setting: Setting) -> bool:
-    return bool(setting.get("hidden", method == ALONE))
+    return bool(setting.get("hidden", method == SERIAL))
 
 
 def choose(name: str, method: str) -> Setting:
@@ -138,7 +138,7 @@ def run(results: Path) -> dict[str, Any]:
                 setting = choose(name, method)
                 runs = [learn(make(name, seed), build(setting), on_hidden(method, setting)) for seed in SEEDS]
                 rows[method] = summarise(setting, runs)
-            rows["defaults"] = default_against_alone(name, rows[ALONE]["setting"])
+            rows["defaults"] = default_against_alone(name, rows[SERIAL]["setting"])
             figures[name] = rows
     verdicts = {name: judge(rows) for name, rows in figures.items()}
     plot(figures, results / "bytes.png")
@@ -189,7 +189,7 @@ def at(row: dict[str, Any], budget: float) -> np.ndarray | None:
 
 def ahead(rows: dict[str, Any], method: str, budgets: list[float]) -> list[float]:
     """Return the budgets at which a method errs less than ours, and than everybody alone, by over a standard error."""
-    alone, found = np.array(rows[ALONE]["errors"])[:, -1], []
+    alone, found = np.array(rows[SERIAL]["errors"])[:, -1], []
     for budget in budgets:
         theirs, ours = at(rows[method], budget), at(rows[OURS], budget)
         if theirs is None:
@@ -209,7 +209,7 @@ def judge(rows: dict[str, Any]) -> dict[str, Any]:
     above = [k for k, error in enumerate(ours["error"]) if error > bar]
     first = above[-1] + 1 if above else 0
     enough = ours["bytes"][first] if first < len(ours["bytes"]) else None
-    others = [m for m in rows if m not in (OURS, CENTRE, ALONE, "defaults")]
+    others = [m for m in rows if m not in (OURS, CENTRE, SERIAL, "defaults")]
     budgets = sorted({sent for method in (OURS, *others) for sent in rows[method]["bytes"] if sent > 0})
     lower = {method: found for method in others if (found := ahead(rows, method, budgets))}
     alone = rows["defaults"]
@@ -233,13 +233,13 @@ def plot(figures: dict[str, Any], path: Path) -> None:
     titles = {"usps": "USPS", "mnist": "MNIST", "school": "School"}
     for axes, (name, rows) in zip(picture.subplots(1, 3), figures.items(), strict=True):
         for colour, (method, row) in zip(COLOURS, ((k, v) for k, v in rows.items() if k != "defaults"), strict=True):
-            if method in (CENTRE, ALONE):
+            if method in (CENTRE, SERIAL):
                 axes.axhline(row["final_error"], color=colour, lw=1, ls="--" if method == CENTRE else ":", label=method)
             else:
                 wide = 2.5 if method == OURS else 1.2
                 axes.step(np.array(row["bytes"]) / 1e3, row["error"], where="post", color=colour, lw=wide, label=method)
         low = min(row["best_error"] for method, row in rows.items() if method != "defaults")
-        high = rows[ALONE]["final_error"]
+        high = rows[SERIAL]["final_error"]
         axes.set(xscale="log", title=titles[name], xlabel="kB sent, over all agents",
                  ylim=(low - 0.3 * (high - low), high + 1.5 * (high - low)))  # fmt: skip
     picture.axes[0].set_ylabel("test error, %")

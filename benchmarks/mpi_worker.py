@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.measure import interleaved, random_task, seconds
 from elmesh.comm.graph import Topology, make_topology
-from elmesh.comm.mpi.communicator import World, open_world
+from elmesh.comm.mpi.communicator import MPICommunicator, world_communicator
 from elmesh.comm.mpi.transport import MPILink
 from elmesh.comm.requests import Answer, Neighbours, Report, State, Total
 from elmesh.data.statistics import Task
@@ -42,14 +42,14 @@ def solver(way: str, rank: int, max_iter: int) -> DMTLELM:
 class Site:
     """The agents of this rank, their tasks, and the others."""
 
-    world: World
+    world: MPICommunicator
     topology: Topology
     ranks: np.ndarray
     tasks: list[Task]
     rank: int
 
     @classmethod
-    def build(cls, world: World, graph: str, size: dict[str, int]) -> Site:
+    def build(cls, world: MPICommunicator, graph: str, size: dict[str, int]) -> Site:
         """Place agents; each draws its own task, the same wherever it is."""
         topology = make_topology(graph, range(size["agents"]))
         ranks = place_agents(topology, world.size)
@@ -236,7 +236,7 @@ MEASURES = {"parts": parts, "rounds": rounds, "stacked": stacked, "messages": me
 
 
 def main(argument: str) -> None:
-    plan, world = json.loads(argument), open_world()
+    plan, world = json.loads(argument), world_communicator()
     with threadpool_limits(1), world.working():
         site = Site.build(world, plan.get("graph", "ring"), plan["size"])
         found = MEASURES[plan["measure"]](site, plan)

@@ -27,6 +27,7 @@ from sklearn.datasets import fetch_openml, get_data_home, load_digits
 from sklearn.decomposition import PCA
 
 from elmesh.errors import ElmeshError
+from elmesh.typing import FloatArray
 
 __all__ = [
     "Digits",
@@ -40,7 +41,6 @@ __all__ = [
     "make_digit_tasks",
 ]
 
-Floats = NDArray[np.float64]
 
 USPS_OPENML_ID = 41082
 USPS_TRAIN_ROWS = 7291
@@ -51,10 +51,10 @@ USPS_TRAIN_COUNTS = (1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644)
 class TaskSplit:
     """Rows to learn from and rows to be tested on, each with its label and the task it belongs to."""
 
-    X_train: Floats
+    X_train: FloatArray
     y_train: NDArray[Any]
     tasks_train: NDArray[np.str_]
-    X_test: Floats
+    X_test: FloatArray
     y_test: NDArray[Any]
     tasks_test: NDArray[np.str_]
 
@@ -63,7 +63,7 @@ class TaskSplit:
 class Digits:
     """Pictures of digits, a row each with pixels in [0, 1], and which digit each shows."""
 
-    X: Floats
+    X: FloatArray
     y: NDArray[np.int64]
 
 
@@ -71,9 +71,9 @@ class Digits:
 class Usps:
     """USPS digits, 16 x 16 pixels in [-1, 1], in the customary split."""
 
-    X_train: Floats
+    X_train: FloatArray
     y_train: NDArray[np.int64]
-    X_test: Floats
+    X_test: FloatArray
     y_test: NDArray[np.int64]
 
 
@@ -81,8 +81,8 @@ class Usps:
 class School:
     """Examination scores of 15,362 pupils; ``tasks`` names one of 139 schools a row."""
 
-    X: Floats
-    y: Floats
+    X: FloatArray
+    y: FloatArray
     tasks: NDArray[np.int64]
 
 
@@ -316,7 +316,7 @@ def _draw_classes(
     return hands
 
 
-def _project(X_train: Floats, X_test: Floats, pca: int | None) -> tuple[Floats, Floats]:
+def _project(X_train: FloatArray, X_test: FloatArray, pca: int | None) -> tuple[FloatArray, FloatArray]:
     if pca is None:
         return X_train, X_test
     most = min(X_train.shape)

@@ -18,7 +18,7 @@ import numpy as np
 
 import elmesh.estimators.base
 from elmesh import MultiTaskELMClassifier, MultiTaskELMRegressor
-from elmesh.comm.mpi import open_world
+from elmesh.comm.mpi import world_communicator
 from elmesh.comm.mpi.tree_allreduce import TreeSums
 from elmesh.errors import ElmeshError
 from elmesh.run import CheckpointWarning, Result, assemble, checkpointing, watch
@@ -42,7 +42,7 @@ from helpers.mpi_cases import (
 )
 
 warnings.simplefilter("ignore")
-world = open_world()
+world = world_communicator()
 comm = world.comm
 last = world.rank == world.size - 1
 

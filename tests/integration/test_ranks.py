@@ -34,7 +34,7 @@ from elmesh.cli import app, keeper
 from elmesh.cli.job import Job, find_mpiexec
 from elmesh.cli.launch import LOST
 from elmesh.cli.placement import Placement
-from elmesh.comm.mpi import open_world
+from elmesh.comm.mpi import world_communicator
 from helpers import rank_worker
 from helpers.mpi import needs_mpi, once
 from helpers.paper_measures import alive, until
@@ -537,7 +537,7 @@ def test_options_for_ranks_are_refused_without_them(data, tmp_path, words):
 def test_without_mpi_it_says_what_to_install(data, tmp_path, monkeypatch, words):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
-    open_world.cache_clear()  # another test may have found it
+    world_communicator.cache_clear()  # another test may have found it
     result = run("fit", data / "sites", *SMALL, *words, "--runtime", "mpi", "--out", tmp_path / "m")
     assert result.exit_code == 2
     assert re.fullmatch(r'elmesh: [^\n]*pip install "elmesh\[mpi\]"\.?\n', result.stderr)

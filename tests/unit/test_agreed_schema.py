@@ -54,12 +54,12 @@ class Process:
     def __init__(self, room: Room, rank: int):
         self.room, self.rank, self.size = room, rank, len(room.board)
 
-    def gather(self, notes: Any) -> list[Any]:
+    def allgather(self, notes: Any) -> list[Any]:
         return self.room.exchange(self.rank, notes)
 
-    def add(self, counts: np.ndarray) -> np.ndarray:
+    def allreduce_sum(self, counts: np.ndarray) -> np.ndarray:
         assert counts.dtype == np.int64
-        return np.sum([np.array(own, dtype=np.int64) for own in self.gather(counts.tolist())], axis=0)
+        return np.sum([np.array(own, dtype=np.int64) for own in self.allgather(counts.tolist())], axis=0)
 
 
 def in_processes(size: int, work: Callable[[Process], Any]) -> tuple[list[Any], Room]:
@@ -89,7 +89,7 @@ def shared(spread: Sequence[dict[str, pd.DataFrame]], *args: Any, **options: Any
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         results, room = in_processes(
-            len(spread), lambda process: agree_schema(spread[process.rank], *args, together=process, **options)
+            len(spread), lambda process: agree_schema(spread[process.rank], *args, communicator=process, **options)
         )
     assert all(result == results[0] for result in results)
     said = [str(warning.message) for warning in caught if issubclass(warning.category, TableWarning)]

@@ -17,10 +17,10 @@ from elmesh.comm.network.wire import Kind
 from elmesh.comm.requests import Kept
 from elmesh.run.array_io import below, past_of
 from elmesh.run.base import Mark, Moment, Past
+from elmesh.typing import FloatArray
 
 __all__ = ["VERSION", "Entry", "arrays_of", "entry_of"]
 
-FloatArray = NDArray[np.float64]
 
 VERSION = 2
 

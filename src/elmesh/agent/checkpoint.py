@@ -24,7 +24,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.agent.agent_state import Entry, arrays_of, entry_of
@@ -42,7 +41,6 @@ from elmesh.run.base import Moment, Past
 
 __all__ = ["Journal"]
 
-FloatArray = NDArray[np.float64]
 
 _VERSION = 1
 # Rounds and seconds from one entry to the next, and how many rounds may pass without one before the agent waits: fewer

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from elmesh.agent.agent_state import Entry
@@ -37,10 +36,10 @@ from elmesh.run.driver import drive
 from elmesh.run.host import hosting
 from elmesh.run.local import place_of
 from elmesh.solvers.base import Solver
+from elmesh.typing import FloatArray
 
 __all__ = ["Site", "most_norm"]
 
-FloatArray = NDArray[np.float64]
 
 # How far above the norm of any solution a neighbour's U may be on its way there.
 _OVERSHOOT = 10.0

@@ -22,7 +22,6 @@ from elmesh.cli.logbook import Logbook, overhearing
 from elmesh.cli.metrics import serving
 from elmesh.cli.summary import summarise
 from elmesh.comm.network.errors import PeerError, RefusedError, RegroupedError, StoppedError
-from elmesh.data.labels import count
 from elmesh.errors import ElmeshError
 from elmesh.math.certificate import Certificate
 from elmesh.netconfig.config import Plan
@@ -31,6 +30,7 @@ from elmesh.netconfig.inputs import NumericInput
 from elmesh.run import Progress, watch
 from elmesh.tables import FILE_TASK, TableSchema, read_table, whole_labels
 from elmesh.tables.rows import find_column, finite_numbers
+from elmesh.text import count
 
 __all__ = ["LOST", "REFUSED", "agent"]
 

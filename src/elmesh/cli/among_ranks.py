@@ -21,14 +21,14 @@ from elmesh.cli.console import BAD_INPUT, INTERRUPTED, Output, StopRequest, chec
 from elmesh.cli.summary import summarise, tell_summary
 from elmesh.cli.telling import Events, rank_output
 from elmesh.cli.wish import Wish
-from elmesh.comm.communicator import all_or_none
+from elmesh.comm.communicator import raise_on_all
 from elmesh.comm.graph import make_topology
-from elmesh.comm.mpi import Loss, World, open_world
-from elmesh.data.labels import count, listed
+from elmesh.comm.mpi import Loss, MPICommunicator, world_communicator
 from elmesh.errors import ElmeshError
 from elmesh.run import check_alike, watch
 from elmesh.run.placement import cut_edges, place_agents
 from elmesh.tables import TableSchema, agree_schema, find_tasks
+from elmesh.text import count, listed
 from elmesh.version import __version__
 
 __all__ = ["check_out", "fit_among_ranks"]
@@ -46,7 +46,7 @@ def fit_among_ranks(wish: Wish, *, events: bool, as_json: bool, quiet: bool) -> 
     as_json, quiet
         As every command has them.
     """
-    world = open_world()
+    world = world_communicator()
     output = rank_output(world.rank, events, as_json, quiet)
     kept: list[int] = []
     world.on_loss(lambda loss: _tell_loss(output, loss, kept))
@@ -72,14 +72,14 @@ def fit_among_ranks(wish: Wish, *, events: bool, as_json: bool, quiet: bool) -> 
         raise typer.Exit(INTERRUPTED)
 
 
-def _fit(wish: Wish, world: World, output: Output, request: StopRequest, kept: list[int]) -> bool:
+def _fit(wish: Wish, world: MPICommunicator, output: Output, request: StopRequest, kept: list[int]) -> bool:
     """Fit, save and tell; return whether somebody asked to stop."""
     check_alike(world, {"version": __version__, **wish.fields()})
     if not isinstance(output, Events):
         output.say(_machines(world))
     frames, labels = _read(wish, world, output)
     kind, reason, schema = agree_schema(
-        frames, wish.column, wish.target, wish.check_kind(), drop=wish.drop, together=world
+        frames, wish.column, wish.target, wish.check_kind(), drop=wish.drop, communicator=world
     )
     with _all_or_none(world):
         encoded = [schema.encode(frame) for frame in frames.values()]
@@ -100,10 +100,10 @@ def _fit(wish: Wish, world: World, output: Output, request: StopRequest, kept: l
         model.fit(X, y, tasks=tasks)
     _save(wish, world, model, schema)
     summary = _summary(wish, world, model, schema, labels, len(X)) | {"kind_reason": reason}
-    stopped = int(world.add(np.array([int(request.asked)]))[0]) > 0
+    stopped = int(world.allreduce_sum(np.array([int(request.asked)]))[0]) > 0
     if stopped:
         output.note(f"Stopped after round {model.n_iter_}; the models so far are in {wish.out}.")
-    for note in (note for notes in world.gather(output.notes) for note in notes):
+    for note in (note for notes in world.allgather(output.notes) for note in notes):
         output.note(note)
     if not isinstance(output, Events):
         tell_summary(output, summary)
@@ -111,7 +111,7 @@ def _fit(wish: Wish, world: World, output: Output, request: StopRequest, kept: l
     return stopped
 
 
-def _read(wish: Wish, world: World, output: Output) -> tuple[dict[str, pd.DataFrame], list[str]]:
+def _read(wish: Wish, world: MPICommunicator, output: Output) -> tuple[dict[str, pd.DataFrame], list[str]]:
     """Read this rank's tasks; return them, and the names of all."""
     with _all_or_none(world):
         if world.rank == 0 or not wish.gather:
@@ -122,7 +122,7 @@ def _read(wish: Wish, world: World, output: Output) -> tuple[dict[str, pd.DataFr
     labels = _same_tasks(wish, world, list(sources))
     solver = wish.make_solver()
     topology = make_topology(solver.graph, labels, wish.seed)
-    ranks = np.array(world.gather(place_agents(topology, world.size).tolist())[0])
+    ranks = np.array(world.allgather(place_agents(topology, world.size).tolist())[0])
     sizes = np.bincount(ranks)
     each = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
     output.say(
@@ -134,18 +134,18 @@ def _read(wish: Wish, world: World, output: Output) -> tuple[dict[str, pd.DataFr
         return {label: sources[label].read() for label in mine}, labels
 
 
-def _machines(world: World) -> str:
+def _machines(world: MPICommunicator) -> str:
     """Say where ranks run and on how many cores; whoever started them has decided."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    everybody = world.gather([socket.gethostname(), cores])
+    everybody = world.allgather([socket.gethostname(), cores])
     machines, most = len({host for host, _ in everybody}), max(n for _, n in everybody)
     bound = "each bound to a core" if most == 1 else f"free to use {count(most, 'core')}"
     return f"{count(world.size, 'rank')} on {count(machines, 'machine')}, {bound}, one BLAS thread each."
 
 
-def _same_tasks(wish: Wish, world: World, found: list[str]) -> list[str]:
+def _same_tasks(wish: Wish, world: MPICommunicator, found: list[str]) -> list[str]:
     """Return the tasks, which all ranks must find alike."""
-    everybody = world.gather(found)
+    everybody = world.allgather(found)
     union = sorted({label for labels in everybody for label in labels})
     for rank, labels in enumerate(everybody):
         missing = [label for label in union if label not in set(labels)]
@@ -170,7 +170,7 @@ def check_out(wish: Wish) -> None:
         raise ElmeshError(f"{wish.out} is not a folder of models, so it is not replaced; choose another name.")
 
 
-def _save(wish: Wish, world: World, model: Any, schema: TableSchema) -> None:
+def _save(wish: Wish, world: MPICommunicator, model: Any, schema: TableSchema) -> None:
     """Save each task's model in a folder of its own, by the rank that has it; or all in one, if asked to."""
     extra = {"table": schema.to_json()}
     if wish.gather:
@@ -186,18 +186,20 @@ def _save(wish: Wish, world: World, model: Any, schema: TableSchema) -> None:
             model.for_task(label).save(wish.out / name, overwrite=wish.force, extra=extra)
 
 
-def _summary(wish: Wish, world: World, model: Any, schema: TableSchema, labels: list[str], rows: int) -> dict[str, Any]:
-    summary = summarise(model, schema, wish.solver, int(world.add(np.array([rows]))[0]))
+def _summary(
+    wish: Wish, world: MPICommunicator, model: Any, schema: TableSchema, labels: list[str], rows: int
+) -> dict[str, Any]:
+    summary = summarise(model, schema, wish.solver, int(world.allreduce_sum(np.array([rows]))[0]))
     classes = None
     if schema.kind == "classification":
-        classes = sorted({name for names in world.gather(model.classes_.tolist()) for name in names})
+        classes = sorted({name for names in world.allgather(model.classes_.tolist()) for name in names})
     return summary | {"classes": classes, "tasks": labels, "ranks": world.size, "model": str(wish.out)}
 
 
 @contextmanager
-def _all_or_none(world: World) -> Iterator[None]:
+def _all_or_none(world: MPICommunicator) -> Iterator[None]:
     """Have what is wrong on one rank end all of them alike, in words."""
-    with all_or_none(world):
+    with raise_on_all(world):
         try:
             yield
         except OSError as error:

@@ -25,8 +25,8 @@ from elmesh.cli.console import INTERRUPTED, Output, complain, fail
 from elmesh.cli.events import Lost, Told
 from elmesh.cli.job import Job, find_mpiexec
 from elmesh.cli.placement import Placement
-from elmesh.data.labels import count
 from elmesh.errors import ElmeshError
+from elmesh.text import count
 
 __all__ = ["LOST", "Ended", "launch"]
 

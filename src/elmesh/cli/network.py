@@ -13,7 +13,6 @@ import typer
 from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption
 from elmesh.cli.wish import check_kind
 from elmesh.comm.graph import GRAPH_NAMES
-from elmesh.data.labels import count
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.config import Plan
 from elmesh.netconfig.config_builder import draft_plan, name_of
@@ -21,6 +20,7 @@ from elmesh.netconfig.example import Example
 from elmesh.netconfig.layout import AUTHORITY, NETWORK, Network, sign_request, write_site
 from elmesh.netconfig.names import ROUTER
 from elmesh.tables import Kind, read_table
+from elmesh.text import count
 
 __all__ = ["create", "csr", "sign"]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from elmesh.data.labels import count
+from elmesh.text import count
 
 __all__ = ["Placement"]
 

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from elmesh.cli.console import Output
-from elmesh.data.labels import count
 from elmesh.math.certificate import Certificate
 from elmesh.tables import TableSchema
+from elmesh.text import count
 
 __all__ = ["summarise", "tell_summary"]
 

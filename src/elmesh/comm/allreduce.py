@@ -14,12 +14,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmesh.comm.codec import Channel, message_size
 from elmesh.comm.graph import Topology
 from elmesh.comm.requests import Sum, Total
 from elmesh.comm.traffic import Ledger
+from elmesh.typing import FloatArray
 
 __all__ = [
     "PRECISION",
@@ -32,7 +32,6 @@ __all__ = [
     "tree_bytes",
 ]
 
-FloatArray = NDArray[np.float64]
 
 #: How closely mixed sums agree, as a share of how far the agents' own values were from their mean.
 PRECISION = 1e-10
@@ -96,9 +95,9 @@ class StackedSums:
         rows, columns = request.value.shape[-2:]
         n = math.prod(request.value.shape[:-2])
         values, numbers = request.value.reshape(n, rows, columns), request.numbers.reshape(n, request.numbers.shape[-1])
-        together = numbers.sum(axis=0)
+        communicator = numbers.sum(axis=0)
         if self._topology.n_agents == 1:
-            return Sum(values.sum(axis=0), together, request.same, request.settle)
+            return Sum(values.sum(axis=0), communicator, request.same, request.settle)
         if self._mixing:
             # The numbers are not mixed but passed on, each agent's to everybody, so that all add up the same ones.
             mixed = rows * columns + (0 if request.same is None else request.same.size)
@@ -108,14 +107,14 @@ class StackedSums:
                 for agent in self._topology.tree.order[1:].tolist():
                     parent = int(self._topology.tree.parent[agent])
                     self._ledger.along(parent, agent, request.settle.nbytes, messages=0)
-            return Sum(values.sum(axis=0), together, request.same, request.settle)
+            return Sum(values.sum(axis=0), communicator, request.same, request.settle)
         if self._bits == 64:
             for agent in self._topology.tree.order[1:].tolist():
                 parent = int(self._topology.tree.parent[agent])
                 for speaker, hearer in ((agent, parent), (parent, agent)):
                     self._ledger.along(speaker, hearer, 8 * (rows * columns + numbers.shape[1]))
-            return Sum(values.sum(axis=0), together, request.same, request.settle)
-        return Sum(self._over_tree(request, values, 8 * numbers.shape[1]), together, request.same, request.settle)
+            return Sum(values.sum(axis=0), communicator, request.same, request.settle)
+        return Sum(self._over_tree(request, values, 8 * numbers.shape[1]), communicator, request.same, request.settle)
 
     def _over_tree(self, request: Total, values: FloatArray, beside: int) -> FloatArray:
         tree, ledger = self._topology.tree, self._ledger

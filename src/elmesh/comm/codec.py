@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
+from elmesh.typing import FloatArray
 
 __all__ = ["BITS", "Channel", "decode", "encode", "message_size"]
 
-FloatArray = NDArray[np.float64]
 
 #: Bits a number that a message may have.
 BITS = (2, 4, 8, 16, 32, 64)

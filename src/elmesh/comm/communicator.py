@@ -1,6 +1,6 @@
-"""How processes that work on one fit compare notes: what a fit in one process and one on many machines have in common.
+"""Collectives between the processes of one fit, outside of the algorithm: setup, agreement and errors.
 
-Notes are plain JSON, so that nothing that another process says is ever executed.
+Contents are plain JSON or bytes, so that nothing another process sends is ever executed.
 """
 
 from __future__ import annotations
@@ -14,82 +14,84 @@ from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
 
-__all__ = ["ALONE", "Together", "all_or_none", "merged"]
+__all__ = ["SERIAL", "Communicator", "SerialCommunicator", "merge_by_task", "raise_on_all"]
 
 _T = TypeVar("_T")
 
 
-class Together(Protocol):
-    """All processes of a fit, seen from one of them. Every method is called by all of them, or by none."""
+class Communicator(Protocol):
+    """All processes of a fit, seen from one of them. Every method is collective: all processes call it, or none."""
 
     @property
     def rank(self) -> int:
-        """Which process this is, from 0."""
+        """Number of the calling process, from 0."""
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of processes."""
 
-    def gather(self, notes: Any) -> list[Any]:
-        """Return every process's notes, this one's included, in the order of ranks."""
+    def allgather(self, content: Any) -> list[Any]:
+        """Return the JSON content of every process, in the order of ranks."""
 
-    def add(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sum of all processes' counts."""
+    def allreduce_sum(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sum over all processes."""
 
-    def collect(self, data: bytes) -> list[bytes]:
-        """Return every process's data at the first one, and nothing at the others."""
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return the bytes of every process at rank 0, and an empty list at the others."""
 
 
-class _Alone:
+class SerialCommunicator:
     """One process."""
 
     rank, size = 0, 1
 
-    def gather(self, notes: Any) -> list[Any]:
-        return [notes]
+    def allgather(self, content: Any) -> list[Any]:
+        """Return the content of this process."""
+        return [content]
 
-    def add(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    def allreduce_sum(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the counts of this process."""
         return counts
 
-    def collect(self, data: bytes) -> list[bytes]:
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return the bytes of this process."""
         return [data]
 
 
-#: A process that is by itself.
-ALONE: Together = _Alone()
+#: A process that works alone.
+SERIAL: Communicator = SerialCommunicator()
 
 
 @contextmanager
-def all_or_none(together: Together) -> Iterator[None]:
-    """Have an error of one process end all of them alike, with the message of the first that has one.
+def raise_on_all(communicator: Communicator) -> Iterator[None]:
+    """Raise an error of one process in all of them, with the message of the lowest rank that has one.
 
     Examples
     --------
-    >>> with all_or_none(ALONE):
+    >>> with raise_on_all(SERIAL):
     ...     pass
     """
-    complaint: str | None = None
+    if communicator.size == 1:
+        yield
+        return
+    message: str | None = None
     try:
         yield
     except (ValueError, TypeError, OSError) as error:
-        if together.size == 1:
-            raise
-        complaint = str(error)
-    if together.size == 1:
-        return
-    complaints = [(rank, text) for rank, text in enumerate(together.gather(complaint)) if text is not None]
-    if complaints:
-        raise ElmeshError(complaints[0][1])
+        message = str(error)
+    first = next((text for text in communicator.allgather(message) if text is not None), None)
+    if first is not None:
+        raise ElmeshError(first)
 
 
-def merged(together: Together, own: dict[Any, _T]) -> dict[Any, _T]:
-    """Return the notes of all processes about their own tasks as one dict, sorted by task.
+def merge_by_task(communicator: Communicator, own: dict[Any, _T]) -> dict[Any, _T]:
+    """Return one dict of what all processes know of their own tasks, sorted by task.
 
     Examples
     --------
-    >>> merged(ALONE, {"york": 2, "leeds": 1})
+    >>> merge_by_task(SERIAL, {"york": 2, "leeds": 1})
     {'leeds': 1, 'york': 2}
     """
-    # Pairs, for JSON has text alone as keys.
-    pairs = [pair for notes in together.gather([[task, value] for task, value in own.items()]) for pair in notes]
+    # Pairs, because JSON allows only text as keys.
+    pairs = [pair for part in communicator.allgather([[task, value] for task, value in own.items()]) for pair in part]
     return dict(sorted(pairs, key=lambda pair: pair[0]))

@@ -18,10 +18,10 @@ import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
+from elmesh.typing import FloatArray
 
 __all__ = ["GRAPH_NAMES", "SpanningTree", "Topology", "make_topology"]
 
-FloatArray = NDArray[np.float64]
 Edges = list[tuple[int, int]]
 
 # Up to this many agents the whole Laplacian spectrum is computed; above it, only its two ends.

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.math.certificate import Certificate
+from elmesh.typing import FloatArray
 
 __all__ = [
     "Answer",
@@ -33,7 +34,6 @@ __all__ = [
     "Total",
 ]
 
-FloatArray = NDArray[np.float64]
 _Values = Mapping[str, FloatArray | float | None]
 
 

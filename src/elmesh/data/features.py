@@ -19,41 +19,41 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from elmesh.errors import ElmeshError
+from elmesh.typing import FloatArray
 
 __all__ = ["ACTIVATIONS", "HiddenLayer", "uniform", "weight_scale"]
 
-Floats = NDArray[np.float64]
 
 _LARGEST_SEED = 2**64 - 1
 
 
-def _sigmoid(Z: Floats) -> Floats:
+def _sigmoid(Z: FloatArray) -> FloatArray:
     # expit is 1 / (1 + exp(-z)) without the overflow that a large -z gives
     return np.asarray(expit(Z, out=Z))
 
 
-def _tanh(Z: Floats) -> Floats:
+def _tanh(Z: FloatArray) -> FloatArray:
     return np.tanh(Z, out=Z)
 
 
-def _relu(Z: Floats) -> Floats:
+def _relu(Z: FloatArray) -> FloatArray:
     return np.maximum(Z, 0.0, out=Z)
 
 
-def _sine(Z: Floats) -> Floats:
+def _sine(Z: FloatArray) -> FloatArray:
     return np.sin(Z, out=Z)
 
 
-def _none(Z: Floats) -> Floats:
+def _none(Z: FloatArray) -> FloatArray:
     return Z
 
 
 # Each may overwrite its argument: it is handed a product that nobody else holds.
-_FUNCTIONS: dict[str, Callable[[Floats], Floats]] = {
+_FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "sigmoid": _sigmoid,
     "tanh": _tanh,
     "relu": _relu,
@@ -65,7 +65,7 @@ _FUNCTIONS: dict[str, Callable[[Floats], Floats]] = {
 ACTIVATIONS: tuple[str, ...] = tuple(_FUNCTIONS)
 
 
-def uniform(seed: int | tuple[int, ...], count: int) -> Floats:
+def uniform(seed: int | tuple[int, ...], count: int) -> FloatArray:
     """Return numbers uniform in [-1, 1), the same bit for bit wherever the seed is the same."""
     stream = np.random.PCG64(np.random.SeedSequence(seed)).random_raw(count)
     # The top 53 bits k give 2 k / 2**53 - 1, exact in doubles.
@@ -152,7 +152,7 @@ class HiddenLayer:
         return self.n_inputs if self.n_hidden is None else self.n_hidden
 
     @cached_property
-    def weights(self) -> tuple[Floats, Floats]:
+    def weights(self) -> tuple[FloatArray, FloatArray]:
         """The pair ``W`` (n_inputs x n_hidden) and ``b`` (n_hidden), read-only."""
         if self.n_hidden is None:
             raise ElmeshError("This layer passes the inputs through (n_hidden=None), so it has no weights.")
@@ -161,7 +161,7 @@ class HiddenLayer:
         values.flags.writeable = False
         return values[: n * L].reshape(n, L), values[n * L :]
 
-    def __call__(self, X: ArrayLike) -> Floats:
+    def __call__(self, X: ArrayLike) -> FloatArray:
         """Map inputs to features.
 
         Parameters

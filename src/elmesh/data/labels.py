@@ -8,28 +8,22 @@ from a NumPy array, from a file and from a saved model are the same task.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from elmesh.errors import ElmeshError
+from elmesh.text import row
+from elmesh.typing import Label
 
 __all__ = [
     "KINDS",
-    "Label",
-    "count",
     "is_missing",
     "label_type",
-    "listed",
-    "more",
     "plain_type",
-    "row",
     "values_of",
 ]
-
-Label = str | int  # bool is an int to the type checker, but the two are never mixed here
 
 #: The types of label, in the user's words.
 KINDS: dict[type, str] = {str: "text", int: "whole numbers", bool: "True and False"}
@@ -92,30 +86,3 @@ def _refuse(values: Sequence[Any]) -> None:
         raise ElmeshError(f"The task label {values[i]} {row(i)} is a float; use text or whole numbers as labels.")
     kind = type(values[i]).__name__
     raise ElmeshError(f"The task label {row(i)} is of type {kind}; use text or whole numbers as labels.")
-
-
-def listed(labels: Iterable[object], most: int = 10) -> str:
-    """Name labels in a sentence, at most so many of them.
-
-    Examples
-    --------
-    >>> listed(["a", "b", "c", "d"], most=2)
-    "'a', 'b' and 2 more"
-    """
-    labels = list(labels)
-    return ", ".join(map(repr, islice(labels, most))) + more(len(labels), most)
-
-
-def more(n: int, most: int = 10) -> str:
-    """Say how many of n things were left out of a list of at most so many."""
-    return f" and {n - most} more" if n > most else ""
-
-
-def count(n: int, noun: str) -> str:
-    """Count in words: 1 row, 2 rows."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
-def row(i: int) -> str:
-    """Point at a row in a sentence."""
-    return f"in row {i} (counting from 0)"

@@ -14,8 +14,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from elmesh.data.labels import Label, count, label_type, listed, more
+from elmesh.data.labels import label_type
 from elmesh.errors import ElmeshError
+from elmesh.text import count, listed, more
+from elmesh.typing import Label
 
 __all__ = ["stack_tasks"]
 

@@ -19,13 +19,11 @@ from functools import cached_property
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
+from elmesh.typing import FloatArray
 
 __all__ = ["Reduced", "Task"]
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

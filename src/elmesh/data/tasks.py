@@ -12,19 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from elmesh.data.labels import (
-    KINDS,
-    Label,
-    count,
-    is_missing,
-    label_type,
-    listed,
-    more,
-    plain_type,
-    row,
-    values_of,
-)
+from elmesh.data.labels import KINDS, is_missing, label_type, plain_type, values_of
 from elmesh.errors import ElmeshError
+from elmesh.text import count, listed, more, row
+from elmesh.typing import Label
 
 __all__ = ["Groups", "check_task_sizes", "group_rows", "match_tasks", "one_hot", "regression_targets"]
 

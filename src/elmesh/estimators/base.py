@@ -16,9 +16,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from elmesh.comm.communicator import Together, all_or_none
+from elmesh.comm.communicator import Communicator, raise_on_all
 from elmesh.data.features import HiddenLayer
-from elmesh.data.labels import row
 from elmesh.data.statistics import Reduced, Task
 from elmesh.data.tasks import Groups, match_tasks
 from elmesh.errors import ElmeshError
@@ -29,11 +28,12 @@ from elmesh.math.blas import calm_blas
 from elmesh.run import Result, Stop, Venue, assemble, check_alike, processes_of
 from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.admm import ProximalADMM
+from elmesh.text import row
+from elmesh.typing import FloatArray
 from elmesh.version import __version__
 
 __all__ = ["FloatArray", "Label", "MultiTaskELM"]
 
-FloatArray = NDArray[np.float64]
 Label = str | int
 
 # What a fit leaves behind that is the same in every process.
@@ -69,18 +69,18 @@ class MultiTaskELM(BaseEstimator):
         self.fit_intercept = fit_intercept
         self.random_state = random_state
 
-    def _processes(self) -> Together:
+    def _processes(self) -> Communicator:
         """Return the processes that the fit takes place in."""
         # Before its parameters are looked at: what is wrong with one process's solver is for all to know.
-        together = processes_of(self.solver)
-        with all_or_none(together):
+        communicator = processes_of(self.solver)
+        with raise_on_all(communicator):
             make_solver(self.solver)
-        return together
+        return communicator
 
-    def _assemble(self, together: Together, groups: Groups) -> Venue:
+    def _assemble(self, communicator: Communicator, groups: Groups) -> Venue:
         """Agree with the other processes, if there are any, on what is fitted, and on who has which tasks."""
         solver = make_solver(self.solver)
-        with all_or_none(together):
+        with raise_on_all(communicator):
             if not isinstance(self.fit_intercept, (bool, np.bool_)):
                 raise ElmeshError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
             seed = self._seed()
@@ -92,10 +92,10 @@ class MultiTaskELM(BaseEstimator):
             **_flat(describe(self)),
             "columns": width if names is None else names,
         }
-        check_alike(together, self._fields)
+        check_alike(communicator, self._fields)
         # Without a whole number each process would draw a seed of its own.
-        self.seed_ = int(together.gather(seed)[0])
-        venue = assemble(together, solver, list(groups), self.seed_)
+        self.seed_ = int(communicator.allgather(seed)[0])
+        venue = assemble(communicator, solver, list(groups), self.seed_)
         self._fields |= {"seed": self.seed_, "tasks": venue.labels}
         return venue
 
@@ -106,7 +106,7 @@ class MultiTaskELM(BaseEstimator):
         solver = make_solver(self.solver)
         layer = HiddenLayer(X.shape[1], self.n_hidden, self.activation, self.weight_scale, self.seed_)
         labels, topology = venue.mine, venue.topology
-        with all_or_none(venue.together):
+        with raise_on_all(venue.communicator):
             _check_size(X, targets)
         longest = max(len(groups[t]) for t in labels)
         with calm_blas(longest, layer.width, min(longest, layer.width), always=venue.one_thread):
@@ -115,7 +115,7 @@ class MultiTaskELM(BaseEstimator):
         # A run may be gone on with for longer than was first asked.
         fields = {name: value for name, value in self._fields.items() if name != "solver__max_iter"}
         result = venue.run(solver, tasks, self.seed_, fields)
-        if result.stop in (Stop.MAX_ITER, Stop.DIVERGED, Stop.BUDGET) and venue.together.rank == 0:
+        if result.stop in (Stop.MAX_ITER, Stop.DIVERGED, Stop.BUDGET) and venue.communicator.rank == 0:
             warnings.warn(f"After {result.n_iter} rounds: {result.stop.value}", ConvergenceWarning, stacklevel=3)
 
         self._layer = layer
@@ -223,7 +223,7 @@ class MultiTaskELM(BaseEstimator):
             itself.
         """
         check_is_fitted(self, "model_")
-        models = [MultiTaskModel.from_bytes(data) for data in self._processes().collect(self.model_.to_bytes())]
+        models = [MultiTaskModel.from_bytes(data) for data in self._processes().gather_bytes(self.model_.to_bytes())]
         if not models:
             return None
         heads = {label: head for model in models for label, head in model.heads.items()}

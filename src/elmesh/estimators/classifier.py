@@ -14,8 +14,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from elmesh.comm.communicator import all_or_none
-from elmesh.data.labels import row
+from elmesh.comm.communicator import raise_on_all
 from elmesh.data.tasks import check_task_sizes, group_rows, one_hot
 from elmesh.errors import ElmeshError
 from elmesh.estimators.base import FloatArray, MultiTaskELM
@@ -23,6 +22,7 @@ from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.math.blas import calm_blas
 from elmesh.math.calibration import fit_temperature, probabilities
+from elmesh.text import row
 
 __all__ = ["MultiTaskELMClassifier"]
 
@@ -115,8 +115,8 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         -------
         self
         """
-        together = self._processes()
-        with all_or_none(together):
+        communicator = self._processes()
+        with raise_on_all(communicator):
             X_checked, y_checked = self._read(X, y)
             labels = column_or_1d(y_checked, warn=True)
             groups = group_rows(tasks, len(X_checked))
@@ -126,7 +126,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
                 raise ElmeshError(f"y is infinite {row(int(np.argmax(infinite)))}; give a class or leave the row out.")
             targets, classes = one_hot(labels, groups)
             check_classification_targets(labels)
-        venue = self._assemble(together, groups)
+        venue = self._assemble(communicator, groups)
         heads = self._fit(X_checked, groups, targets, venue)
         self.task_classes_ = {t: classes[t] for t in venue.mine}
         self.classes_ = np.unique(np.concatenate(list(self.task_classes_.values())))

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
+from elmesh.typing import FloatArray
 
 __all__ = ["Head", "classes_from_json", "classes_to_json"]
 
-Floats = NDArray[np.float64]
 
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 
@@ -59,10 +59,10 @@ class Head:
     array([[13.]])
     """
 
-    U: Floats | None
-    A: Floats
-    h_mean: Floats
-    t_mean: Floats
+    U: FloatArray | None
+    A: FloatArray
+    h_mean: FloatArray
+    t_mean: FloatArray
     classes: NDArray[Any] | None = None
     temperature: float | None = None
 
@@ -92,7 +92,7 @@ class Head:
                 raise ElmeshError(f"temperature is {self.temperature!r}; it must be a finite number above 0.")
             settle(self, "temperature", float(self.temperature))
 
-    def scores(self, H: Floats) -> Floats:
+    def scores(self, H: FloatArray) -> FloatArray:
         """Score rows of hidden features, one column an output.
 
         Parameters

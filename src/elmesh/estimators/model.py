@@ -16,19 +16,18 @@ from typing import Any, Literal
 
 import numpy as np
 import safetensors.numpy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from elmesh.data.features import HiddenLayer
-from elmesh.data.labels import KINDS, Label, listed, plain_type
+from elmesh.data.labels import KINDS, plain_type
 from elmesh.data.tasks import Groups
 from elmesh.errors import ElmeshError
 from elmesh.estimators.head import Head, classes_from_json, classes_to_json
 from elmesh.estimators.storage import Tensors, read_folder, write_folder
+from elmesh.text import listed
+from elmesh.typing import FloatArray, Label, StrPath
 
 __all__ = ["Head", "MultiTaskModel"]
-
-Floats = NDArray[np.float64]
-StrPath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +83,7 @@ class MultiTaskModel:
             if self.kind == "regression" and self.y_ndim == 1 and n_outputs != 1:
                 raise ElmeshError(f"Task {label!r} has {n_outputs} outputs; predictions have one dimension.")
 
-    def scores(self, X: ArrayLike, groups: Groups) -> dict[Label, Floats]:
+    def scores(self, X: ArrayLike, groups: Groups) -> dict[Label, FloatArray]:
         """Score the rows of each task with the task's own head.
 
         Parameters

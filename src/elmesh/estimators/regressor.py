@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 
-from elmesh.comm.communicator import Together, all_or_none, merged
+from elmesh.comm.communicator import Communicator, merge_by_task, raise_on_all
 from elmesh.data.tasks import check_task_sizes, group_rows, regression_targets
 from elmesh.estimators.base import FloatArray, Label, MultiTaskELM
 
@@ -56,17 +56,17 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
         -------
         self
         """
-        together = self._processes()
-        with all_or_none(together):
+        communicator = self._processes()
+        with raise_on_all(communicator):
             X_checked, y_checked = self._read(X, y)
             groups = group_rows(tasks, len(X_checked))
             check_task_sizes(groups)
             targets = regression_targets(y_checked, groups)
-        venue = self._assemble(together, groups)
+        venue = self._assemble(communicator, groups)
         targets = {t: targets[t] for t in venue.mine}
         scale = np.ones(targets[venue.mine[0]].shape[1])
         if self.fit_intercept and not venue.declared:
-            scale = _common_scale(together, targets)
+            scale = _common_scale(communicator, targets)
         self.target_scale_ = scale
         heads = self._fit(X_checked, groups, {t: T / scale for t, T in targets.items()}, venue)
         self.A_ = {t: A * scale for t, A in self.A_.items()}
@@ -88,11 +88,11 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
         return float(r2_score(y, self.predict(X, tasks), sample_weight=sample_weight))
 
 
-def _common_scale(together: Together, targets: Mapping[Label, FloatArray]) -> FloatArray:
+def _common_scale(communicator: Communicator, targets: Mapping[Label, FloatArray]) -> FloatArray:
     """Return the root mean square of each output about its tasks' means, one for outputs that never vary."""
     with np.errstate(over="ignore"):
         own = {t: (len(T), np.sum((T - T.mean(axis=0)) ** 2, axis=0).tolist()) for t, T in targets.items()}
-        everybody = merged(together, own).values()
+        everybody = merge_by_task(communicator, own).values()
         n, total = sum(rows for rows, _ in everybody), sum(np.array(squares) for _, squares in everybody)
     scale = np.sqrt(np.asarray(total) / n)
     return np.where((scale > 0) & np.isfinite(scale), scale, 1.0)

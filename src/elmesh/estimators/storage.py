@@ -25,8 +25,8 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from elmesh.data.labels import listed
 from elmesh.errors import ElmeshError
+from elmesh.text import listed
 
 __all__ = ["FORMAT", "FORMAT_VERSION", "read_folder", "write_folder"]
 

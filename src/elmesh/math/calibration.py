@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from elmesh.estimators.head import Head
+from elmesh.typing import FloatArray
 
 __all__ = ["fit_temperature", "leave_one_out_lasso", "leave_one_out_scores", "probabilities"]
 
-FloatArray = NDArray[np.float64]
 
 # Scores live on the scale of 0/1 targets; outside this range probabilities are all equal or all 0 and 1.
 _SHARPEST, _DULLEST = 1e-2, 1e1

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 
 from elmesh.data.statistics import Task
+from elmesh.typing import FloatArray
 
 __all__ = ["SharedU", "leading_vectors"]
-
-FloatArray = NDArray[np.float64]
 
 
 def leading_vectors(beta: FloatArray, fill: FloatArray) -> FloatArray:

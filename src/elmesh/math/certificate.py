@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import correlation, fit, project, residual, solve_A, square
+from elmesh.typing import FloatArray
 
 __all__ = [
     "SLACK",
@@ -37,7 +37,6 @@ __all__ = [
     "slack_of",
 ]
 
-FloatArray = NDArray[np.float64]
 
 #: Share of the longest column of U below which one is not in use; its part of U A is the square of it.
 USED = 1e-2

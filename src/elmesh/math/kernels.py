@@ -8,9 +8,9 @@ hand the fit, its gradients and the A step need no product with anything of widt
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmesh.data.statistics import Task
+from elmesh.typing import FloatArray
 
 __all__ = [
     "correlation",
@@ -25,8 +25,6 @@ __all__ = [
     "solve_A",
     "square",
 ]
-
-FloatArray = NDArray[np.float64]
 
 
 def project(task: Task, U: FloatArray) -> FloatArray:

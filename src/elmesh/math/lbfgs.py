@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
+
+from elmesh.typing import FloatArray
 
 __all__ = ["Memory"]
 
-FloatArray = NDArray[np.float64]
 
 _PAIRS = 30
 # A pair whose curvature is no larger than this share of what its lengths allow is rounding, or of the wrong sign.

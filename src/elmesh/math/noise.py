@@ -13,14 +13,13 @@ directions that the tasks share is the better guess, wherever that leaves less.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import project, square
+from elmesh.typing import FloatArray
 
 __all__ = ["noise_image", "noise_variance", "noise_within"]
 
-FloatArray = NDArray[np.float64]
 
 # Penalties tried, as shares of the largest eigenvalue of H'H.
 _TRIED = 10.0 ** np.arange(-6.0, 1.01, 0.25)

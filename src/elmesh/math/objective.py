@@ -12,14 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import fit, project, residual, solve_A, square
+from elmesh.typing import FloatArray
 
 __all__ = ["Margins", "agent_objective", "lagrangian", "objective", "objective_of_U", "theorem_margins"]
-
-FloatArray = NDArray[np.float64]
 
 
 def agent_objective(

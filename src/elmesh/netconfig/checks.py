@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from elmesh.data.labels import listed
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.inputs import check_range
 from elmesh.tables.schema import Kind
+from elmesh.text import listed
 
 __all__ = [
     "LARGEST_SEED",

@@ -20,7 +20,6 @@ import networkx as nx
 
 from elmesh.comm.graph import Topology, make_topology
 from elmesh.data.features import ACTIVATIONS, weight_scale
-from elmesh.data.labels import listed
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.checks import (
     LARGEST_SEED,
@@ -42,6 +41,7 @@ from elmesh.netconfig.scaling import make_schema
 from elmesh.netconfig.toml_file import read_fields, write_plan
 from elmesh.solvers import Solver
 from elmesh.tables.schema import Kind, TableSchema
+from elmesh.text import listed
 
 __all__ = ["Member", "Plan"]
 

@@ -14,8 +14,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from elmesh.data.labels import more
 from elmesh.errors import ElmeshError
+from elmesh.text import more
 
 __all__ = ["Fields", "parse_toml", "read_text", "suggest"]
 

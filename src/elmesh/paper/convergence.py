@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmesh.comm.graph import Topology, make_topology
 from elmesh.data.statistics import Reduced, Task
 from elmesh.run import Result
 from elmesh.run.local import run_stacked
 from elmesh.solvers import DMTLELM, FODMTLELM, MTLELM, Solver
+from elmesh.typing import FloatArray
 
 __all__ = ["AGENTS", "PANELS", "PENALTY", "RANK", "Panel", "central", "decentralised", "problem", "run"]
 
-FloatArray = NDArray[np.float64]
 
 AGENTS, RANK, PENALTY = 5, 2, 2.0
 DELTA, RHO = 10.0, 1.0

@@ -6,7 +6,6 @@ The accuracies are the paper's: the root mean square distance of all agents' ent
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmesh.comm.requests import State
 from elmesh.data.statistics import Task
@@ -14,10 +13,10 @@ from elmesh.paper.convergence import PANELS, central, decentralised, problem, ru
 from elmesh.paper.trials import Numbers, Trial, repeat
 from elmesh.run import Progress, watch
 from elmesh.solvers import Solver
+from elmesh.typing import FloatArray
 
 __all__ = ["METHODS", "ROUNDS", "SHOWN", "measure", "trials"]
 
-FloatArray = NDArray[np.float64]
 
 NAME = "fig4"
 ROUNDS = 1000

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Agents", "alternate"]
+from elmesh.typing import FloatArray
 
-FloatArray = NDArray[np.float64]
+__all__ = ["Agents", "alternate"]
 
 
 def alternate(

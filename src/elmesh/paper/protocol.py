@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
@@ -22,6 +21,7 @@ from elmesh.data.statistics import Reduced, Task
 from elmesh.data.tasks import group_rows, one_hot
 from elmesh.datasets import Digits, TaskSplit, load_mnist5k, load_usps, make_digit_tasks
 from elmesh.errors import ElmeshError
+from elmesh.typing import FloatArray
 
 __all__ = [
     "AS_READ",
@@ -35,8 +35,6 @@ __all__ = [
     "stand_in",
     "why_missing",
 ]
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

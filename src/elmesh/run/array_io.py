@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from elmesh.data.statistics import Task
 from elmesh.run.base import Past, Progress
+from elmesh.typing import FloatArray
 
 __all__ = [
     "DamagedError",
@@ -31,7 +32,6 @@ __all__ = [
     "write_text",
 ]
 
-FloatArray = NDArray[np.float64]
 Arrays = dict[str, FloatArray]
 
 # What is kept of each round.

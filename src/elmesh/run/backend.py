@@ -15,10 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.comm.communicator import ALONE, Together
+from elmesh.comm.communicator import SERIAL, Communicator
 from elmesh.comm.graph import Topology, make_topology
-from elmesh.comm.mpi.communicator import World, open_world
-from elmesh.data.labels import Label
+from elmesh.comm.mpi.communicator import MPICommunicator, world_communicator
 from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError
 from elmesh.run.base import Result
@@ -27,6 +26,7 @@ from elmesh.run.local import run_stacked
 from elmesh.run.mpi import run_mpi
 from elmesh.run.placement import place_agents
 from elmesh.solvers.base import Solver
+from elmesh.typing import Label
 
 __all__ = ["Venue", "assemble", "check_alike", "processes_of"]
 
@@ -35,7 +35,7 @@ class Venue(Protocol):
     """A fit's processes and tasks, seen from one of the processes."""
 
     @property
-    def together(self) -> Together:
+    def communicator(self) -> Communicator:
         """The processes that compare notes."""
 
     @property
@@ -70,7 +70,7 @@ class Venue(Protocol):
 class Processes:
     """A fit in one process, or in those of an MPI job; ``ranks`` says which process has each task."""
 
-    together: Together
+    communicator: Communicator
     labels: list[Label]
     mine: list[Label]
     topology: Topology | None
@@ -79,22 +79,22 @@ class Processes:
 
     def run(self, solver: Solver, tasks: Sequence[Task], seed: int, fields: Mapping[str, Any]) -> Result:
         """Run a solver on this process's tasks, in their order, together with the other processes."""
-        if isinstance(self.together, World) and self.topology is not None:
-            topology, ranks, world = self.topology, self.ranks, self.together
+        if isinstance(self.communicator, MPICommunicator) and self.topology is not None:
+            topology, ranks, world = self.topology, self.ranks, self.communicator
             return run_mpi(solver, tasks, topology, ranks, seed, world, labels=self.mine, fields=fields)
         return run_stacked(solver, Task.stack(tasks), self.topology, seed, labels=self.labels, fields=fields)
 
     @property
     def one_thread(self) -> bool:
         """Whether BLAS must keep to one thread, lest sums hang on how many cores a process has."""
-        return isinstance(self.together, World)
+        return isinstance(self.communicator, MPICommunicator)
 
     @property
     def degree(self) -> NDArray[np.float64]:
         """How many neighbours each of this process's agents has."""
         if self.topology is None:
             return np.zeros(len(self.mine))
-        return np.asarray(self.topology.degree[self.ranks == self.together.rank], dtype=np.float64)
+        return np.asarray(self.topology.degree[self.ranks == self.communicator.rank], dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ class AtSite:
     """A fit at one site of a network: the other tasks are elsewhere, and it may go on with fewer of them."""
 
     host: Host
-    together: Together = ALONE
+    communicator: Communicator = SERIAL
     one_thread: bool = True
     declared: bool = True
 
@@ -132,12 +132,12 @@ class AtSite:
         return self.host.run(solver, tasks[0], seed)
 
 
-def processes_of(solver: str | Solver) -> Together:
+def processes_of(solver: str | Solver) -> Communicator:
     """Return the processes that a solver runs in; one that is given by its name runs in this process."""
-    return open_world() if getattr(solver, "runtime", None) == "mpi" else ALONE
+    return world_communicator() if getattr(solver, "runtime", None) == "mpi" else SERIAL
 
 
-def assemble(together: Together, solver: Solver, own: Sequence[Label], seed: int) -> Venue:
+def assemble(communicator: Communicator, solver: Solver, own: Sequence[Label], seed: int) -> Venue:
     """Find out which tasks there are and who has which.
 
     Parameters
@@ -162,7 +162,7 @@ def assemble(together: Together, solver: Solver, own: Sequence[Label], seed: int
         if not solver.distributed:
             raise ElmeshError("A network of sites needs a solver whose agents talk to each other, such as dmtl-elm.")
         return AtSite(host)
-    everybody = together.gather(list(own))
+    everybody = communicator.allgather(list(own))
     kinds = {type(label) for labels in everybody for label in labels}
     if len(kinds) > 1:
         raise ElmeshError(
@@ -173,13 +173,13 @@ def assemble(together: Together, solver: Solver, own: Sequence[Label], seed: int
         for label in labels:
             holders.setdefault(label, []).append(rank)
     labels = sorted(holders)
-    replicated = all(len(ranks) == together.size for ranks in holders.values())
+    replicated = all(len(ranks) == communicator.size for ranks in holders.values())
     topology = make_topology(solver.graph, labels, seed) if solver.distributed else None
-    if together.size == 1:
+    if communicator.size == 1:
         ranks = np.zeros(len(labels), dtype=np.intp)
     elif replicated and topology is not None:
         # One process decides, so that nothing hangs on what each of them has installed.
-        decided = together.gather(place_agents(topology, together.size).tolist())[0]
+        decided = communicator.allgather(place_agents(topology, communicator.size).tolist())[0]
         ranks = np.array(decided, dtype=np.intp)
     else:
         twice = next((label for label in labels if len(holders[label]) > 1), None)
@@ -190,14 +190,14 @@ def assemble(together: Together, solver: Solver, own: Sequence[Label], seed: int
                 "ranks all rows."
             )
         ranks = np.array([holders[label][0] for label in labels], dtype=np.intp)
-        if len(set(ranks.tolist())) < together.size:
-            idle = min(set(range(together.size)) - set(ranks.tolist()))
+        if len(set(ranks.tolist())) < communicator.size:
+            idle = min(set(range(communicator.size)) - set(ranks.tolist()))
             raise ElmeshError(f"Rank {idle} has no tasks; each rank needs one of its own at least.")
-    mine = [label for label, rank in zip(labels, ranks.tolist(), strict=True) if rank == together.rank]
-    return Processes(together, labels, mine, topology, ranks)
+    mine = [label for label, rank in zip(labels, ranks.tolist(), strict=True) if rank == communicator.rank]
+    return Processes(communicator, labels, mine, topology, ranks)
 
 
-def check_alike(together: Together, fields: Mapping[str, Any]) -> None:
+def check_alike(communicator: Communicator, fields: Mapping[str, Any]) -> None:
     """Raise, in all processes alike, if one of them differs in a field; the message says which rank and in what.
 
     Parameters
@@ -212,10 +212,10 @@ def check_alike(together: Together, fields: Mapping[str, Any]) -> None:
     >>> check_alike(ALONE, {"seed": 0})
     """
     text = json.dumps(fields, sort_keys=True)
-    digests = together.gather(hashlib.sha256(text.encode()).hexdigest())
+    digests = communicator.allgather(hashlib.sha256(text.encode()).hexdigest())
     if len(set(digests)) == 1:
         return
-    everybody: list[dict[str, Any]] = together.gather(json.loads(text))
+    everybody: list[dict[str, Any]] = communicator.allgather(json.loads(text))
     usual = max(digests, key=digests.count)
     rank = next(rank for rank, digest in enumerate(digests) if digest != usual)
     other = digests.index(usual)

@@ -9,16 +9,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from elmesh.comm.requests import Heard, Hub, Neighbours, Report, State, Sum, Total
 from elmesh.comm.traffic import Ledger
+from elmesh.typing import FloatArray
 
 __all__ = ["Figures", "Following", "Link", "Mark", "Moment", "Past", "Progress", "Result", "Stop"]
-
-FloatArray = NDArray[np.float64]
 
 
 class Stop(Enum):

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from elmesh.comm.requests import Answer, Heard, Hub, Neighbours, Program, Report, State, Sum, Total
 from elmesh.data.statistics import Task
+from elmesh.typing import FloatArray
 
 __all__ = ["Part", "blocks_of", "lockstep", "same_shapes"]
 
-FloatArray = NDArray[np.float64]
 #: Places of a block's agents among all of those in this process, in increasing order.
 Part = NDArray[np.intp]
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.comm.communicator import Together, all_or_none
+from elmesh.comm.communicator import Communicator, raise_on_all
 from elmesh.comm.requests import Kept
 from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError
@@ -41,10 +41,10 @@ from elmesh.run.array_io import (
     write_arrays,
 )
 from elmesh.run.base import Mark, Moment, Past
+from elmesh.typing import FloatArray
 
 __all__ = ["CheckpointWarning", "Checkpoints", "Crew", "Saved", "Wanted", "checkpointing", "chosen"]
 
-FloatArray = NDArray[np.float64]
 Arrays = dict[str, FloatArray]
 
 _FORMAT, _VERSION = "elmesh-checkpoint", 1
@@ -165,9 +165,9 @@ class Checkpoints:
         wanted: Wanted,
         fields: Mapping[str, Any],
         crew: Crew,
-        together: Together,
+        communicator: Communicator,
     ) -> None:
-        self._folder, self._every, self._tell, self._together = wanted.folder, wanted.every, wanted.tell, together
+        self._folder, self._every, self._tell, self._together = wanted.folder, wanted.every, wanted.tell, communicator
         # As JSON has it: tuples are lists.
         self._fields: dict[str, Any] = json.loads(json.dumps(dict(fields)))
         self._crew = crew
@@ -176,7 +176,7 @@ class Checkpoints:
 
     def latest(self, others: Sequence[int] = ()) -> Saved | None:
         """Return the newest checkpoint, or None if there is none yet; ``others`` are agents to know the link of too."""
-        with all_or_none(self._together):
+        with raise_on_all(self._together):
             document = _read_document(self._folder / _DOCUMENT)
             if document is not None:
                 self._check(document)
@@ -197,24 +197,26 @@ class Checkpoints:
         if k % self._every or k <= self._newest:
             return
         name, complaint = f"round-{k:08d}", None
-        together, file = self._together, f"rank-{self._together.rank:04d}-of-{self._together.size:04d}.safetensors"
+        communicator, file = self._together, f"rank-{self._together.rank:04d}-of-{self._together.size:04d}.safetensors"
         try:
             (self._folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
             write_arrays(self._folder / name / file, self._arrays(moment, past()), self._labels())
         except OSError as error:
-            complaint = f"rank {together.rank}: {(error.strerror or str(error)).lower()}"
-        notes = together.gather({"file": f"{name}/{file}", "agents": list(self._crew.agents), "complaint": complaint})
+            complaint = f"rank {communicator.rank}: {(error.strerror or str(error)).lower()}"
+        notes = communicator.allgather(
+            {"file": f"{name}/{file}", "agents": list(self._crew.agents), "complaint": complaint}
+        )
         complaints = [note["complaint"] for note in notes if note["complaint"] is not None]
-        if not complaints and together.rank == 0:
+        if not complaints and communicator.rank == 0:
             files = [{"file": note["file"], "agents": note["agents"]} for note in notes]
             try:
                 self._publish({"round": k, "fields": self._fields, "files": files})
             except OSError as error:
                 complaints = [f"rank 0: {(error.strerror or str(error)).lower()}"]
         # Nobody counts on it before it is there.
-        complaints = together.gather(complaints)[0]
+        complaints = communicator.allgather(complaints)[0]
         if complaints:
-            if together.rank == 0:
+            if communicator.rank == 0:
                 # Or a disk that is full would be fuller every time.
                 with suppress(OSError, ElmeshError):
                     self._sweep()

@@ -18,15 +18,14 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from elmesh.comm.requests import Answer, Heard, Hub, Kept, Neighbours, Program, Report, State, Sum, Total
 from elmesh.errors import ElmeshError
 from elmesh.run.base import Figures, Link, Mark, Moment, Past, Progress, Result, Stop
+from elmesh.typing import FloatArray
 
 __all__ = ["drive", "watch"]
 
-FloatArray = NDArray[np.float64]
 
 # A run whose objective exceeds that of zero weights (or of its start) this many times over will not come back.
 _DIVERGED = 1e6

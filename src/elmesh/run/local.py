@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.comm.allreduce import StackedSums
-from elmesh.comm.communicator import ALONE
+from elmesh.comm.communicator import SERIAL
 from elmesh.comm.graph import Topology
 from elmesh.comm.requests import Heard, Hub, Kept, Neighbours, Place, Program, Report, State, Sum, Total
 from elmesh.comm.traffic import Ledger
@@ -22,10 +22,10 @@ from elmesh.run.batches import blocks_of, lockstep
 from elmesh.run.checkpoints import Checkpoints, Crew, chosen
 from elmesh.run.driver import drive
 from elmesh.solvers.base import Solver
+from elmesh.typing import FloatArray
 
 __all__ = ["StackedLink", "place_of", "run_stacked"]
 
-FloatArray = NDArray[np.float64]
 
 # Up to this many agents a dense adjacency is faster than a sparse one.
 _DENSE = 64
@@ -198,7 +198,7 @@ def run_stacked(
     if wanted is not None:
         degree = topology.degree.tolist() if topology else [0] * m
         crew = Crew(range(m), labels or range(m), [task.agent(t) for t in range(m)], degree, parts)
-        checkpoints = Checkpoints(wanted, {**(fields or {}), "runtime": "stacked", "rank": rank}, crew, ALONE)
+        checkpoints = Checkpoints(wanted, {**(fields or {}), "runtime": "stacked", "rank": rank}, crew, SERIAL)
         saved = checkpoints.latest()
     if saved is not None:
         link.rewind(saved.link)

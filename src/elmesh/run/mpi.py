@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from elmesh.comm.graph import Topology
-from elmesh.comm.mpi.communicator import World
+from elmesh.comm.mpi.communicator import MPICommunicator
 from elmesh.comm.mpi.transport import MPILink
 from elmesh.comm.requests import Kept, Program
 from elmesh.data.statistics import Task
@@ -34,7 +34,7 @@ def run_mpi(
     topology: Topology,
     ranks: NDArray[np.intp],
     seed: int,
-    world: World,
+    world: MPICommunicator,
     *,
     labels: Sequence[object],
     fields: Mapping[str, Any] | None = None,
@@ -98,10 +98,10 @@ def run_mpi(
         )
 
 
-def _rank(solver: Solver, tasks: Sequence[Task], world: World) -> int:
+def _rank(solver: Solver, tasks: Sequence[Task], world: MPICommunicator) -> int:
     """Return the number of columns of U, from what all tasks together can use; only the first process warns."""
     own = [[int(task.Y.shape[-1]), int(solver.directions(task))] for task in tasks]
-    counts = [pair for notes in world.gather(own) for pair in notes]
+    counts = [pair for notes in world.allgather(own) for pair in notes]
     widest, directions = max(width for width, _ in counts), sum(n for _, n in counts)
     with warnings.catch_warnings():
         if world.rank:
@@ -109,16 +109,16 @@ def _rank(solver: Solver, tasks: Sequence[Task], world: World) -> int:
         return solver.rank_for(widest, int(tasks[0].V.shape[-2]), directions)
 
 
-def _in_order(world: World, own: Mapping[int, float]) -> list[float]:
+def _in_order(world: MPICommunicator, own: Mapping[int, float]) -> list[float]:
     """Return every agent's number in the order of agents."""
-    pairs = [pair for notes in world.gather(list(own.items())) for pair in notes]
+    pairs = [pair for notes in world.allgather(list(own.items())) for pair in notes]
     return [value for _, value in sorted(pairs)]
 
 
 class _all_or_nothing:  # noqa: N801  (a context manager reads as a phrase)
     """End the whole job when this process alone fails within a run: the others wait for what it will not say."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: MPICommunicator) -> None:
         self._world = world
 
     def __enter__(self) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.comm.graph import Topology
-from elmesh.data.labels import count
 from elmesh.errors import ElmeshError
+from elmesh.text import count
 
 __all__ = ["check_ranks", "cut_edges", "place_agents"]
 

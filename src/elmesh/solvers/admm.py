@@ -32,20 +32,19 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from elmesh.checks import check_choice, check_number
 from elmesh.comm.requests import Answer, Heard, Kept, Neighbours, Place, Program, Report, State, Sum, Total
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import curvature, exact_U, first_order_U, fit_gradient, project, residual, solve_A, square
 from elmesh.math.objective import Margins, agent_objective, theorem_margins
 from elmesh.solvers.admm_start import Start, begin, wide
-from elmesh.solvers.base import SharedBasisSolver, check_choice, check_number
+from elmesh.solvers.base import SharedBasisSolver
 from elmesh.solvers.graph_certificate import certify_over_graph
 from elmesh.solvers.weights import Caution, always, check_weight, per_agent
+from elmesh.typing import FloatArray
 
 __all__ = ["ProximalADMM"]
-
-FloatArray = NDArray[np.float64]
 
 
 class ProximalADMM(SharedBasisSolver):

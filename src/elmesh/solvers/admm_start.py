@@ -6,16 +6,15 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmesh.comm.requests import Kept, Place, Sum, Total
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import fit_gradient, project, residual, solve_A, square
 from elmesh.solvers.initialization import opening, plain_A
+from elmesh.typing import FloatArray
 
 __all__ = ["Start", "auto_rho", "begin", "wide"]
 
-FloatArray = NDArray[np.float64]
 
 # The two constants of the automatic rho, chosen on random problems of the kinds in tests/test_solvers.py.
 _RHO_SHARE = 0.1

@@ -25,17 +25,16 @@ depend on each other, such steps are too long: bases stay orthonormal but do not
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from elmesh.checks import check_count, check_number
 from elmesh.comm.requests import Kept, Report, State
 from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError
 from elmesh.math.kernels import fit, fit_gradient, project, residual, solve_A, square
-from elmesh.solvers.base import LowRankSolver, check_count, check_number
+from elmesh.solvers.base import LowRankSolver
+from elmesh.typing import FloatArray
 
 __all__ = ["AltGDmin", "gradient", "heads", "orthonormal", "sharpness", "step_length"]
-
-FloatArray = NDArray[np.float64]
 
 
 class AltGDmin(LowRankSolver):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from elmesh.checks import check_choice, check_count, check_flag, check_number
 from elmesh.comm.requests import Kept, Place, Program
 from elmesh.data.statistics import Task
-from elmesh.errors import ElmeshError, RankWarning
+from elmesh.errors import RankWarning
 from elmesh.solvers.varpro import varpro
 
-__all__ = ["LowRankSolver", "SharedBasisSolver", "Solver", "check_choice", "check_count", "check_flag", "check_number"]
+__all__ = ["LowRankSolver", "SharedBasisSolver", "Solver"]
 
 # Columns that an automatic rank begins with. Too many cost bytes, too few a certificate more.
 _BEGIN = 16
@@ -167,29 +167,3 @@ class SharedBasisSolver(LowRankSolver):
         if self.rank == "auto" and self.grows:
             return min(max(_BEGIN, 2 * outputs), max(1, min(width, directions)))
         return super().rank_for(outputs, width, directions)
-
-
-def check_number(name: str, value: Any, *, zero: bool = False) -> None:
-    """Raise unless ``value`` is a finite number above zero (or zero, where allowed)."""
-    wanted = "zero or more" if zero else "more than zero"
-    good = type(value) is not bool and isinstance(value, Real) and float(value) < float("inf")
-    if not good or float(value) < 0 or (float(value) == 0 and not zero):
-        raise ElmeshError(f"{name} must be a finite number, {wanted}; got {value!r}.")
-
-
-def check_flag(name: str, value: Any) -> None:
-    """Raise unless ``value`` is true or false."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise ElmeshError(f"{name} must be True or False; got {value!r}.")
-
-
-def check_count(name: str, value: Any) -> None:
-    """Raise unless ``value`` is a whole number of at least one."""
-    if type(value) is bool or not isinstance(value, Integral) or int(value) < 1:
-        raise ElmeshError(f"{name} must be a whole number of at least 1; got {value!r}.")
-
-
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Raise unless ``value`` is one of the choices."""
-    if not isinstance(value, str) or value not in choices:
-        raise ElmeshError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import correlation
 from elmesh.solvers.pursuit import Compass, SubspacePursuit
+from elmesh.typing import FloatArray
 
 __all__ = ["DGSP"]
-
-FloatArray = NDArray[np.float64]
 
 
 class DGSP(SubspacePursuit):

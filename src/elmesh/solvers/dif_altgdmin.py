@@ -6,18 +6,17 @@ from collections.abc import Generator
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from elmesh.checks import check_count
 from elmesh.comm.requests import Heard, Kept, Neighbours, Place, Program, State
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import square
 from elmesh.solvers.altgdmin import AltGDmin, gradient, heads, orthonormal, sharpness, step_length
-from elmesh.solvers.base import check_count
 from elmesh.solvers.initialization import random_block
+from elmesh.typing import FloatArray
 
 __all__ = ["DifAltGDmin"]
 
-FloatArray = NDArray[np.float64]
 
 # How closely averages of the start are to agree.
 _ROUGH = 1e-6

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from elmesh.checks import check_choice, check_number
 from elmesh.comm.requests import Kept, Place, Program
 from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError
 from elmesh.solvers.admm import ProximalADMM
-from elmesh.solvers.base import check_choice, check_number
 
 __all__ = ["DMTLELM"]
 

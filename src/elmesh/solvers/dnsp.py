@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import ridge
 from elmesh.solvers.pursuit import Compass, SubspacePursuit
 
 __all__ = ["DNSP"]
-
-FloatArray = NDArray[np.float64]
 
 
 class DNSP(SubspacePursuit):

@@ -6,18 +6,17 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from elmesh.checks import check_choice, check_count
 from elmesh.comm.requests import Hub, Kept, Place, Program, State
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import project, residual, square
 from elmesh.solvers.altgdmin import AltGDmin, gradient, heads, orthonormal, sharpness, step_length
-from elmesh.solvers.base import check_choice, check_count
 from elmesh.solvers.initialization import random_block
+from elmesh.typing import FloatArray
 
 __all__ = ["FedRep", "leading_subspace"]
 
-FloatArray = NDArray[np.float64]
 
 # Share of the largest singular value below which moments say nothing of a direction.
 _ROUNDING = 1e-10

@@ -17,21 +17,21 @@ import warnings
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csc_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import lasso_path
 
+from elmesh.checks import check_choice, check_count, check_number
 from elmesh.comm.requests import Kept, Place, Program, Report, State
 from elmesh.data.statistics import Task
 from elmesh.math.central_step import SharedU, leading_vectors
 from elmesh.math.kernels import fit, fit_gradient, project, residual, ridge, solve_A, square
-from elmesh.solvers.base import LowRankSolver, check_choice, check_count, check_number
+from elmesh.solvers.base import LowRankSolver
 from elmesh.solvers.initialization import random_block
+from elmesh.typing import FloatArray
 
 __all__ = ["GOMTL", "lasso_codes"]
 
-FloatArray = NDArray[np.float64]
 
 # Steps of conjugate gradients a round. Exact U steps take as many rounds and many times as long.
 _STEPS = 5

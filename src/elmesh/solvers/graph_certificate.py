@@ -15,17 +15,16 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmesh.comm.requests import Place, Sum, Total
 from elmesh.data.statistics import Task
 from elmesh.math.certificate import USED, Findings, dual_bound, lacking, slack_of
 from elmesh.math.kernels import correlation, square
 from elmesh.solvers.initialization import random_block
+from elmesh.typing import FloatArray
 
 __all__ = ["certify_over_graph"]
 
-FloatArray = NDArray[np.float64]
 
 # Vectors a pass, beside those of U in the first one, and most passes.
 _WIDTH, _PASSES = 4, 16

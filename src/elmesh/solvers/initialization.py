@@ -18,17 +18,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmesh.comm.requests import Place, Sum, Total
 from elmesh.data.features import uniform
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import square
 from elmesh.math.noise import noise_image, noise_variance, noise_within
+from elmesh.typing import FloatArray
 
 __all__ = ["Opening", "even_shares", "opening", "plain_A", "random_block"]
 
-FloatArray = NDArray[np.float64]
 
 # Orthogonal iterations, and vectors that find the norm of the noise. Their purpose is a good start, not exactness.
 _PASSES, _PROBES = 2, 4

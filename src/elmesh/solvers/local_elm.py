@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from elmesh.checks import check_number
 from elmesh.comm.requests import Kept, Place, Program, State
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import ridge
-from elmesh.solvers.base import Solver, check_number
+from elmesh.solvers.base import Solver
 
 __all__ = ["LocalELM"]
 

@@ -20,16 +20,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from elmesh.checks import check_count, check_number
 from elmesh.comm.requests import Kept, Place, Program, Report, State
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import correlation, fit, project, square
-from elmesh.solvers.base import Solver, check_count, check_number
+from elmesh.solvers.base import Solver
+from elmesh.typing import FloatArray
 
 __all__ = ["MTFL"]
-
-FloatArray = NDArray[np.float64]
 
 
 class MTFL(Solver):

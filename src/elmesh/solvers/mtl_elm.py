@@ -6,20 +6,18 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from elmesh.checks import check_choice
 from elmesh.comm.requests import Answer, Kept, Place, Program, Report, State
 from elmesh.data.statistics import Task
 from elmesh.math.central_step import SharedU
 from elmesh.math.certificate import certify
 from elmesh.math.kernels import fit_gradient, project, residual, solve_A, square
 from elmesh.math.objective import agent_objective
-from elmesh.solvers.base import SharedBasisSolver, check_choice
+from elmesh.solvers.base import SharedBasisSolver
 from elmesh.solvers.initialization import opening, plain_A
 
 __all__ = ["MTLELM"]
-
-FloatArray = NDArray[np.float64]
 
 
 class MTLELM(SharedBasisSolver):

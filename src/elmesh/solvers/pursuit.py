@@ -23,16 +23,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 
+from elmesh.checks import check_number
 from elmesh.comm.requests import Hub, Kept, Place, Program, Report, State
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import fit, project, residual, solve_A, square
-from elmesh.solvers.base import LowRankSolver, check_number
+from elmesh.solvers.base import LowRankSolver
+from elmesh.typing import FloatArray
 
 __all__ = ["Compass", "SubspacePursuit", "new_direction"]
 
-FloatArray = NDArray[np.float64]
 #: From W and the residual R (in the task's basis) to the direction G.
 Compass = Callable[[FloatArray, FloatArray], FloatArray]
 

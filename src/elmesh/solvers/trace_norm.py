@@ -26,16 +26,16 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 
+from elmesh.checks import check_count, check_number
 from elmesh.comm.requests import Kept, Place, Program, Report, State
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import square
-from elmesh.solvers.base import Solver, check_count, check_number
+from elmesh.solvers.base import Solver
+from elmesh.typing import FloatArray
 
 __all__ = ["TraceNorm", "shrink"]
 
-FloatArray = NDArray[np.float64]
 
 # Share of the largest singular value that a threshold must exceed for its neighbourhood to be known from squares.
 _SQUARES = 1e-4

@@ -20,7 +20,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmesh.comm.requests import Answer, Kept, Place, Program, Report, State, Sum, Total
 from elmesh.data.statistics import Task
@@ -29,10 +28,10 @@ from elmesh.math.kernels import fit, fit_gradient, project, residual, solve_A, s
 from elmesh.math.lbfgs import Memory
 from elmesh.solvers.graph_certificate import certify_over_graph
 from elmesh.solvers.initialization import even_shares, opening
+from elmesh.typing import FloatArray
 
 __all__ = ["varpro"]
 
-FloatArray = NDArray[np.float64]
 
 # A step is taken if it brings this share of what its slope promised.
 _PROMISED = 1e-4

@@ -12,18 +12,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from elmesh.checks import check_number
 from elmesh.comm.requests import Kept, Place
 from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError
 from elmesh.math.kernels import correlation, square
 from elmesh.solvers.admm_start import wide
-from elmesh.solvers.base import check_number
+from elmesh.typing import FloatArray
 
 __all__ = ["Caution", "always", "check_weight", "per_agent"]
 
-FloatArray = NDArray[np.float64]
 
 _OFFSET = re.compile(r"\s*(\d+(?:\.\d*)?)\s*\+\s*d\s*")
 _WINDOW = 100  # rounds between two looks at whether the disagreement fell

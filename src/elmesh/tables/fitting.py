@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from elmesh.comm.communicator import ALONE, Together, all_or_none
+from elmesh.comm.communicator import SERIAL, Communicator, raise_on_all
 from elmesh.errors import ElmeshError
 from elmesh.tables.decisions import choose_features, choose_kind, has_whole_labels, regression_target
 from elmesh.tables.headers import FILE_TASK
@@ -48,7 +48,7 @@ def infer_kind(frame: pd.DataFrame, targets: Sequence[str]) -> tuple[Kind, str]:
     ('classification', 'column "y" holds text')
     """
     target = find_column(frame, targets[0]).to_frame()
-    return choose_kind(Survey.take(Shares.of({"": target}), ALONE), targets)
+    return choose_kind(Survey.take(Shares.of({"": target}), SERIAL), targets)
 
 
 def whole_labels(frame: pd.DataFrame, target: str) -> bool:
@@ -61,7 +61,7 @@ def whole_labels(frame: pd.DataFrame, target: str) -> bool:
     (True, False)
     """
     column = find_column(frame, target).to_frame()
-    return has_whole_labels(Survey.take(Shares.of({"": column}), ALONE), [target])
+    return has_whole_labels(Survey.take(Shares.of({"": column}), SERIAL), [target])
 
 
 def fit_schema(
@@ -111,7 +111,7 @@ def fit_schema(
     """
     _check_roles(frame, task, targets, drop)
     shares = Shares.split(frame, task_labels(frame, task))
-    return _agree(shares, task, targets, kind, drop, ALONE)[2]
+    return _agree(shares, task, targets, kind, drop, SERIAL)[2]
 
 
 def agree_schema(
@@ -121,7 +121,7 @@ def agree_schema(
     kind: Kind | None = None,
     *,
     drop: Sequence[str] = (),
-    together: Together = ALONE,
+    communicator: Communicator = SERIAL,
 ) -> tuple[Kind, str, TableSchema]:
     """Find how a table becomes numbers whose rows are spread over processes.
 
@@ -151,11 +151,11 @@ def agree_schema(
     >>> kind, reason, schema.columns, schema.numeric[0].median
     ('classification', 'column "y" holds text', ['dose', 'dose is missing'], 2.0)
     """
-    with all_or_none(together):
+    with raise_on_all(communicator):
         for frame in frames.values():
             _check_roles(frame, task, targets, drop)
         shares = Shares.of(frames)
-    return _agree(shares, task, targets, kind, drop, together)
+    return _agree(shares, task, targets, kind, drop, communicator)
 
 
 def _check_roles(frame: pd.DataFrame, task: str, targets: Sequence[str], drop: Sequence[str]) -> None:
@@ -178,9 +178,9 @@ def _agree(
     targets: Sequence[str],
     kind: Kind | None,
     drop: Sequence[str],
-    together: Together,
+    communicator: Communicator,
 ) -> tuple[Kind, str, TableSchema]:
-    survey = Survey.take(shares, together, leave_out={task, FILE_TASK, *drop})
+    survey = Survey.take(shares, communicator, leave_out={task, FILE_TASK, *drop})
     chosen, reason = (kind, "as asked") if kind is not None else choose_kind(survey, targets)
     target_columns: tuple[TargetColumn, ...]
     if chosen == "classification":

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.comm.communicator import ALONE, Together
+from elmesh.comm.communicator import SERIAL, Communicator
 from elmesh.tables.columns import Floats
 
 __all__ = ["medians"]
@@ -25,7 +25,7 @@ _NOT_SIGN = np.int64(2**63 - 1)
 
 
 def medians(
-    values: Sequence[Floats], count: Integers, least: Floats, most: Floats, together: Together = ALONE
+    values: Sequence[Floats], count: Integers, least: Floats, most: Floats, communicator: Communicator = SERIAL
 ) -> Floats:
     """Find the median of each column over all processes.
 
@@ -59,7 +59,7 @@ def medians(
     while (low < high).any():
         middle = (low & high) + ((low ^ high) >> 1)  # halfway, rounded down; low + high could overflow
         upto = [np.searchsorted(column, points, side="right") for column, points in zip(own, middle, strict=True)]
-        above = together.add(np.array(upto, dtype=np.int64)) > rank
+        above = communicator.allreduce_sum(np.array(upto, dtype=np.int64)) > rank
         low, high = np.where(above, low, middle + 1), np.where(above, middle, high)
     with np.errstate(over="ignore"):
         lower, upper = _to_floats(low).T

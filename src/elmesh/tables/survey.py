@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from elmesh.comm.communicator import Together, all_or_none, merged
+from elmesh.comm.communicator import Communicator, merge_by_task, raise_on_all
 from elmesh.errors import ElmeshError
 from elmesh.tables.columns import Flags, joined, labels, numbers
 from elmesh.tables.facts import Facts, summarise
@@ -148,41 +148,43 @@ class Survey:
     """
 
     shares: Shares
-    together: Together
+    communicator: Communicator
     facts: dict[str, Facts]
 
     @classmethod
-    def take(cls, shares: Shares, together: Together, leave_out: Collection[str] = ()) -> Survey:
+    def take(cls, shares: Shares, communicator: Communicator, leave_out: Collection[str] = ()) -> Survey:
         """Look at all columns but those left out."""
-        headers = merged(together, {task: [str(name) for name in shares.frame.columns] for task in shares.tasks[:1]})
+        headers = merge_by_task(
+            communicator, {task: [str(name) for name in shares.frame.columns] for task in shares.tasks[:1]}
+        )
         if not headers:
             raise ElmeshError("There are no tasks; give one at least.")
         _check_columns(headers)
         columns = [name for name in next(iter(headers.values())) if name not in leave_out]
         own: dict[str, list[list[int | float]]] = {task: [] for task in shares.tasks}
-        with all_or_none(together):
+        with raise_on_all(communicator):
             for name in columns if own else ():
                 found = summarise(shares.column(name), shares.order, shares.starts)
                 for notes, facts in zip(own.values(), found, strict=True):
                     notes.append(list(vars(facts).values()))
-        by_column = zip(*merged(together, own).values(), strict=True)
+        by_column = zip(*merge_by_task(communicator, own).values(), strict=True)
         return cls(
             shares,
-            together,
+            communicator,
             {name: reduce(add, starmap(Facts, notes)) for name, notes in zip(columns, by_column, strict=True)},
         )
 
     def first(self, name: str, flagged: Callable[[pd.Series[Any]], Flags]) -> Spot:
         """Find the first cell of a column that is flagged; somebody must have one."""
         own = self.shares.first(name, flagged(self.shares.column(name)))
-        found = min(note for note in self.together.gather(own) if note is not None)
+        found = min(note for note in self.communicator.allgather(own) if note is not None)
         return Spot(*found[2:])
 
     def labels(self, names: Sequence[str], limit: int) -> dict[str, Different]:
         """Find the different values of columns as text, if they are at most so many."""
         own = [labels(self.shares.column(name)) for name in names]
         found = self._different([set(values) - {None} for values in own], limit)
-        missing = self.together.add(np.array([pd.isna(values).sum() for values in own], dtype=np.int64))
+        missing = self.communicator.allreduce_sum(np.array([pd.isna(values).sum() for values in own], dtype=np.int64))
         return {name: Different(*different, int(n)) for name, different, n in zip(names, found, missing, strict=True)}
 
     def numbers(self, name: str, limit: int) -> Different:
@@ -192,10 +194,10 @@ class Survey:
         return Different(*different, self.facts[name].missing)
 
     def _different(self, own: Sequence[set[Any]], limit: int) -> list[tuple[tuple[Any, ...], str, bool]]:
-        alone = self.together.size == 1  # nothing leaves, so they can be counted to the last
+        alone = self.communicator.size == 1  # nothing leaves, so they can be counted to the last
         notes = [None if len(values) > limit and not alone else sorted(values) for values in own]
         found = []
-        for told in zip(*self.together.gather(notes), strict=True):
+        for told in zip(*self.communicator.allgather(notes), strict=True):
             union = {value for values in told if values is not None for value in values}
             too_many = len(union) > limit or None in told
             # How many a process told of depends on which tasks it has, and no message should.
@@ -212,7 +214,7 @@ class Survey:
             np.array([fact.numbers for fact in facts], dtype=np.int64),
             np.array([fact.least for fact in facts], dtype=np.float64),
             np.array([fact.most for fact in facts], dtype=np.float64),
-            self.together,
+            self.communicator,
         )
         return dict(zip(names, found.tolist(), strict=True))
 

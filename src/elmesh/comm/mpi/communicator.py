@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from elmesh.comm.mpi.failure_detector import RESTING, Heartbeat, Loss
 from elmesh.errors import ElmeshError
 
-__all__ = ["World", "in_mpi_job", "open_world"]
+__all__ = ["MPICommunicator", "in_mpi_job", "world_communicator"]
 
 # What Open MPI and the launchers of other MPIs set for each process.
 _SIGNS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
 
 
-class World:
+class MPICommunicator:
     """All processes of the job, seen from one of them.
 
     Parameters
@@ -39,7 +39,7 @@ class World:
         self.rank, self.size = int(comm.Get_rank()), int(comm.Get_size())
         self._heart: Heartbeat | None = None
         if self.size > 1:
-            self._heart = Heartbeat(self.rank, self.size, self.gather)
+            self._heart = Heartbeat(self.rank, self.size, self.allgather)
             # Before MPI ends, which mpi4py sees to when Python does: who goes in peace says so.
             atexit.register(self._heart.stop)
             # A script that fails in one process would leave the others waiting for it.
@@ -72,7 +72,7 @@ class World:
         if self._heart is not None:
             self._heart.tell = tell
 
-    def gather(self, notes: Any) -> list[Any]:
+    def allgather(self, notes: Any) -> list[Any]:
         """Return every process's notes, in the order of ranks."""
         own = np.frombuffer(json.dumps(notes).encode(), np.uint8)
         sizes = np.empty(self.size, np.int64)
@@ -82,14 +82,14 @@ class World:
         ends = np.cumsum(sizes).tolist()
         return [json.loads(bytes(everything[end - size : end])) for end, size in zip(ends, sizes.tolist(), strict=True)]
 
-    def add(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    def allreduce_sum(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sum of all processes' counts."""
         own = np.ascontiguousarray(counts, dtype=np.int64)
-        together = np.empty_like(own)
-        self.comm.Allreduce(own, together)
-        return together
+        communicator = np.empty_like(own)
+        self.comm.Allreduce(own, communicator)
+        return communicator
 
-    def collect(self, data: bytes) -> list[bytes]:
+    def gather_bytes(self, data: bytes) -> list[bytes]:
         """Return every process's data at rank 0, and nothing elsewhere."""
         sizes = np.empty(self.size, np.int64)
         self.comm.Allgather(np.array([len(data)], np.int64), sizes)
@@ -98,13 +98,13 @@ class World:
         ends = np.cumsum(sizes).tolist() if self.rank == 0 else []
         return [bytes(everything[end - size : end]) for end, size in zip(ends, sizes.tolist(), strict=False)]
 
-    def most(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def allreduce_max(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the largest of all processes' values, one by one."""
-        together = np.empty_like(values)
-        self.comm.Allreduce(values, together, _mpi().MAX)
-        return together
+        communicator = np.empty_like(values)
+        self.comm.Allreduce(values, communicator, _mpi().MAX)
+        return communicator
 
-    def share(self, values: NDArray[np.float64], root: int) -> NDArray[np.float64]:
+    def broadcast(self, values: NDArray[np.float64], root: int) -> NDArray[np.float64]:
         """Return the array that one process has."""
         shape = np.zeros(1 + 8, np.int64)
         if self.rank == root:
@@ -128,9 +128,9 @@ def in_mpi_job() -> bool:
 
 
 @cache
-def open_world() -> World:
+def world_communicator() -> MPICommunicator:
     """Return all processes of the job that this one is part of; it may be the only one."""
-    return World(_mpi().COMM_WORLD)
+    return MPICommunicator(_mpi().COMM_WORLD)
 
 
 def _mpi() -> Any:

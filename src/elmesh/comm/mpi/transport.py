@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.comm.graph import Topology
-from elmesh.comm.mpi.communicator import World
+from elmesh.comm.mpi.communicator import MPICommunicator
 from elmesh.comm.mpi.tree_allreduce import TreeSums
 from elmesh.comm.requests import Heard, Hub, Neighbours, Report, Sum, Total
 from elmesh.comm.traffic import Ledger
 from elmesh.errors import ElmeshError
 from elmesh.run.base import Figures, Mark
+from elmesh.typing import FloatArray
 
 __all__ = ["MPILink"]
 
-FloatArray = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 # Numbers an agent that a run is followed by; and what a process says beside them: bytes, and whether to stop.
@@ -50,7 +50,7 @@ class MPILink:
         Bits a number of sums over all agents.
     """
 
-    def __init__(self, world: World, topology: Topology, ranks: Index, message_bits: int | str = 64) -> None:
+    def __init__(self, world: MPICommunicator, topology: Topology, ranks: Index, message_bits: int | str = 64) -> None:
         self._world, self._topology, self._ranks = world, topology, ranks
         self.agents: Index = np.flatnonzero(ranks == world.rank)
         self._own = Ledger(topology)
@@ -113,7 +113,7 @@ class MPILink:
             answer = np.ascontiguousarray(request.function(stack))
         else:
             comm.Gatherv(told, None, hub)
-        answer = self._world.share(answer, hub)
+        answer = self._world.broadcast(answer, hub)
         if topology.n_agents > 1:
             self.n_exchanges += 2  # up and down
         for agent, width in zip(self.agents.tolist(), widths.tolist(), strict=True):
@@ -134,12 +134,12 @@ class MPILink:
             return self._sums.most_bytes(request)
         m, size = self._topology.n_agents, request.value[0].nbytes
         if isinstance(request, Hub):
-            return int(2 * m * self._world.most(np.array([float(size)]))[0])
+            return int(2 * m * self._world.allreduce_max(np.array([float(size)]))[0])
         return int(size * 2 * len(self._topology.edges))
 
     def books(self) -> Ledger:
         """Return the bytes along every edge so far."""
-        counts = self._world.add(self._own.counts())
+        counts = self._world.allreduce_sum(self._own.counts())
         return Ledger(self._topology, counts)
 
     def mark(self) -> Mark:
@@ -174,7 +174,7 @@ class MPILink:
 class _Routes:
     """Which values go to which process, and where each agent finds its neighbours'."""
 
-    def __init__(self, world: World, topology: Topology, ranks: Index) -> None:
+    def __init__(self, world: MPICommunicator, topology: Topology, ranks: Index) -> None:
         mine = np.flatnonzero(ranks == world.rank)
         place = {agent: k for k, agent in enumerate(mine.tolist())}
         hearer, speaker = topology.ends
@@ -322,8 +322,8 @@ class _Mean:
     def _agree(self) -> int:
         """Return the power of two that no value of any agent exceeds."""
         largest = np.array([self._largest if np.isfinite(self._largest) else math.inf])
-        together = self._link._world.most(largest)[0]
-        return int(np.frexp(together)[1]) if np.isfinite(together) else 0
+        communicator = self._link._world.allreduce_max(largest)[0]
+        return int(np.frexp(communicator)[1]) if np.isfinite(communicator) else 0
 
     def _begin(self, scale: int) -> None:
         spare = _BITS - math.ceil(math.log2(self._m + 1)) - _ROOM
@@ -342,7 +342,9 @@ class _Mean:
         self._pending.Wait()
         if self._together[-1]:
             # Somebody's values have outgrown the scale, which is for all to know: once more, with room.
-            largest = self._link._world.most(np.array([self._largest if np.isfinite(self._largest) else math.inf]))[0]
+            largest = self._link._world.allreduce_max(
+                np.array([self._largest if np.isfinite(self._largest) else math.inf])
+            )[0]
             if not np.isfinite(largest):
                 return np.full(self._U.shape[1], np.nan)
             self._link._scale = int(np.frexp(largest)[1])

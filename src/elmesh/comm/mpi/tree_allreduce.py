@@ -16,10 +16,9 @@ from elmesh.comm.allreduce import Channels, tree_bytes
 from elmesh.comm.graph import Topology
 from elmesh.comm.requests import Sum, Total
 from elmesh.comm.traffic import Ledger
+from elmesh.typing import FloatArray
 
 __all__ = ["TreeSums"]
-
-FloatArray = NDArray[np.float64]
 
 
 class TreeSums:
@@ -76,9 +75,9 @@ class TreeSums:
         if self._bits == 64:
             n = int(np.prod(shape))
             flat = np.concatenate([values.reshape(len(values), n), numbers], axis=-1)
-            together = self.exact(flat)
+            communicator = self.exact(flat)
             self._book(8 * (n + k))
-            return Sum(together[:n].reshape(shape), together[n:], request.same, request.settle)
+            return Sum(communicator[:n].reshape(shape), communicator[n:], request.same, request.settle)
         value, sums = self._coarse(request)
         return Sum(value, sums, request.same, request.settle)
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmesh.comm.allreduce import Channels, coarse_parts, split_message, tree_bytes
 from elmesh.comm.graph import Topology
@@ -22,10 +21,10 @@ from elmesh.comm.requests import Heard, Hub, Neighbours, Report, Sum, Total
 from elmesh.comm.traffic import Ledger
 from elmesh.errors import ElmeshError
 from elmesh.run.base import Figures, Mark
+from elmesh.typing import FloatArray
 
 __all__ = ["NetworkLink"]
 
-FloatArray = NDArray[np.float64]
 
 # No honest number comes near this, and its square is still a number: the norm of a sum over all agents is below it.
 _OVER = 1e150

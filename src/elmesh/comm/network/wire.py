@@ -35,14 +35,13 @@ from enum import IntEnum
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.names import is_name
+from elmesh.typing import FloatArray
 
 __all__ = ["HEADER_BYTES", "Kind", "Message", "WireError", "doubles", "encode", "epoch_of", "list_of", "parse"]
 
-FloatArray = NDArray[np.float64]
 
 _HEADER = struct.Struct("<4sBBHIIIIQQQQ32s32s")
 HEADER_BYTES = _HEADER.size
