@@ -150,7 +150,7 @@ class Run:
 
     @property
     def neighbours(self) -> list[int]:
-        return self.topology.neighbours(VICTIM).tolist()
+        return self.topology.neighbors(VICTIM).tolist()
 
     @property
     def degree(self) -> float:

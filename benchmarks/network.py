@@ -27,9 +27,9 @@ from benchmarks.measure import machine
 from elmesh.agent import read_status
 from elmesh.comm.graph import make_topology
 from elmesh.comm.network.wire import HEADER_BYTES
-from elmesh.netconfig.config import Member, Plan
-from elmesh.netconfig.inputs import NumericInput
-from elmesh.netconfig.layout import Network
+from elmesh.netconfig.columns import InputColumn
+from elmesh.netconfig.config import AgentEntry, NetworkConfig
+from elmesh.netconfig.layout import NetworkLayout
 
 ROOT = Path(__file__).parent.parent
 HIDDEN, RANK, ROWS = 300, 6, 100
@@ -38,7 +38,7 @@ KILLS, LONG = 5, 10_000
 PARAMETERS = {"mu1": 1.0, "mu2": 1.0, "rho": 10.0}
 
 
-def plan_for(m: int, rounds: int, **changes: Any) -> Plan:
+def config_for(m: int, rounds: int, **changes: Any) -> NetworkConfig:
     """A ring on loopback."""
     names = [f"s{i:02d}" for i in range(m)]
     sockets = [socket.socket() for _ in names]
@@ -47,11 +47,11 @@ def plan_for(m: int, rounds: int, **changes: Any) -> Plan:
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
         one.close()
-    members = tuple(Member(name, f"127.0.0.1:{port}") for name, port in zip(names, ports, strict=True))
+    agents = tuple(AgentEntry(name, f"127.0.0.1:{port}") for name, port in zip(names, ports, strict=True))
     edges = tuple((names[i], names[j]) for i, j in make_topology("ring", names).edges.tolist())
-    columns = tuple(NumericInput(f"x{j}", -4.0, 4.0, False) for j in range(5))
+    columns = tuple(InputColumn(f"x{j}", range=(-4.0, 4.0)) for j in range(5))
     fields = {"n_hidden": HIDDEN, "rank": RANK, "rounds": rounds, "parameters": PARAMETERS, "columns": columns}
-    return Plan("bench", members, edges, "classification", **(fields | changes))
+    return NetworkConfig(name="bench", kind="classification", agents=agents, edges=edges, **(fields | changes))
 
 
 def environ() -> dict[str, str]:
@@ -60,10 +60,10 @@ def environ() -> dict[str, str]:
 
 def speed(m: int) -> dict[str, Any]:
     """Rounds a second of m agents."""
-    plan = plan_for(m, ROUNDS[m])
+    config = config_for(m, ROUNDS[m])
     size = HEADER_BYTES + 8 * HIDDEN * RANK
     with tempfile.TemporaryDirectory() as folder:
-        Network(Path(folder) / "net", plan).write("", days=2, keys=True, force=False)
+        NetworkLayout(Path(folder) / "net", config).write("", days=2, keys=True, force=False)
         settings = {"rounds": ROUNDS[m], "repeats": REPEATS, "rows": ROWS, "size": size, "out": folder}
         agents = [
             subprocess.Popen(
@@ -77,12 +77,12 @@ def speed(m: int) -> dict[str, Any]:
                 env=environ(),
                 cwd=ROOT,
             )
-            for n in plan.names
+            for n in config.agent_names
         ]
         for agent in agents:
             if agent.wait(900):
                 raise RuntimeError("An agent of the benchmark failed.")
-        taken = [json.loads(Path(folder, f"{name}.json").read_text()) for name in plan.names]
+        taken = [json.loads(Path(folder, f"{name}.json").read_text()) for name in config.agent_names]
     slowest = {kind: np.max([agent[kind] for agent in taken], axis=0) for kind in taken[0]}
     best = {kind: float(values.min()) for kind, values in slowest.items()}
     return {
@@ -106,12 +106,12 @@ def table_of(name: str) -> pd.DataFrame:
 class Agents:
     """`elmesh agent`, one process each."""
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
-        self.folder, self.plan = folder, plan
-        Network(folder / "net", plan).write("", days=2, keys=True, force=False)
-        for name in plan.names:
+    def __init__(self, folder: Path, config: NetworkConfig) -> None:
+        self.folder, self.config = folder, config
+        NetworkLayout(folder / "net", config).write("", days=2, keys=True, force=False)
+        for name in config.agent_names:
             table_of(name).to_csv(folder / f"{name}.csv", index=False)
-        self.processes = {name: self.start(name) for name in plan.names}
+        self.processes = {name: self.start(name) for name in config.agent_names}
 
     def start(self, name: str) -> subprocess.Popen[bytes]:
         words = ["agent", f"net/{name}/agent.toml", "--data", f"{name}.csv", "--target", "y", "--out", f"{name}-model"]
@@ -151,8 +151,8 @@ def rejoining() -> dict[str, Any]:
     """Kill an agent in mid-run, start it again, and take the time until it is further than it was."""
     starts, rejoined = [], []
     with tempfile.TemporaryDirectory() as folder:
-        agents = Agents(Path(folder), plan_for(4, 100_000))
-        victim, witness = agents.plan.names[1], agents.plan.names[0]
+        agents = Agents(Path(folder), config_for(4, 100_000))
+        victim, witness = agents.config.agent_names[1], agents.config.agent_names[0]
         try:
             for k in range(KILLS):
                 agents.until(victim, 100 if k == 0 else 1)
@@ -180,9 +180,9 @@ def rejoining() -> dict[str, Any]:
 def memory() -> dict[str, Any]:
     """Resident memory of agents over ten thousand rounds."""
     with tempfile.TemporaryDirectory() as folder:
-        plan = plan_for(3, LONG, n_hidden=100, rank=4)
-        agents = Agents(Path(folder), plan)
-        name, seen = plan.names[0], []
+        config = config_for(3, LONG, n_hidden=100, rank=4)
+        agents = Agents(Path(folder), config)
+        name, seen = config.agent_names[0], []
         try:
             for number in range(1000, LONG, 1000):
                 agents.until(name, number)

@@ -33,7 +33,7 @@ class Bare:
     transport: Any
 
     def __init__(self, identity: Identity, size: int) -> None:
-        self._neighbours = identity.plan.neighbours(identity.name)
+        self._neighbours = identity.config.neighbors(identity.name)
         self._data = BARE + bytes(size - len(BARE))
         self._change, self._come = threading.Condition(), dict.fromkeys(self._neighbours, 0)
 
@@ -65,11 +65,11 @@ class _As:
 def main(agent: str, plan: str) -> None:
     settings = json.loads(plan)
     identity = Identity.read(agent)
-    L, r, rounds = identity.plan.n_hidden, int(identity.plan.rank), settings["rounds"]
-    number = identity.plan.number(identity.name)
+    L, r, rounds = identity.config.n_hidden, int(identity.config.rank), settings["rounds"]
+    number = identity.config.index(identity.name)
     task = random_task(1, L, settings["rows"], seed=number)
     single = Task(task.V[0], task.s[0], task.Y[0], task.rest[0], task.rows[0])
-    solver = identity.plan.make_solver()
+    solver = identity.config.make_solver()
     taken: dict[str, list[float]] = {
         "bare": [],
         "exchange": [],
@@ -97,7 +97,7 @@ def main(agent: str, plan: str) -> None:
                 work()
 
         def compute(beside: Callable[[], None] = lambda: None) -> None:
-            place = place_of(identity.plan.topology, 0, np.array([number]))
+            place = place_of(identity.config.topology, 0, np.array([number]))
             program = solver.program(Task.stack([single]), place, r)
             answer, done = None, 0
             while done < rounds:

@@ -26,8 +26,8 @@ from elmesh.data.statistics import Reduced, Task
 from elmesh.math.certificate import certify
 from elmesh.math.kernels import fit, project, residual
 from elmesh.math.objective import objective_of_U
-from elmesh.paper.printed import alternate
-from elmesh.paper.protocol import DATA_SETS
+from elmesh.paper.protocol import DATASETS
+from elmesh.paper.reference_formulas import alternating_step
 from elmesh.run import Result, Stop, run_stacked, watch
 from elmesh.solvers import DMTLELM, MTLELM, DifAltGDmin, FedRep, Solver, TraceNorm
 
@@ -78,7 +78,7 @@ def time_to(solver: Solver, task: Task, target: float, mu: float, graph: str | N
 
 def central(draw: Draw, centre: bool) -> dict[str, Any]:
     """Time the methods that have all data in one place, or a hub, on one draw."""
-    mu = np.sqrt(DATA_SETS[draw.name].penalty) if draw.classification else 30.0
+    mu = np.sqrt(DATASETS[draw.name].penalty) if draw.classification else 30.0
     task = draw.task(centre=centre)
     target, gap = optimum(task, mu, mu)
     endless: dict[str, Any] = {"tol": 0.0, "max_iter": 3000}
@@ -105,7 +105,7 @@ def central(draw: Draw, centre: bool) -> dict[str, Any]:
 
 def kronecker(draw: Draw) -> float:
     """Time 100 alternations with the paper's formula (9) at its rank of six."""
-    mu = np.sqrt(DATA_SETS[draw.name].penalty)
+    mu = np.sqrt(DATASETS[draw.name].penalty)
     H = draw.features(draw.X, hidden=True)
     rows = list(draw.groups.values())
     T = [draw.targets[0][t] for t in draw.groups]
@@ -114,7 +114,7 @@ def kronecker(draw: Draw) -> float:
     def turns() -> None:
         nonlocal A
         for _ in range(100):
-            _, A = alternate(features, T, A, mu, mu)
+            _, A = alternating_step(features, T, A, mu, mu)
 
     return seconds(turns)
 

@@ -1,7 +1,7 @@
 """Write docs/paper.md from a run of `elmesh reproduce all`. `make paper` runs both.
 
-What is kept of the run is docs/paper.json and the figures; the page is made of these alone, so that a test can hold the
-two together.
+The results of the run are saved as docs/paper.json with the figures. The page is written from these alone, so that a
+test can compare the two.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-KEPT, PAGE, IMAGES = DOCS / "paper.json", DOCS / "paper.md", DOCS / "images"
+RESULTS, PAGE, IMAGES = DOCS / "paper.json", DOCS / "paper.md", DOCS / "images"
 
 MARKS = {"agrees": "✓ agrees", "differs": "≠ differs", "could not be determined": "? could not be determined"}
 
 
-def keep(folder: Path) -> None:
-    """Keep a run's results and figures."""
+def save_results(folder: Path) -> None:
+    """Copy the results and figures of a run."""
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    KEPT.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for entry in results["experiments"].values():
         for figure in entry["figures"]:
             shutil.copyfile(folder / f"{figure}.png", IMAGES / f"paper-{figure}.png")
@@ -36,13 +36,12 @@ def page(results: dict[str, Any]) -> str:
     lines = [
         "# The paper, reproduced",
         "",
-        "What became of the statements in the evaluation of *Decentralized Multi-Task Learning Based on Extreme "
-        "Learning Machines* when it was run again with this package. Written by `make paper` from "
-        f"[paper.json](paper.json), a run of `elmesh reproduce all` with seed {results['seed']}, elmesh "
-        f"{results['elmesh']}, {versions}. A verdict is given where a 95 % interval over random draws decides; "
-        "a statement about single runs agrees if 95 % of them bear it out, and differs if fewer than half do. Else it "
-        "could not be determined. Rows that are not the paper's (the spectral start, automatic parameters) are those "
-        "of that version; what came after it is in [ahead.md](ahead.md).",
+        "Results of this package for the claims in the evaluation of *Decentralized Multi-Task Learning Based on "
+        "Extreme Learning Machines*. Written by `make paper` from [paper.json](paper.json), a run of `elmesh reproduce "
+        f"all` with seed {results['seed']}, elmesh {results['elmesh']}, {versions}. A claim gets a verdict if a 95 % "
+        "interval over random draws decides it. A claim about single runs agrees if 95 % of the runs confirm it, and "
+        "differs if fewer than half do. Otherwise it could not be determined. Rows that are not in the paper (the "
+        "spectral start, automatic parameters) are those of that version; for later ones see [ahead.md](ahead.md).",
         "",
         "| | runs | agree | differ | could not be determined |",
         "|---|---|---|---|---|",
@@ -50,8 +49,8 @@ def page(results: dict[str, Any]) -> str:
     for entry in experiments.values():
         counts = Counter(claim["verdict"] for claim in entry["claims"])
         cells = " | ".join(str(counts[verdict]) for verdict in MARKS) if entry["claims"] else "– | – | –"
-        lines.append(f"| [{entry['title']}](#{_anchor(entry['title'])}) | {entry['runs']} | {cells} |")
-    lines += ["", "## What was not reproduced, and why", "", *_reasons(experiments["table1"]["numbers"]), ""]
+        lines.append(f"| [{entry['title']}](#{anchor(entry['title'])}) | {entry['runs']} | {cells} |")
+    lines += ["", "## Claims that were not confirmed, and why", "", *_reasons(experiments["table1"]["numbers"]), ""]
     for entry in experiments.values():
         lines += [
             f"- **{_cell(claim['statement'])}** {_cell(claim['found'])} ({claim['verdict']})"
@@ -66,7 +65,7 @@ def page(results: dict[str, Any]) -> str:
 
 
 def _reasons(table: dict[str, Any]) -> list[str]:
-    """Say in a few paragraphs what the single verdicts have in common."""
+    """Return the common reasons for the verdicts, in a few paragraphs."""
 
     def errors(*methods: str) -> str:
         return "; ".join(
@@ -79,21 +78,20 @@ def _reasons(table: dict[str, Any]) -> list[str]:
         return " and ".join(f"{mean:.2f}" for mean in means)
 
     return [
-        "Four things lie behind most of what follows.",
+        "There are four main reasons.",
         "",
-        "1. *Rivals.* The paper gives MTFL and GO-MTL their parameters as letters of other papers' notation, and no "
-        "method its rank. Read literally they are far from the printed errors, in both directions. With parameters "
-        "chosen on training rows: "
-        f"{errors('MTFL, chosen', 'GO-MTL, chosen', 'DGSP, chosen', 'DNSP, chosen')} per cent.",
-        "2. *Order.* The better methods are a few tenths of a point apart, which a hundred draws only just decide: "
-        f"{errors('Local ELM', 'DMTL-ELM', 'DMTL-ELM, chosen')} per cent. What learning together gains depends on the "
+        "1. *Rivals.* The paper gives the parameters of MTFL and GO-MTL in the notation of other papers, and the rank "
+        "of no method. Taken literally, they give errors far above or below the printed ones. With parameters chosen "
+        f"on training rows: {errors('MTFL, chosen', 'GO-MTL, chosen', 'DGSP, chosen', 'DNSP, chosen')} per cent.",
+        "2. *Order.* The better methods differ by a few tenths of a point, which a hundred draws can barely decide: "
+        f"{errors('Local ELM', 'DMTL-ELM', 'DMTL-ELM, chosen')} per cent. The gain of learning together depends on the "
         "scale of the inputs, which the paper does not give.",
-        "3. *Convergence.* With the printed parameters agents do not agree after 100 rounds: the objective at their "
-        f"mean U is {objective('DMTL-ELM')} times MTL-ELM's (DMTL-ELM) and {objective('FO-DMTL-ELM')} times "
-        "(FO-DMTL-ELM). They predict well all the same. With automatic parameters it is "
+        "3. *Convergence.* With the printed parameters the agents do not agree after 100 rounds: the objective at "
+        f"their mean U is {objective('DMTL-ELM')} times that of MTL-ELM (DMTL-ELM) and {objective('FO-DMTL-ELM')} "
+        "times (FO-DMTL-ELM). They still predict well. With automatic parameters it is "
         f"{objective('DMTL-ELM, automatic')} times.",
-        "4. *The rule for gamma* stops the multiplier before agents agree, and the theorems' conditions are not met by "
-        "the parameters that are said to meet them.",
+        "4. *The rule for gamma* stops the multipliers before the agents agree, and the paper's parameters do not meet "
+        "the conditions of its theorems.",
     ]
 
 
@@ -106,7 +104,7 @@ def _experiment(entry: dict[str, Any]) -> list[str]:
     for figure in entry["figures"]:
         lines += [f"![{entry['title']}](images/paper-{figure}.png)", ""]
     if entry["claims"]:
-        lines += ["| what the paper says | what was found here | verdict |", "|---|---|---|"]
+        lines += ["| statement in the paper | result here | verdict |", "|---|---|---|"]
         lines += [
             f"| {_cell(claim['statement'])} | {_cell(claim['found'])} | {MARKS[claim['verdict']]} |"
             for claim in entry["claims"]
@@ -120,9 +118,9 @@ def _experiment(entry: dict[str, Any]) -> list[str]:
     return lines[:-1]
 
 
-def _anchor(title: str) -> str:
-    kept = "".join(c for c in title.lower() if c.isalnum() or c in " -")
-    return kept.replace(" ", "-")
+def anchor(title: str) -> str:
+    """Return the anchor that Markdown renderers derive from a heading."""
+    return "".join(c for c in title.lower() if c.isalnum() or c in " -").replace(" ", "-")
 
 
 def _cell(text: str) -> str:
@@ -131,5 +129,5 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        keep(Path(sys.argv[1]))
-    PAGE.write_text(page(json.loads(KEPT.read_text(encoding="utf-8"))), encoding="utf-8")
+        save_results(Path(sys.argv[1]))
+    PAGE.write_text(page(json.loads(RESULTS.read_text(encoding="utf-8"))), encoding="utf-8")

@@ -1,27 +1,59 @@
 """Many sites, small related data sets, no pooling: each gets a model better than it could learn alone.
 
 The methods are those of *Decentralized Multi-Task Learning Based on Extreme Learning Machines* (Ye, Xiao, Skoglund).
+Names are imported when they are first used, so that ``import elmesh`` is fast.
 """
 
-from elmesh.data.stacking import stack_tasks
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from elmesh.errors import ElmeshError
-from elmesh.estimators.classifier import MultiTaskELMClassifier
-from elmesh.estimators.loading import load
-from elmesh.estimators.regressor import MultiTaskELMRegressor
-from elmesh.solvers import (
-    DGSP,
-    DMTLELM,
-    DNSP,
-    FODMTLELM,
-    GOMTL,
-    MTFL,
-    MTLELM,
-    DifAltGDmin,
-    FedRep,
-    LocalELM,
-    TraceNorm,
-)
 from elmesh.version import __version__
+
+if TYPE_CHECKING:
+    from elmesh.data.stacking import stack_tasks
+    from elmesh.estimators.classifier import MultiTaskELMClassifier
+    from elmesh.estimators.loading import load
+    from elmesh.estimators.regressor import MultiTaskELMRegressor
+    from elmesh.run.backend import MPIBackend
+    from elmesh.run.config import CheckpointConfig, RunConfig
+    from elmesh.solvers.base import Solver
+    from elmesh.solvers.dif_altgdmin import DifAltGDmin
+    from elmesh.solvers.dmtl_elm import DMTLELM
+    from elmesh.solvers.fedrep import FedRep
+    from elmesh.solvers.fo_dmtl_elm import FODMTLELM
+    from elmesh.solvers.go_mtl import GOMTL
+    from elmesh.solvers.local_elm import LocalELM
+    from elmesh.solvers.mesh_elm import MeshELM
+    from elmesh.solvers.mtfl import MTFL
+    from elmesh.solvers.mtl_elm import MTLELM
+    from elmesh.solvers.subspace_pursuit import DGSP, DNSP
+    from elmesh.solvers.trace_norm import TraceNorm
+
+_MODULES = {
+    "CheckpointConfig": "run.config",
+    "DGSP": "solvers.subspace_pursuit",
+    "DMTLELM": "solvers.dmtl_elm",
+    "DNSP": "solvers.subspace_pursuit",
+    "DifAltGDmin": "solvers.dif_altgdmin",
+    "FODMTLELM": "solvers.fo_dmtl_elm",
+    "FedRep": "solvers.fedrep",
+    "GOMTL": "solvers.go_mtl",
+    "LocalELM": "solvers.local_elm",
+    "MPIBackend": "run.backend",
+    "MTFL": "solvers.mtfl",
+    "MTLELM": "solvers.mtl_elm",
+    "MeshELM": "solvers.mesh_elm",
+    "MultiTaskELMClassifier": "estimators.classifier",
+    "MultiTaskELMRegressor": "estimators.regressor",
+    "RunConfig": "run.config",
+    "Solver": "solvers.base",
+    "TraceNorm": "solvers.trace_norm",
+    "load": "estimators.loading",
+    "stack_tasks": "data.stacking",
+}
 
 __all__ = [
     "DGSP",
@@ -31,14 +63,31 @@ __all__ = [
     "GOMTL",
     "MTFL",
     "MTLELM",
+    "CheckpointConfig",
     "DifAltGDmin",
     "ElmeshError",
     "FedRep",
     "LocalELM",
+    "MPIBackend",
+    "MeshELM",
     "MultiTaskELMClassifier",
     "MultiTaskELMRegressor",
+    "RunConfig",
+    "Solver",
     "TraceNorm",
     "__version__",
     "load",
     "stack_tasks",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'elmesh' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"elmesh.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

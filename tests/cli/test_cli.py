@@ -180,8 +180,8 @@ def test_columns_left_out_are_noted_and_dropped_columns_are_not_used(folder, tmp
     args = ["fit", tmp_path / "t.csv", *FIT_CLASSES, "--drop", "dose", "--out", tmp_path / "m", "--json"]
     result = worked(*args)
     data = json.loads(result.stdout)
-    assert "note: Left out, for all rows have the same value: one." in result.stderr
-    assert data["notes"] == ["Left out, for all rows have the same value: one."]
+    assert "note: Left out because all rows have the same value: one." in result.stderr
+    assert data["notes"] == ["Left out because all rows have the same value: one."]
     assert not {"dose", "days", "one"} & set(data["columns"])
 
 

@@ -1,4 +1,4 @@
-"""``elmesh demo``: from nothing to a page, and nothing lost on the way."""
+"""``elmesh demo``: the report and its numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def made(tmp_path_factory):
     return out, json.loads(done.stdout)
 
 
-def test_it_writes_a_page_a_picture_and_the_numbers(made):
+def test_it_writes_a_report_a_figure_and_the_numbers(made):
     out, printed = made
     assert sorted(path.name for path in out.iterdir()) == FILES
     assert sorted(printed["files"]) == [str(out / name) for name in FILES]
@@ -44,7 +44,7 @@ def test_it_writes_a_page_a_picture_and_the_numbers(made):
     assert 600 < height < 1000
 
 
-def test_the_printed_object_is_the_written_one_but_for_histories(made):
+def test_the_printed_json_is_the_written_one_without_histories(made):
     out, printed = made
     written = json.loads((out / "results.json").read_text(encoding="utf-8"))
     histories = written.pop("histories")
@@ -58,7 +58,7 @@ def test_the_printed_object_is_the_written_one_but_for_histories(made):
         assert method["objective"] == (history["objective"] or [None])[-1]
 
 
-def test_the_headline_is_what_the_errors_by_site_say(made):
+def test_the_headline_follows_from_the_errors_per_site(made):
     _, printed = made
     errors = {m["name"]: m["test_error_percent_by_task"] for m in printed["methods"]}
     assert list(errors) == METHODS
@@ -69,7 +69,7 @@ def test_the_headline_is_what_the_errors_by_site_say(made):
     assert f"from {np.mean(list(alone.values())):.1f} %" in printed["headline"]
 
 
-def test_only_methods_that_talk_over_the_graph_send_anything(made):
+def test_only_methods_on_the_graph_send_messages(made):
     _, printed = made
     sent = {m["name"]: m["bytes"] for m in printed["methods"]}
     assert sent["Local ELM"] == sent["MTL-ELM"] == 0
@@ -92,7 +92,7 @@ def test_the_decentralised_methods_reach_the_objective_of_all_data_in_one_place(
         assert objective[name] == pytest.approx(objective["MTL-ELM"], rel=1e-3)
 
 
-def test_all_but_the_sites_alone_are_certified_and_have_the_rank_that_is_enough(made):
+def test_all_methods_but_local_elm_are_certified_and_have_a_sufficient_rank(made):
     _, printed = made
     alone, *others = printed["methods"]
     assert alone["certificate"] is alone["rank"] is None
@@ -104,7 +104,7 @@ def test_all_but_the_sites_alone_are_certified_and_have_the_rank_that_is_enough(
         assert method["certificate"]["suggested_rank"] == method["rank"]
 
 
-def test_the_settings_say_what_rank_and_penalty_were_found(made):
+def test_the_settings_contain_the_rank_and_penalty_that_were_found(made):
     _, printed = made
     together = printed["methods"][2]
     mu1, mu2 = together["penalties"]
@@ -113,7 +113,7 @@ def test_the_settings_say_what_rank_and_penalty_were_found(made):
     assert f"mu1 = mu2 = {mu1:g}" in printed["settings"]["Penalties"]
 
 
-def test_the_same_seed_gives_the_same_numbers_but_for_time(made, tmp_path):
+def test_the_same_seed_gives_the_same_numbers_except_times(made, tmp_path):
     def timeless(printed):
         return [{k: v for k, v in m.items() if k != "seconds"} for m in printed["methods"]]
 
@@ -121,7 +121,7 @@ def test_the_same_seed_gives_the_same_numbers_but_for_time(made, tmp_path):
     assert timeless(json.loads(done.stdout)) == timeless(made[1])
 
 
-def test_a_table_a_sentence_and_where_to_look_are_printed(tmp_path):
+def test_a_table_a_sentence_and_the_path_of_the_report_are_printed(tmp_path):
     out = tmp_path / "new" / "demo"
     done = run("--out", out, "--graph", "star", "--seed", "3")
     assert done.exit_code == 0, done.output
@@ -138,16 +138,16 @@ def test_a_table_a_sentence_and_where_to_look_are_printed(tmp_path):
 
 @pytest.fixture
 def no_fit(monkeypatch):
-    """Bad input must be told before any work is done."""
+    """Fail if the work starts: bad input must be refused before."""
 
     def compare(*_):
-        raise AssertionError("the work was begun")
+        raise AssertionError("the work was started")
 
     monkeypatch.setattr("elmesh.cli.digits.compare", compare)
 
 
 @pytest.mark.usefixtures("no_fit")
-def test_a_folder_of_an_earlier_demo_is_refused_and_left_as_it_is(made):
+def test_a_folder_of_an_earlier_demo_is_refused_and_not_changed(made):
     out, _ = made
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     done = run("--out", out)
@@ -175,7 +175,7 @@ def test_with_force_its_own_files_are_replaced_and_others_kept(tmp_path):
         (["--hidden", "0"], "hidden"),
     ],
 )
-def test_a_wrong_option_is_told_before_the_work_and_nothing_is_written(tmp_path, arguments, words):
+def test_a_wrong_option_is_refused_before_the_work_and_no_file_is_written(tmp_path, arguments, words):
     done = run("--out", tmp_path / "demo", *arguments)
     assert done.exit_code == 2
     assert words in done.stderr

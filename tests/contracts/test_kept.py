@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from elmesh.run.local import StackedLink, place_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
@@ -20,7 +21,6 @@ from elmesh.comm.graph import Topology, make_topology
 from elmesh.comm.requests import Answer, Heard, Hub, Kept, Neighbours, Program, Report, Request, State, Total
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import curvature
-from elmesh.run.local import StackedLink, place_of
 from elmesh.solvers import (
     DGSP,
     DMTLELM,
@@ -412,7 +412,7 @@ def test_what_neighbours_say_is_added_up_one_after_another(seed, m, shape):
     for t in range(m):
         alone = Heard(heard.values[hearer == t])
         wanted = np.zeros(shape)
-        for j in topology.neighbours(t):
+        for j in topology.neighbors(t):
             wanted = wanted + values[j]
         assert_same(alone.total(alone.values, values[t]), wanted, f"agent {t} alone")
         assert_same(together[t], wanted, f"agent {t} in a stack")

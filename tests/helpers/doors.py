@@ -1,6 +1,6 @@
 """Doors: forwarders of TCP connections between agents that can be held shut, cut, slowed down and made to lose.
 
-An agent's address in the plan is its door's, and behind the door it listens at a port of its own. Nothing is known of
+An agent's address in the config is its door's, and behind the door it listens at a port of its own. Nothing is known of
 what goes through: a door holds up bytes, in order, as a network does to whoever uses TCP.
 """
 
@@ -11,14 +11,13 @@ import queue
 import socket
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from elmesh.netconfig.config import Plan
-from helpers.network import Trial, free_ports
+from elmesh.netconfig.config import NetworkConfig
+from helpers.network import Trial, free_ports, with_ports
 
 # Bytes at most of what is held up as one, and seconds that TCP takes to send again what was lost.
 _CHUNK, _AGAIN = 16_384, (0.2, 0.4)
@@ -129,13 +128,12 @@ class Door:
 class DoorTrial(Trial):
     """A network whose agents are reached through doors."""
 
-    def __init__(self, folder: Path, plan: Plan, data: dict[str, pd.DataFrame] | None = None) -> None:
-        front, back = free_ports(2 * len(plan.members)), []
-        front, back = front[: len(plan.members)], front[len(plan.members) :]
-        members = tuple(replace(m, address=f"127.0.0.1:{port}") for m, port in zip(plan.members, front, strict=True))
-        super().__init__(folder, replace(plan, members=members), data)
+    def __init__(self, folder: Path, config: NetworkConfig, data: dict[str, pd.DataFrame] | None = None) -> None:
+        front, back = free_ports(2 * len(config.agents)), []
+        front, back = front[: len(config.agents)], front[len(config.agents) :]
+        super().__init__(folder, with_ports(config, front), data)
         self.doors: dict[str, Door] = {}
-        for number, name in enumerate(self.plan.names):
+        for number, name in enumerate(self.config.agent_names):
             with open(self.agents[name].folder / "agent.toml", "a") as file:
                 file.write(f'listen = "127.0.0.1:{back[number]}"\n')
             self.doors[name] = Door(front[number], back[number], seed=number)

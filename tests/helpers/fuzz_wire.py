@@ -24,14 +24,14 @@ from elmesh.comm.network.transport import NetworkLink
 from elmesh.comm.network.wire import CARRIES, HEADER_BYTES, Kind, WireError, doubles, encode, epoch_of, parse
 from elmesh.comm.requests import Total
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.config import Member, Plan
+from elmesh.netconfig.config import AgentEntry, NetworkConfig
 
 SHAPE, BESIDE = (4, 3), 2
-PLAN = Plan(
-    "fuzz",
-    tuple(Member(name, f"127.0.0.1:{7000 + k}") for k, name in enumerate(("mallory", "north", "south"))),
-    (("mallory", "north"), ("north", "south")),
-    "classification",
+CONFIG = NetworkConfig(
+    name="fuzz",
+    kind="classification",
+    agents=tuple(AgentEntry(name, f"127.0.0.1:{7000 + k}") for k, name in enumerate(("mallory", "north", "south"))),
+    edges=(("mallory", "north"), ("north", "south")),
     n_hidden=SHAPE[0],
     rank=SHAPE[1],
     parameters={"mu1": 1.0, "mu2": 1.0, "rho": 1.0},
@@ -56,12 +56,14 @@ class Victim:
 
     def __init__(self) -> None:
         self.logged: list[str] = []
-        self.post = Post("north", PLAN, Mailbox(), 5.0, _LIFE, self.log)
-        self.exact = NetworkLink(self.post, PLAN.names, PLAN.topology, 64, 1e3)
-        self.rough = {bits: NetworkLink(self.post, PLAN.names, PLAN.topology, bits) for bits in (2, 8, "auto")}
+        self.post = Post("north", CONFIG, Mailbox(), 5.0, _LIFE, self.log)
+        self.exact = NetworkLink(self.post, CONFIG.agent_names, CONFIG.topology, 64, 1e3)
+        self.rough = {
+            bits: NetworkLink(self.post, CONFIG.agent_names, CONFIG.topology, bits) for bits in (2, 8, "auto")
+        }
         self.finding = Finding("mallory", "127.0.0.1:7000")
         with patch("elmesh.agent.diagnostics.Transport", lambda *_, **__: Mailbox()):
-            self.inquiry = _Asking(SimpleNamespace(name="north", plan=PLAN), {"mallory": self.finding}, False)
+            self.inquiry = _Asking(SimpleNamespace(name="north", config=CONFIG), {"mallory": self.finding}, False)
         self.turns = 0
 
     def log(self, event: str, **fields: object) -> None:
@@ -107,7 +109,7 @@ class Victim:
     def partial(self, body: bytes) -> None:
         """Read a coarse sum."""
         link = list(self.rough.values())[len(body) % len(self.rough)]
-        message = parse(encode(Kind.INWARDS, "mallory", PLAN.digest, shape=SHAPE, coarse=True, body=body))
+        message = parse(encode(Kind.INWARDS, "mallory", CONFIG.digest, shape=SHAPE, coarse=True, body=body))
         with self.refusing():
             value, numbers = link._partial(TOTAL, "mallory", message, SHAPE, BESIDE, 0)
             assert value.shape == SHAPE
@@ -145,16 +147,16 @@ def read_header(victim: Victim, data: bytes) -> None:
         "shape": (fields[6], fields[7]) if fields[0] & 0x2000 else SHAPE,
     }
     coarsely = bool(fields[0] & 0x4000)
-    victim.arrive(encode(kind, "mallory", PLAN.digest, **head, coarse=coarsely, body=data[32:]))
+    victim.arrive(encode(kind, "mallory", CONFIG.digest, **head, coarse=coarsely, body=data[32:]))
 
 
 def read_gone(victim: Victim, data: bytes) -> None:
     names = data.decode("latin-1").split("\n")
-    victim.arrive(encode(Kind.GONE, "mallory", PLAN.digest, epoch=epoch_of(names), life=1, body=data))
+    victim.arrive(encode(Kind.GONE, "mallory", CONFIG.digest, epoch=epoch_of(names), life=1, body=data))
 
 
 def read_failed(victim: Victim, data: bytes) -> None:
-    victim.arrive(encode(Kind.FAILED, "mallory", PLAN.digest, life=1, yours=_LIFE, body=data))
+    victim.arrive(encode(Kind.FAILED, "mallory", CONFIG.digest, life=1, yours=_LIFE, body=data))
 
 
 def read_coarse(victim: Victim, data: bytes) -> None:
@@ -213,10 +215,10 @@ def seeds() -> list[bytes]:
     value, numbers = rng.normal(size=SHAPE), rng.normal(size=BESIDE)
     exact = value.tobytes()
     whole = [
-        encode(kind, "mallory", PLAN.digest, number=0, life=1, yours=_LIFE, shape=SHAPE, body=exact) for kind in Kind
+        encode(kind, "mallory", CONFIG.digest, number=0, life=1, yours=_LIFE, shape=SHAPE, body=exact) for kind in Kind
     ]
-    whole += [encode(Kind.GONE, "mallory", PLAN.digest, epoch=epoch_of(["south"]), life=1, body=b"south")]
-    whole += [encode(Kind.CLOCK, "mallory", PLAN.digest, number=1, body=bytes(8))]
+    whole += [encode(Kind.GONE, "mallory", CONFIG.digest, epoch=epoch_of(["south"]), life=1, body=b"south")]
+    whole += [encode(Kind.CLOCK, "mallory", CONFIG.digest, number=1, body=bytes(8))]
     rough = [coarse(value[:, :2], bits) + coarse(value[:, 2:], 16) + numbers.tobytes() for bits in (0, 2, 4, 8, 16, 32)]
     found = [bytes([reader]) + one for reader in (0, 2, 8) for one in whole]
     found += [bytes([1]) + exact, bytes([4]) + b"south", bytes([5]) + b"the disk is full"]

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from elmesh.comm.mpi.tree_allreduce import TreeSums
+from elmesh.run.mpi import run_mpi
 
 import elmesh.estimators.base
 from elmesh import MultiTaskELMClassifier, MultiTaskELMRegressor
 from elmesh.comm.mpi import world_communicator
-from elmesh.comm.mpi.tree_allreduce import TreeSums
 from elmesh.errors import ElmeshError
 from elmesh.run import CheckpointWarning, Result, assemble, checkpointing, watch
 from elmesh.run.backend import Processes
-from elmesh.run.mpi import run_mpi
 from elmesh.solvers import DMTLELM
 from helpers.mpi import Found
 from helpers.mpi_cases import (

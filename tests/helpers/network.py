@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +19,17 @@ import pytest
 import safetensors.numpy
 
 from elmesh.comm.graph import make_topology
-from elmesh.netconfig.config import Member, Plan
 
 pytest.importorskip("zenoh", reason="eclipse-zenoh is not installed")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
+pytest.importorskip("msgspec", reason="msgspec is not installed")
+
+import msgspec.structs
 
 from elmesh.agent.status import read_status
-from elmesh.netconfig.inputs import NumericInput
-from elmesh.netconfig.layout import Network
+from elmesh.netconfig.columns import InputColumn
+from elmesh.netconfig.config import AgentEntry, NetworkConfig
+from elmesh.netconfig.layout import NetworkLayout
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("east", "north", "south", "west")
@@ -46,13 +49,13 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-def make_plan(names=NAMES, graph="ring", **changes) -> Plan:
-    """A small plan on loopback: classification of four columns."""
+def make_config(names=NAMES, graph="ring", **changes) -> NetworkConfig:
+    """A small config on loopback: classification of four columns."""
     topology = make_topology(graph, list(names))
     edges = tuple((names[i], names[j]) for i, j in topology.edges.tolist())
     ports = free_ports(len(names))
-    members = tuple(Member(name, f"127.0.0.1:{port}") for name, port in zip(names, ports, strict=True))
-    columns = tuple(NumericInput(f"x{j}", -4.0, 4.0, False) for j in range(P))
+    agents = tuple(AgentEntry(name, f"127.0.0.1:{port}") for name, port in zip(names, ports, strict=True))
+    columns = tuple(InputColumn(f"x{j}", range=(-4.0, 4.0)) for j in range(P))
     fields = {
         "kind": "classification",
         "rounds": 40,
@@ -61,7 +64,13 @@ def make_plan(names=NAMES, graph="ring", **changes) -> Plan:
         "parameters": BASIS,
         "columns": columns,
     }
-    return Plan("test", members, edges, **(fields | changes))
+    return NetworkConfig(name="test", agents=agents, edges=edges, **(fields | changes))
+
+
+def with_ports(config: NetworkConfig, ports: list[int]) -> NetworkConfig:
+    """The same network at other ports of this machine."""
+    agents = tuple(AgentEntry(a.name, f"127.0.0.1:{port}") for a, port in zip(config.agents, ports, strict=True))
+    return msgspec.structs.replace(config, agents=agents)
 
 
 def rows_of(name: str, n: int = 50, kind: str = "classification") -> pd.DataFrame:
@@ -108,12 +117,12 @@ class Agent:
 class Trial:
     """A network in a folder; leaving it ends every agent."""
 
-    def __init__(self, folder: Path, plan: Plan, data: dict[str, pd.DataFrame] | None = None) -> None:
-        self.folder, self.plan = folder, plan
-        Network(folder / "net", plan).write("", days=30, keys=True, force=False)
+    def __init__(self, folder: Path, config: NetworkConfig, data: dict[str, pd.DataFrame] | None = None) -> None:
+        self.folder, self.config = folder, config
+        NetworkLayout(folder / "net", config).write("", days=30, keys=True, force=False)
         self.agents = {}
-        for name in plan.names:
-            frame = rows_of(name, kind=plan.kind) if data is None else data[name]
+        for name in config.agent_names:
+            frame = rows_of(name, kind=config.kind) if data is None else data[name]
             frame.to_csv(folder / "net" / f"{name}.csv", index=False)
             self.agents[name] = Agent(name, folder / "net" / name)
 
@@ -151,7 +160,7 @@ class Trial:
         return agent
 
     def start_all(self, *more: str) -> None:
-        for name in self.plan.names:
+        for name in self.config.agent_names:
             self.start(name, *more)
 
     def kill(self, name: str) -> None:
@@ -164,7 +173,7 @@ class Trial:
         """Wait for agents to end; return their exit codes."""
         end = time.monotonic() + seconds
         codes = {}
-        for name in names or self.plan.names:
+        for name in names or self.config.agent_names:
             try:
                 codes[name] = self.agents[name].process.wait(max(end - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:
@@ -199,13 +208,11 @@ class Trial:
 
 
 def undisturbed(
-    folder: Path, plan: Plan, data: dict[str, pd.DataFrame] | None = None
+    folder: Path, config: NetworkConfig, data: dict[str, pd.DataFrame] | None = None
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Run a plan to its end without any trouble; every agent's weights. Ports are new ones, which changes no bit."""
-    ports = free_ports(len(plan.members))
-    members = tuple(replace(m, address=f"127.0.0.1:{port}") for m, port in zip(plan.members, ports, strict=True))
+    """Run a network to its end undisturbed; every agent's weights. Ports are new ones, which changes no bit."""
     folder.mkdir()
-    with Trial(folder, replace(plan, members=members), data) as trial:
+    with Trial(folder, with_ports(config, free_ports(len(config.agents))), data) as trial:
         trial.start_all()
         codes = trial.wait()
         assert set(codes.values()) == {0}, {name: agent.errors for name, agent in trial.agents.items()}

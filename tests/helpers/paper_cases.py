@@ -1,4 +1,4 @@
-"""Invented trials of the paper's experiments, such that they bear out what the paper says."""
+"""Invented trials of the paper's experiments that confirm all of its claims."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from elmesh.paper import fig4, fig5, fig6, misprints, readings
-from elmesh.paper.choice import GRIDS, candidate
-from elmesh.paper.fig3 import AUTOMATIC, CASES, METHODS
-from elmesh.paper.findings import readings as readings_finding
-from elmesh.paper.findings import table1 as table1_finding
+from elmesh.paper.analysis import table1 as table1_analysis
+from elmesh.paper.choices import GRIDS, VARIANTS, format_parameters
+from elmesh.paper.choices import METHODS as METHODS_OF_VARIANTS
+from elmesh.paper.classification import FIG5_HIDDEN, FIG6_HIDDEN, FIG6_ROUNDS, PROPOSED, SPECTRAL_ROUNDS
+from elmesh.paper.convergence import AUTOMATIC, CASES, METHODS, SAVED_ROUNDS
+from elmesh.paper.misprints import GAMMAS, STARTS
 from elmesh.paper.trials import Numbers
 
 RUNS = 3
@@ -40,7 +41,7 @@ def invent_fig3() -> Invented:
 
 
 def invent_fig4() -> Invented:
-    k = np.array(fig4.SHOWN)
+    k = np.array(SAVED_ROUNDS)
 
     def course(start: float, end: float) -> list[float]:
         return np.geomspace(start, end, len(k)).tolist()
@@ -63,7 +64,7 @@ def invent_fig5(case: str = "usps") -> Invented:
 
     def one(run: int) -> Numbers:
         shift = 0.01 * run
-        curves = {name: [level + shift - 0.001 * L for L in fig5.HIDDEN] for name, level in levels.items()}
+        curves = {name: [level + shift - 0.001 * L for L in FIG5_HIDDEN] for name, level in levels.items()}
         return {**curves, "MTFL": 8.0 + shift, "GO-MTL": 9.0 + shift, "DGSP": 8.5 + shift, "DNSP": 7.5 + shift}
 
     return {case: [one(run) for run in range(RUNS)]}
@@ -77,29 +78,27 @@ def invent_fig6(case: str = "usps") -> Invented:
         return {"error": error + 0.01 * run, "bytes": bytes_sent, "seconds": 0.1, "rounds": k, "stop": "MAX_ITER"}
 
     def one(run: int) -> Numbers:
-        random = {f"{L}": {f"{k}": cell(k, L, errors[k] - 0.001 * L, run) for k in fig6.ROUNDS} for L in fig6.HIDDEN}
+        random = {f"{L}": {f"{k}": cell(k, L, errors[k] - 0.001 * L, run) for k in FIG6_ROUNDS} for L in FIG6_HIDDEN}
         random["300"]["50"]["error"] -= 0.5
-        spectral = {"300": {f"{k}": cell(k, 300, 4.0, run) for k in fig6.SPECTRAL_ROUNDS}}
-        # What DNSP sends by the paper's count: ranks 6 + 1 times 64 inputs, halved.
+        spectral = {"300": {f"{k}": cell(k, 300, 4.0, run) for k in SPECTRAL_ROUNDS}}
+        # The traffic of DNSP by the paper's count: ranks 6 + 1 times 64 inputs, halved.
         return {"DNSP": cell(1, 224, 5.0, run), "random": random, "spectral": spectral}
 
     return {case: [one(run) for run in range(RUNS)]}
 
 
 def invent_table1(*cases: str) -> Invented:
-    proposed = table1_finding.PROPOSED
-
     def one(case: str, run: int) -> Numbers:
-        printed = table1_finding.PRINTED.get(case, table1_finding.PRINTED["usps"])
+        printed = table1_analysis.PRINTED.get(case, table1_analysis.PRINTED["usps"])
         found: Numbers = {}
         for name, cell in printed.items():
             found[name] = {"error": cell.error + 0.01 * run, "seconds": 0.1 + 0.01 * run, "bytes": 8, "rounds": 3}
-            if name in proposed:
+            if name in PROPOSED:
                 found[name] |= {"objective": (20.0 if name == "FO-DMTL-ELM" else 10.0) + run, "gap": 1e-3}
                 if run < 2:
                     found[name]["printed_seconds"] = 1.0 if name == "FO-DMTL-ELM" else 30.0
         found["Local ELM"]["seconds"] = 0.05
-        for name in (*table1_finding.OTHERS, "DMTL-ELM"):
+        for name in (*table1_analysis.OTHERS, "DMTL-ELM"):
             found[f"{name}, chosen"] = {"error": found[name]["error"], "seconds": 0.1, "bytes": 8, "rounds": 3}
         found["DMTL-ELM, automatic"] = dict(found["DMTL-ELM"])
         found["DMTL-ELM, automatic"].pop("printed_seconds", None)
@@ -117,34 +116,34 @@ def invent_misprints() -> Invented:
                 "error": 3.0 + 0.1 * run,
             }
             for method in ("MTL-ELM", "DMTL-ELM")
-            for name in misprints.STARTS
+            for name in STARTS
         }
 
     def sign(run: int) -> Numbers:
         return {name: {"objective": [4.0, 2.0, 1.5][0 if run == 0 else 2 :]} for name in ("as printed", "ascent")}
 
     def gamma(run: int) -> Numbers:
-        return {rule: {"gap": [0.5, 1e-3, 1e-9][0 if run == 0 else 2 :]} for rule in misprints.GAMMAS}
+        return {rule: {"gap": [0.5, 1e-3, 1e-9][0 if run == 0 else 2 :]} for rule in GAMMAS}
 
     makers = {"start": start, "sign": sign, "gamma": gamma}
     return {case: [make(run) for run in range(RUNS)] for case, make in makers.items()}
 
 
-def invent_readings() -> Invented:
+def invent_variants() -> Invented:
     def one(case: str, run: int) -> Numbers:
-        names = [name for name in readings.READINGS if case == "usps" or name != "rows from all of USPS"]
+        names = [name for name in VARIANTS if case == "usps" or name != "rows from all of USPS"]
         return {
-            name: {method: 3.0 + i + 0.1 * j + 0.01 * run for j, method in enumerate(readings_finding.METHODS)}
+            name: {method: 3.0 + i + 0.1 * j + 0.01 * run for j, method in enumerate(METHODS_OF_VARIANTS)}
             for i, name in enumerate(names)
         }
 
     return {case: [one(case, run) for run in range(RUNS)] for case in ("usps", "mnist")}
 
 
-def invent_choice() -> Invented:
+def invent_tuning() -> Invented:
     def one(run: int) -> Numbers:
         return {
-            name: {candidate(point): 5.0 + 0.1 * i + 0.01 * run for i, point in enumerate(grid)}
+            name: {format_parameters(point): 5.0 + 0.1 * i + 0.01 * run for i, point in enumerate(grid)}
             for name, grid in GRIDS.items()
         }
 
@@ -153,9 +152,9 @@ def invent_choice() -> Invented:
 
 INVENTED: dict[str, Callable[[], Invented]] = {
     "fig3": invent_fig3, "fig4": invent_fig4, "table1": invent_table1, "fig5": invent_fig5, "fig6": invent_fig6,
-    "misprints": invent_misprints, "readings": invent_readings, "choice": invent_choice,
+    "misprints": invent_misprints, "readings": invent_variants, "choice": invent_tuning,
 }  # fmt: skip
-BY_DIGITS = {
+ON_DIGITS = {
     "fig5": lambda: invent_fig5("digits"), "fig6": lambda: invent_fig6("digits"),
     "table1": lambda: invent_table1("digits"),
 }  # fmt: skip

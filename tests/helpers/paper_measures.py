@@ -1,4 +1,4 @@
-"""What the tests of the paper's evaluation run in other processes: those must find it by name."""
+"""Measurements for the tests of the paper's evaluation; worker processes import them by name."""
 
 from __future__ import annotations
 
@@ -6,48 +6,49 @@ import os
 import signal
 import sys
 import time
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from elmesh.paper.trials import Journal, Numbers, Trial, run_trials
+from elmesh.paper.parallel import run_trials
+from elmesh.paper.trials import Numbers, Trial, TrialLog
 
 PATIENCE = 60.0
 
 
-class Inline:
-    """A pool that is no other process: for what has nothing to do with processes."""
+class Inline(Executor):
+    """An executor that runs everything in this process."""
 
-    def submit(self, function, *args):
+    def submit(self, function, /, *args, **kwargs):
         future: Future = Future()
         try:
-            future.set_result(function(*args))
+            future.set_result(function(*args, **kwargs))
         except Exception as error:
             future.set_exception(error)
         return future
 
 
 @contextmanager
-def inline_pool(processes: int):
-    """Stand in for the pool of processes."""
-    yield Inline(), processes
+def inline_workers(processes: int):
+    """Replace worker processes by this process."""
+    yield Inline()
 
 
 def until(condition, what: str):
-    """Ask now and then until the answer is true, and return it."""
+    """Wait until a condition is true, and return its value."""
     deadline = time.monotonic() + PATIENCE
-    while not (answer := condition()):
+    while not (value := condition()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what} did not happen within {PATIENCE} seconds")
         time.sleep(0.02)
-    return answer
+    return value
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that ended and was not asked after yet does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
@@ -55,7 +56,7 @@ def alive(pid: int) -> bool:
 
 
 def children(pid: int, doing: str) -> list[int]:
-    """Return the processes that a process started, of those whose command line has a word in it."""
+    """Return the child processes of a process whose command line contains a word."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -68,11 +69,11 @@ def children(pid: int, doing: str) -> list[int]:
     return found
 
 
-# A trial's case is the folder where its measurement leaves marks.
+# The case of a trial is the folder where its measurement writes files.
 
 
 def note(trial: Trial) -> Numbers:
-    """Write down that it ran, and return numbers that many threads would sum in another order."""
+    """Record that it ran, and return numbers that several threads would sum in another order."""
     with (Path(trial.case) / "ran").open("a") as file:
         file.write(f"{trial.run}\n")
     X = np.random.default_rng(trial.seed).normal(size=(200, 200))
@@ -80,7 +81,7 @@ def note(trial: Trial) -> Numbers:
 
 
 def die_once(trial: Trial) -> Numbers:
-    """Be killed in the middle of the third trial, the first time."""
+    """Get killed in the third trial, the first time."""
     mark = Path(trial.case) / "killed"
     if trial.run == 2 and not mark.exists():
         mark.touch()
@@ -89,7 +90,7 @@ def die_once(trial: Trial) -> Numbers:
 
 
 def hang(trial: Trial) -> Numbers:
-    """Say who it is, and go on only when told to."""
+    """Write the process id, and wait for the file `release`."""
     folder = Path(trial.case)
     (folder / f"{os.getpid()}.pid").touch()
     until((folder / "release").exists, "release")
@@ -99,12 +100,12 @@ def hang(trial: Trial) -> Numbers:
 def fail(trial: Trial) -> Numbers:
     """Fail in the second trial."""
     if trial.run == 1:
-        raise ZeroDivisionError("of the measurement's own")
+        raise ZeroDivisionError("raised by the measurement")
     return note(trial)
 
 
-def surroundings(trial: Trial) -> Numbers:
-    """Return how many threads each numerical library has, and what becomes of Ctrl-C."""
+def process_state(trial: Trial) -> Numbers:
+    """Return the number of threads of each numerical library, and whether Ctrl-C is ignored."""
     np.linalg.eigh(np.eye(3))
     return {
         "threads": [library["num_threads"] for library in threadpool_info()],
@@ -113,10 +114,10 @@ def surroundings(trial: Trial) -> Numbers:
 
 
 def main() -> None:
-    """Run trials that hang, in a process of their own that can be killed."""
+    """Run trials that hang, in a process that a test can kill."""
     folder = Path(sys.argv[1])
     trials = [Trial("t", str(folder), run, run) for run in range(4)]
-    run_trials(trials, hang, Journal(folder / "trials.jsonl", 0), processes=2)
+    run_trials(trials, hang, TrialLog(folder / "trials.jsonl", 0), processes=2)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from elmesh.run.local import StackedLink, place_of
 
 from elmesh.comm.allreduce import PRECISION
 from elmesh.comm.graph import Topology, make_topology
 from elmesh.comm.requests import Answer, Heard, Hub, Neighbours, Program, Report, Request, State, Sum, Total
 from elmesh.data.statistics import Reduced, Task
 from elmesh.run.driver import drive
-from elmesh.run.local import StackedLink, place_of
 from elmesh.solvers import Solver
 from helpers.problems import Problem
 
@@ -50,7 +50,7 @@ def from_neighbours(requests: Sequence[Neighbours], topology: Topology) -> list[
     """Tell each agent what its neighbours say, and nothing of the others."""
     answers: list[np.ndarray | Heard] = []
     for t, request in enumerate(requests):
-        heard = [requests[j].value for j in topology.neighbours(t)]
+        heard = [requests[j].value for j in topology.neighbors(t)]
         values = np.stack(heard) if heard else np.zeros((0, *request.value.shape))
         answers.append(Heard(values) if request.each else values.sum(axis=0))
     return answers

@@ -30,7 +30,7 @@ from typing import Any
 
 from elmesh.cli import among_ranks, main
 from elmesh.comm.mpi.transport import MPILink
-from elmesh.tables import Source
+from elmesh.tables.task_sources import TaskSource
 
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
 
@@ -67,7 +67,7 @@ def befall(folder: Path) -> None:
 
     _before(MPILink, "follow", lambda link, report, *_: at(report.round))
     if when == "reading":
-        _before(Source, "read", lambda *_: strike())
+        _before(TaskSource, "read", lambda *_: strike())
     if when == "saving":
         _after(among_ranks, "_save", strike)
 

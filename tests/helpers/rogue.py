@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
+import tomllib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import zenoh
 
 from elmesh.comm.network.wire import Kind, Message, encode, parse
 from elmesh.comm.network.zenoh_session import configuration
+from elmesh.netconfig.config import NetworkConfig
 from elmesh.netconfig.identity import Identity
 
 HUGE = 1 << 40
@@ -42,9 +43,11 @@ class Rogue:
         token: bool = True,
     ) -> None:
         # Not Identity.read, which would refuse what is wrong with it.
-        identity = Identity._named(folder / "agent.toml")
-        self.plan, self.name = identity.plan, name or identity.name
-        config = configuration(replace(identity, name=self.name), HUGE, listening=False)
+        self.config = NetworkConfig.read(folder / "network.toml")
+        self.name = name or tomllib.loads((folder / "agent.toml").read_text())["name"]
+        files = {"key": "key.pem", "certificate": "certificate.pem", "authority": "ca.pem", "state": "state"}
+        identity = Identity(self.name, self.config, folder, **{what: folder / file for what, file in files.items()})
+        config = configuration(identity, HUGE, listening=False)
         config.pop("access_control")
         config["transport"].pop("shared_memory")  # as zenoh has it: on
         change(config)
@@ -53,7 +56,7 @@ class Rogue:
         self._change = threading.Condition()
         self._session = zenoh.open(zenoh.Config.from_json5(json.dumps(config)))
         # All that there is, which nobody gives, and what an agent of this name is given.
-        asked = ["elmesh/**", *(self.key(other, "to", self.name) for other in self.plan.names)]
+        asked = ["elmesh/**", *(self.key(other, "to", self.name) for other in self.config.agent_names)]
         self._held: list[Any] = []
         for key in asked:
             self.ask(key)
@@ -72,7 +75,7 @@ class Rogue:
         self._held.append(held)
 
     def key(self, *parts: str) -> str:
-        return "/".join(("elmesh", self.plan.name, *parts))
+        return "/".join(("elmesh", self.config.name, *parts))
 
     def _hear(self, sample: Any) -> None:
         with self._change:
@@ -113,4 +116,4 @@ class Rogue:
     ) -> None:
         """Say a message as an agent would, but for what is given."""
         fields = {"life": self.life, **fields}
-        self.tell(to, encode(kind, sender or self.name, digest or self.plan.digest, **fields))
+        self.tell(to, encode(kind, sender or self.name, digest or self.config.digest, **fields))

@@ -1,12 +1,14 @@
-"""The command ``elmesh`` with short experiments; the processes that it starts read this file again."""
+"""The command ``elmesh`` with a short version of Fig. 3."""
 
 from __future__ import annotations
 
-from elmesh.paper import fig3
+from dataclasses import replace
+from functools import partial
 
-fig3.ROUNDS = 40
+from elmesh.cli import main
+from elmesh.paper.convergence import measure_fig3
+from elmesh.paper.experiments import EXPERIMENTS
 
 if __name__ == "__main__":
-    from elmesh.cli import main
-
+    EXPERIMENTS["fig3"] = replace(EXPERIMENTS["fig3"], measure=partial(measure_fig3, rounds=40))
     main()

@@ -18,6 +18,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec.structs
 import numpy as np
 import pytest
 from rich.console import Console
@@ -27,11 +28,13 @@ from elmesh.cli.network_look import _screen
 from elmesh.comm.network.wire import Kind, epoch_of
 from elmesh.comm.network.zenoh_session import Router, configuration, router_configuration
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.authority import Authority, make_authority, make_key, make_request, sign
-from elmesh.netconfig.config import Plan
+from elmesh.netconfig.config import NetworkConfig
 from elmesh.netconfig.identity import Identity
-from elmesh.netconfig.layout import Network
-from helpers.network import copy_agent, free_ports, make_plan, same
+from elmesh.netconfig.layout import NetworkLayout
+from elmesh.netconfig.pki.authority import Authority, make_authority, sign
+from elmesh.netconfig.pki.csr import make_request
+from elmesh.netconfig.pki.keys import make_key
+from helpers.network import copy_agent, free_ports, make_config, same, with_ports
 from helpers.nursery import Forking
 from helpers.rogue import Rogue
 
@@ -78,12 +81,10 @@ LIES: dict[str, tuple[Callable[[Rogue, int], None], str]] = {
 }
 
 
-def undisturbed(folder: Path, plan: Plan) -> dict:
-    """What a plan ends with when nobody does anything to it."""
-    ports = free_ports(len(plan.members))
-    members = tuple(replace(m, address=f"127.0.0.1:{port}") for m, port in zip(plan.members, ports, strict=True))
+def undisturbed(folder: Path, config: NetworkConfig) -> dict:
+    """The weights of an undisturbed run."""
     folder.mkdir()
-    with Forking(folder, replace(plan, members=members)) as trial:
+    with Forking(folder, with_ports(config, free_ports(len(config.agents)))) as trial:
         trial.start_all()
         assert set(trial.wait().values()) == {0}
         return trial.weights()
@@ -99,9 +100,9 @@ def most_memory(pid: int) -> int:
 
 def test_every_lie_is_refused_by_name_and_the_honest_go_on_without_the_liars(tmp_path):
     liars = [f"a-{lie}" for lie in LIES]
-    plan = make_plan(("north", "south", *liars), "star")
+    config = make_config(("north", "south", *liars), "star")
     with contextlib.ExitStack() as stack:
-        trial = stack.enter_context(Forking(tmp_path, plan))
+        trial = stack.enter_context(Forking(tmp_path, config))
         north = trial.agents["north"]
         for name in ("north", "south"):
             trial.start(name, "--on-bad", "isolate", "--on-loss", "continue")
@@ -123,13 +124,13 @@ def test_every_lie_is_refused_by_name_and_the_honest_go_on_without_the_liars(tmp
         assert len(north.events("refused")) == len(LIES)
         assert trial.result("north")["without"] == sorted(liars)
         ours = trial.weights()
-    assert same(ours, undisturbed(tmp_path / "again", plan.without(liars, "north")))
+    assert same(ours, undisturbed(tmp_path / "again", config.without(liars, "north")))
 
 
 @pytest.mark.parametrize("lie", ["nan", "garbage"])
 def test_a_lie_ends_the_run_where_that_is_wanted_and_the_sentence_names_the_liar(tmp_path, lie):
     tell, why = LIES[lie]
-    with Forking(tmp_path, make_plan(("mallory", "north"), "path")) as trial:
+    with Forking(tmp_path, make_config(("mallory", "north"), "path")) as trial:
         north = trial.start("north")
         with Rogue(trial.agents["mallory"].folder) as rogue:
             rogue.until(rogue.messages)
@@ -144,7 +145,7 @@ def test_a_lie_ends_the_run_where_that_is_wanted_and_the_sentence_names_the_liar
 
 @pytest.mark.parametrize("size", [200 << 20, pytest.param((2 << 30) - (1 << 20), marks=pytest.mark.slow)])
 def test_a_huge_message_and_anothers_name_do_not_get_in(tmp_path, size):
-    with Forking(tmp_path, make_plan(("mallory", "north", "south"), "complete")) as trial:
+    with Forking(tmp_path, make_config(("mallory", "north", "south"), "complete")) as trial:
         north = trial.start("north")
         with Rogue(trial.agents["mallory"].folder) as rogue:
             rogue.until(rogue.messages)
@@ -171,7 +172,7 @@ def test_a_huge_message_and_anothers_name_do_not_get_in(tmp_path, size):
 
 
 def test_a_neighbour_that_says_that_others_are_gone_is_named(tmp_path):
-    with Forking(tmp_path, make_plan(("mallory", "north", "south"), "complete")) as trial:
+    with Forking(tmp_path, make_config(("mallory", "north", "south"), "complete")) as trial:
         north = trial.start("north")
         with Rogue(trial.agents["mallory"].folder) as rogue:
             rogue.until(rogue.messages)
@@ -205,14 +206,14 @@ def in_the_clear(config: dict) -> None:
 
 
 def test_strangers_and_noise_are_turned_away_and_the_run_takes_no_notice(tmp_path):
-    plan = make_plan(("north", "south", "west"), "path", rounds=300)
+    config = make_config(("north", "south", "west"), "path", rounds=300)
     with contextlib.ExitStack() as stack:
-        trial = stack.enter_context(Forking(tmp_path, plan))
+        trial = stack.enter_context(Forking(tmp_path, config))
         south = trial.start("south")
         trial.start("west")
         trial.until(lambda: [e for e in south.events("neighbour") if e["name"] == "west"])
         ca = Authority.read(tmp_path / "net" / "ca")
-        other = make_authority(tmp_path / "other", plan.name)
+        other = make_authority(tmp_path / "other", config.name)
         old = {"now": datetime.now(UTC) - timedelta(days=60), "days": 30}
         folder = trial.agents["north"].folder
         turned_away = {
@@ -243,7 +244,7 @@ def test_strangers_and_noise_are_turned_away_and_the_run_takes_no_notice(tmp_pat
             rogue.tell("south", b"nonsense", under="eve")
             rogue.say("south", Kind.FAILED, sender="north", body=b"give up")
         # Noise.
-        place = ("127.0.0.1", int(plan.members[1].address.rpartition(":")[2]))
+        place = ("127.0.0.1", int(config.agents[1].address.rpartition(":")[2]))
         noise = [stack.enter_context(socket.create_connection(place)) for _ in range(200)]
         for one in noise[:10]:
             one.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -257,7 +258,7 @@ def test_strangers_and_noise_are_turned_away_and_the_run_takes_no_notice(tmp_pat
         assert all(rogue.heard == [] for rogue in (as_north, as_eve, *again))
         assert all(rogue.links == 0 for rogue in again)
         ours = trial.weights()
-    assert same(ours, undisturbed(tmp_path / "again", plan))
+    assert same(ours, undisturbed(tmp_path / "again", config))
 
 
 def test_whoever_knocks_a_thousand_times_does_not_fill_the_log():
@@ -283,13 +284,13 @@ def test_what_a_neighbour_says_of_itself_is_shown_as_it_is():
 
 @pytest.mark.parametrize(("of", "hosts"), [("south", ["elsewhere.example.org"]), ("west", HOSTS)])
 def test_somebody_else_at_a_neighbours_address_is_not_talked_to(tmp_path, of, hosts):
-    plan = make_plan(("north", "south", "west"), "path")
-    with Forking(tmp_path, plan) as trial:
+    network = make_config(("north", "south", "west"), "path")
+    with Forking(tmp_path, network) as trial:
         ca = Authority.read(tmp_path / "net" / "ca")
         impostor = papers(trial, "south", tmp_path / "impostor", ca, of=of, hosts=hosts)
 
         def there(config: dict) -> None:
-            config["listen"]["endpoints"] = [f"tls/{plan.members[1].address}"]
+            config["listen"]["endpoints"] = [f"tls/{network.agents[1].address}"]
             config["connect"]["endpoints"] = []
 
         with Rogue(impostor, name="south", change=there) as rogue:
@@ -302,7 +303,7 @@ def test_somebody_else_at_a_neighbours_address_is_not_talked_to(tmp_path, of, ho
 
 
 def test_another_agents_certificate_is_refused_before_anything_is_said(tmp_path):
-    with Forking(tmp_path, make_plan(("north", "south"), "path")) as trial:
+    with Forking(tmp_path, make_config(("north", "south"), "path")) as trial:
         north, south = (trial.agents[name].folder for name in ("north", "south"))
         for file in ("key.pem", "certificate.pem"):
             shutil.copy(south / file, north / file)
@@ -316,7 +317,7 @@ def test_another_agents_certificate_is_refused_before_anything_is_said(tmp_path)
 
 @pytest.fixture
 def site(tmp_path) -> Path:
-    Network(tmp_path / "net", make_plan(("north", "south"), "path")).write()
+    NetworkLayout(tmp_path / "net", make_config(("north", "south"), "path")).write()
     return tmp_path / "net" / "north"
 
 
@@ -324,7 +325,7 @@ def site(tmp_path) -> Path:
 @pytest.mark.parametrize("routers", [(), ("127.0.0.1:7999",)])
 def test_nothing_is_configured_that_is_not_tls_with_certificates_on_both_sides(site, listening, routers):
     identity = Identity.read(site / "agent.toml")
-    identity = replace(identity, plan=replace(identity.plan, routers=routers))
+    identity = replace(identity, config=msgspec.structs.replace(identity.config, routers=routers))
     configs = [configuration(identity, 1000, listening)]
     if routers:
         configs.append(router_configuration(identity, 1000))
@@ -346,7 +347,9 @@ def test_nothing_is_configured_that_is_not_tls_with_certificates_on_both_sides(s
 
 
 def test_a_router_gives_an_agent_only_what_is_meant_for_it(tmp_path):
-    Network(tmp_path / "net", make_plan(("east", "north", "south"), "path", routers=("127.0.0.1:7999",))).write()
+    NetworkLayout(
+        tmp_path / "net", make_config(("east", "north", "south"), "path", routers=("127.0.0.1:7999",))
+    ).write()
     identity = Identity.read(tmp_path / "net" / "north" / "agent.toml")
     rules = {rule["id"]: rule for rule in router_configuration(identity, 1000)["access_control"]["rules"]}
     assert rules["east hears"]["key_exprs"] == ["elmesh/test/north/to/east", "elmesh/test/north/here"]
@@ -354,12 +357,12 @@ def test_a_router_gives_an_agent_only_what_is_meant_for_it(tmp_path):
 
 
 def test_through_a_router_nobody_hears_what_is_not_meant_for_it_or_speaks_as_another(tmp_path):
-    plan = make_plan(("east", "north", "south"), "path", routers=(f"127.0.0.1:{free_ports(1)[0]}",))
-    Network(tmp_path / "net", plan).write()
-    folders = {name: tmp_path / "net" / name for name in ("router", *plan.names)}
+    config = make_config(("east", "north", "south"), "path", routers=(f"127.0.0.1:{free_ports(1)[0]}",))
+    NetworkLayout(tmp_path / "net", config).write()
+    folders = {name: tmp_path / "net" / name for name in ("router", *config.agent_names)}
     with contextlib.ExitStack() as stack:
         stack.enter_context(Router(Identity.read(folders["router"] / "agent.toml"), lambda *_: None))
-        east, north, south = (stack.enter_context(Rogue(folders[name])) for name in plan.names)
+        east, north, south = (stack.enter_context(Rogue(folders[name])) for name in config.agent_names)
         for key in ("elmesh/test/north/to/*", "elmesh/test/north/to/south", "**"):
             east.ask(key)
         for rogue in (east, north, south):
@@ -384,7 +387,7 @@ def test_through_a_router_nobody_hears_what_is_not_meant_for_it_or_speaks_as_ano
 @pytest.mark.parametrize("file", ["key.pem", "certificate.pem", "ca.pem"])
 def test_without_one_of_its_files_an_agent_does_not_run(site, file):
     (site / file).unlink()
-    with pytest.raises(ElmeshError, match=f"{file} is not there"):
+    with pytest.raises(ElmeshError, match=f"{file} does not exist"):
         Identity.read(site / "agent.toml")
 
 
@@ -392,7 +395,7 @@ def test_without_one_of_its_files_an_agent_does_not_run(site, file):
 
 
 def test_a_key_that_others_can_read_is_refused_and_never_shown(tmp_path):
-    with Forking(tmp_path, make_plan(("north", "south"), "path")) as trial:
+    with Forking(tmp_path, make_config(("north", "south"), "path")) as trial:
         key = trial.agents["north"].folder / "key.pem"
         key.chmod(0o644)
         north = trial.start("north")
@@ -410,7 +413,7 @@ def secrets_in(folder: Path, key: Path) -> list[Path]:
 
 
 def test_no_secret_is_in_what_an_agent_writes_and_what_it_keeps_is_for_its_user_alone(tmp_path):
-    with Forking(tmp_path, make_plan(("north", "south"), "path", rounds=100_000)) as trial:
+    with Forking(tmp_path, make_config(("north", "south"), "path", rounds=100_000)) as trial:
         # As much as zenoh can say of itself.
         loud = {"env": {"RUST_LOG": "zenoh=debug,zenoh_link_tls=trace,zenoh_config=trace", "RUST_BACKTRACE": "full"}}
         agents = [trial.start("north", **loud), trial.start("south")]

@@ -5,10 +5,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+import msgspec.structs
 import numpy as np
 import pytest
 
-from helpers.network import BASIS, ROOT, Trial, make_plan, rows_of
+from elmesh.netconfig.columns import InputColumn
+from helpers.network import BASIS, ROOT, Trial, make_config, rows_of
 from helpers.sites import fitted, together
 
 SUMS = {"exchange": "sums", "rank": "auto", "rounds": 200}
@@ -28,29 +30,29 @@ import numpy as np
 sys.path.insert(0, sys.argv[1])
 from helpers.network import rows_of
 from helpers.sites import estimator
-from elmesh.netconfig.config import Plan
+from elmesh.netconfig.config import NetworkConfig
 warnings.simplefilter("ignore")
 for file, out in zip(sys.argv[2::2], sys.argv[3::2]):
-    plan = Plan.read(file)
-    frames = {name: rows_of(name, kind=plan.kind) for name in plan.names}
+    config = NetworkConfig.read(file)
+    frames = {name: rows_of(name, kind=config.kind) for name in config.agent_names}
     X = np.concatenate([frame.drop(columns="y").to_numpy() for frame in frames.values()])
     y = np.concatenate([frame["y"].to_numpy() for frame in frames.values()])
     tasks = np.concatenate([[name] * len(frame) for name, frame in frames.items()])
-    model = estimator(plan)
-    tol = model.solver.tol if plan.exchange == "sums" and not model.solver.own_basis else 0.0
+    model = estimator(config)
+    tol = model.solver.tol if config.exchange == "sums" and not model.solver.own_basis else 0.0
     model.solver.set_params(runtime="mpi", tol=tol)
     model.fit(X, y, tasks=tasks)
-    U = model.U_ if model.U_.ndim == 3 else [model.U_] * len(plan.names)
-    found = {f"U.{n}": U[k] for k, n in enumerate(plan.names)} | {f"A.{n}": A for n, A in model.A_.items()}
+    U = model.U_ if model.U_.ndim == 3 else [model.U_] * len(config.agent_names)
+    found = {f"U.{n}": U[k] for k, n in enumerate(config.agent_names)} | {f"A.{n}": A for n, A in model.A_.items()}
     np.savez(out, certified=model.certificate_ is not None, **found)
 """
 
 
 @dataclass
 class Reference:
-    """What MPI makes of the plans of all cases, in one job."""
+    """What MPI makes of the configs of all cases, in one job."""
 
-    plans: dict
+    configs: dict
     found: dict
 
 
@@ -58,10 +60,10 @@ class Reference:
 def reference(tmp_path_factory):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     folder = tmp_path_factory.mktemp("mpi")
-    plans = {name: make_plan(graph=graph, **changes) for name, (graph, changes) in CASES.items()}
+    configs = {name: make_config(graph=graph, **changes) for name, (graph, changes) in CASES.items()}
     words = []
-    for k, plan in enumerate(plans.values()):
-        (folder / f"{k}.toml").write_text(plan.to_toml())
+    for k, config in enumerate(configs.values()):
+        (folder / f"{k}.toml").write_text(config.to_toml())
         words += [str(folder / f"{k}.toml"), str(folder / f"{k}.npz")]
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHONPATH": str(ROOT / "src")}
     subprocess.run(
@@ -71,12 +73,12 @@ def reference(tmp_path_factory):
         env=os.environ | root | {"OPENBLAS_NUM_THREADS": "1"},
         timeout=300,
     )
-    return Reference(plans, {name: dict(np.load(folder / f"{k}.npz")) for k, name in enumerate(plans)})
+    return Reference(configs, {name: dict(np.load(folder / f"{k}.npz")) for k, name in enumerate(configs)})
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_sites_end_where_mpi_ends_to_the_bit(tmp_path, reference, case):
-    models = together(reference.plans[case], tmp_path / "net", fitted)
+    models = together(reference.configs[case], tmp_path / "net", fitted)
     found = reference.found[case]
     for name, model in models.items():
         assert np.array_equal(model.U_, found[f"U.{name}"]), name
@@ -87,22 +89,16 @@ def test_sites_end_where_mpi_ends_to_the_bit(tmp_path, reference, case):
 def test_real_agents_end_with_the_same_bits_as_sites_in_one_process(tmp_path):
     # The command scales columns by their declared ranges: here they are such that it changes nothing.
     half = float(np.sqrt(3.0))
-    plan = make_plan(("a", "b", "c"), graph="path", weight_scale=0.5)
-    columns = tuple(type(column)(column.name, -half, half, False) for column in plan.columns)
-    plan = type(plan)(**{**vars_of(plan), "columns": columns})
-    with Trial(tmp_path / "processes", plan) as trial:
+    config = make_config(("a", "b", "c"), graph="path", weight_scale=0.5)
+    columns = tuple(InputColumn(column.name, range=(-half, half)) for column in config.columns)
+    config = msgspec.structs.replace(config, columns=columns)
+    with Trial(tmp_path / "processes", config) as trial:
         trial.start_all()
         assert set(trial.wait().values()) == {0}
         weights = trial.weights()
-        assert all(trial.result(name)["stop"] == "COMPLETED" for name in plan.names)
-    models = together(make_plan(("a", "b", "c"), graph="path", weight_scale=0.5), tmp_path / "threads", fitted)
+        assert all(trial.result(name)["stop"] == "COMPLETED" for name in config.agent_names)
+    models = together(make_config(("a", "b", "c"), graph="path", weight_scale=0.5), tmp_path / "threads", fitted)
     for name, model in models.items():
         assert len(rows_of(name)) >= 50
         assert np.array_equal(weights[name]["U.0"], model.U_)
         assert np.array_equal(weights[name]["A.0"], model.A_[name])
-
-
-def vars_of(plan):
-    from dataclasses import fields
-
-    return {field.name: getattr(plan, field.name) for field in fields(plan)}

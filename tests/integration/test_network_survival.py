@@ -11,16 +11,16 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime
 
+import msgspec.structs
 import numpy as np
 import pytest
 
-from elmesh.netconfig.config import Member
-from elmesh.netconfig.inputs import NumericInput
+from elmesh.netconfig.columns import InputColumn
+from elmesh.netconfig.config import AgentEntry
 from helpers.doors import DoorTrial
-from helpers.network import ROOT, Trial, free_ports, make_plan, rows_of, same
+from helpers.network import ROOT, Trial, free_ports, make_config, rows_of, same, with_ports
 from helpers.nursery import Forked, Forking
 
 PAIR, THREE, FOUR = ("east", "north"), ("east", "north", "south"), ("east", "north", "south", "west")
@@ -44,35 +44,28 @@ class Trouble(Forking, DoorTrial):
 
 
 @contextmanager
-def trouble(folder, plan, pace=0.004):
-    with Trouble(folder, plan) as trial:
+def trouble(folder, config, pace=0.004):
+    with Trouble(folder, config) as trial:
         trial.pace(pace)
         yield trial
 
 
 @pytest.fixture(scope="module")
 def end_of(tmp_path_factory):
-    """What a plan ends with when nothing disturbs it; each plan is run once."""
+    """What a config ends with when nothing disturbs it; each config is run once."""
     known = {}
 
-    def find(plan):
-        key = replace(plan, members=tuple(replace(m, address=f"127.0.0.1:{k + 1}") for k, m in enumerate(plan.members)))
-        if key.digest not in known:
-            with Forking(tmp_path_factory.mktemp("undisturbed"), _moved(plan)) as trial:
+    def find(config):
+        key = with_ports(config, list(range(1, len(config.agents) + 1))).digest
+        if key not in known:
+            moved = with_ports(config, free_ports(len(config.agents)))
+            with Forking(tmp_path_factory.mktemp("undisturbed"), moved) as trial:
                 trial.start_all()
                 assert set(trial.wait().values()) == {0}, {n: a.errors for n, a in trial.agents.items()}
-                known[key.digest] = trial.weights()
-        return known[key.digest]
+                known[key] = trial.weights()
+        return known[key]
 
     return find
-
-
-def _moved(plan):
-    ports = free_ports(len(plan.members))
-    return replace(
-        plan,
-        members=tuple(Member(m.name, f"127.0.0.1:{port}") for m, port in zip(plan.members, ports, strict=True)),
-    )
 
 
 def all_well(codes):
@@ -84,16 +77,16 @@ def all_well(codes):
 
 def kill_at_random(trial, rng, kills):
     """Kill agents at random and start them again; a kill counts if its victim had got further since its last."""
-    reached = dict.fromkeys(trial.plan.names, -1)
+    reached = dict.fromkeys(trial.config.agent_names, -1)
     counted = 0
     while counted < kills:
-        victims = rng.choice(trial.plan.names, 2 if rng.random() < 0.15 else 1, replace=False).tolist()
+        victims = rng.choice(trial.config.agent_names, 2 if rng.random() < 0.15 else 1, replace=False).tolist()
         for name in victims:
             trial.until(
                 lambda name=name: trial.round_of(name) > reached[name] or trial.agents[name].process.poll() is not None
             )
         time.sleep(rng.uniform(0.0, 0.4))
-        if any(trial.agents[name].process.poll() is not None for name in trial.plan.names):
+        if any(trial.agents[name].process.poll() is not None for name in trial.config.agent_names):
             return counted  # the run is over
         for name in victims:
             reached[name] = trial.round_of(name)
@@ -122,18 +115,18 @@ def rejoined_in(agent):
 
 
 def test_agents_killed_at_random_moments_rejoin_and_the_end_is_the_same_to_the_bit(tmp_path, end_of):
-    plan = make_plan(THREE, "path", rounds=1500)
-    with trouble(tmp_path, plan) as trial:
+    config = make_config(THREE, "path", rounds=1500)
+    with trouble(tmp_path, config) as trial:
         trial.start_all()
         assert kill_at_random(trial, np.random.default_rng(1), 5) >= 5
         assert all_well(trial.fast_to_the_end())
-        assert same(trial.weights(), end_of(plan))
+        assert same(trial.weights(), end_of(config))
 
 
 @pytest.mark.slow
 def test_fifty_kills_at_random_moments_leave_no_trace_in_the_end(tmp_path, end_of, record_property):
-    plan = make_plan(THREE, "path", rounds=12_000)
-    with trouble(tmp_path, plan, pace=0.01) as trial:
+    config = make_config(THREE, "path", rounds=12_000)
+    with trouble(tmp_path, config, pace=0.01) as trial:
         trial.start_all()
         assert kill_at_random(trial, np.random.default_rng(50), 50) >= 50
         assert all_well(trial.fast_to_the_end(seconds=300))
@@ -141,15 +134,15 @@ def test_fifty_kills_at_random_moments_leave_no_trace_in_the_end(tmp_path, end_o
         record_property("seconds to rejoin", taken)
         print(f"\n{len(taken)} times rejoined: median {taken[len(taken) // 2]:.2f} s, most {taken[-1]:.2f} s")
         assert len(taken) >= 25
-        assert same(trial.weights(), end_of(plan))
+        assert same(trial.weights(), end_of(config))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parameters", [{}, {"message_bits": 4}])
 def test_agents_that_exchange_sums_and_statistics_survive_kills_as_well(tmp_path, end_of, parameters):
-    plan = by_statistics(THREE, "path", parameters)
+    config = by_statistics(THREE, "path", parameters)
     rng = np.random.default_rng(3)
-    with trouble(tmp_path, plan, pace=0.06) as trial:
+    with trouble(tmp_path, config, pace=0.06) as trial:
         trial.start_all()
         # While statistics are agreed on, or the start, before the first entry; and then between rounds.
         for name in ("north", "east", "south"):
@@ -162,19 +155,19 @@ def test_agents_that_exchange_sums_and_statistics_survive_kills_as_well(tmp_path
             trial.start(name)
         assert all_well(trial.fast_to_the_end())
         assert any(agent.events("resumed") for agent in trial.agents.values())
-        assert same(trial.weights(), end_of(plan))
+        assert same(trial.weights(), end_of(config))
 
 
 def by_statistics(names, graph, parameters):
-    """A plan whose agents exchange sums, and agree on scales by statistics."""
-    columns = tuple(NumericInput(f"x{j}", None, None, False) for j in range(4))
+    """A config whose agents exchange sums, and agree on scales by statistics."""
+    columns = tuple(InputColumn(f"x{j}") for j in range(4))
     changes = {"exchange": "sums", "rank": "auto", "rounds": 200, "parameters": parameters}
-    return make_plan(names, graph, columns=columns, statistics=True, **changes)
+    return make_config(names, graph, columns=columns, statistics=True, **changes)
 
 
 def test_all_agents_killed_at_once_go_on_where_their_journals_are(tmp_path, end_of):
-    plan = make_plan(THREE, "path", rounds=1500)
-    with trouble(tmp_path, plan) as trial:
+    config = make_config(THREE, "path", rounds=1500)
+    with trouble(tmp_path, config) as trial:
         trial.start_all()
         for name in THREE:
             trial.until_round(name, 150)
@@ -185,13 +178,13 @@ def test_all_agents_killed_at_once_go_on_where_their_journals_are(tmp_path, end_
         trial.start_all()
         assert all_well(trial.fast_to_the_end())
         assert all(agent.events("resumed") for agent in trial.agents.values())
-        assert same(trial.weights(), end_of(plan))
+        assert same(trial.weights(), end_of(config))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_agent_that_is_asked_to_stop_goes_on_with_the_same_command(tmp_path, end_of, number):
-    plan = make_plan(PAIR, "path", rounds=900)
-    with trouble(tmp_path, plan) as trial:
+    config = make_config(PAIR, "path", rounds=900)
+    with trouble(tmp_path, config) as trial:
         trial.start_all()
         trial.until_round("north", 60)
         trial.agents["north"].process.send_signal(number)
@@ -200,7 +193,7 @@ def test_an_agent_that_is_asked_to_stop_goes_on_with_the_same_command(tmp_path, 
         assert "the same command goes on" in trial.agents["north"].errors
         trial.start("north")
         assert all_well(trial.fast_to_the_end())
-        assert same(trial.weights(), end_of(plan))
+        assert same(trial.weights(), end_of(config))
 
 
 # Freezes, cuts and slow links.
@@ -208,8 +201,8 @@ def test_an_agent_that_is_asked_to_stop_goes_on_with_the_same_command(tmp_path, 
 
 @pytest.mark.slow
 def test_an_agent_frozen_for_longer_than_the_lease_is_waited_for(tmp_path, end_of):
-    plan = make_plan(THREE, "path", rounds=1500)
-    with trouble(tmp_path, plan) as trial:
+    config = make_config(THREE, "path", rounds=1500)
+    with trouble(tmp_path, config) as trial:
         trial.start_all()
         trial.until_round("north", 60)
         trial.agents["north"].process.send_signal(signal.SIGSTOP)
@@ -217,14 +210,14 @@ def test_an_agent_frozen_for_longer_than_the_lease_is_waited_for(tmp_path, end_o
         trial.agents["north"].process.send_signal(signal.SIGCONT)
         assert all_well(trial.fast_to_the_end())
         assert any(not event["here"] for event in trial.agents["east"].events("neighbour"))
-        assert same(trial.weights(), end_of(plan))
+        assert same(trial.weights(), end_of(config))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [7, 30])
 def test_a_partition_is_waited_out(tmp_path, end_of, seconds):
-    plan = make_plan(THREE, "path", rounds=1500)
-    with trouble(tmp_path, plan) as trial:
+    config = make_config(THREE, "path", rounds=1500)
+    with trouble(tmp_path, config) as trial:
         trial.start_all()
         trial.until_round("south", 60)
         trial.doors["south"].hold()
@@ -232,12 +225,12 @@ def test_a_partition_is_waited_out(tmp_path, end_of, seconds):
         trial.doors["south"].release()
         assert all_well(trial.fast_to_the_end())
         assert any(not event["here"] for event in trial.agents["south"].events("neighbour"))
-        assert same(trial.weights(), end_of(plan))
+        assert same(trial.weights(), end_of(config))
 
 
 def test_connections_that_are_cut_are_made_again(tmp_path, end_of):
-    plan = make_plan(THREE, "path", rounds=1500)
-    with trouble(tmp_path, plan) as trial:
+    config = make_config(THREE, "path", rounds=1500)
+    with trouble(tmp_path, config) as trial:
         trial.start_all()
         for name in ("north", "south"):
             trial.until_round(name, 60)
@@ -246,17 +239,17 @@ def test_connections_that_are_cut_are_made_again(tmp_path, end_of):
             trial.doors[name].mend()
             trial.until(lambda: all(event["here"] for event in trial.agents["north"].events("neighbour")[-1:]))
         assert all_well(trial.fast_to_the_end())
-        assert same(trial.weights(), end_of(plan))
+        assert same(trial.weights(), end_of(config))
 
 
 @pytest.mark.slow
 def test_a_slow_link_that_loses_packets_only_takes_time(tmp_path, end_of):
-    plan = make_plan(PAIR, "path", rounds=30)
-    with trouble(tmp_path, plan, pace=0.2) as trial:
+    config = make_config(PAIR, "path", rounds=30)
+    with trouble(tmp_path, config, pace=0.2) as trial:
         trial.doors["north"].loss = 0.02
         trial.start_all()
         assert all_well(trial.wait(seconds=180))
-        assert same(trial.weights(), end_of(plan))
+        assert same(trial.weights(), end_of(config))
 
 
 # The same between network namespaces, where the machine lets us.
@@ -298,9 +291,9 @@ def two_places():
 def apart(folder, **changes):
     """A network of two agents, each in a namespace of its own."""
     with two_places() as (places, hosts, ends):
-        plan = make_plan(PAIR, "path", **changes)
-        members = tuple(Member(name, f"{host}:7451") for name, host in zip(PAIR, hosts, strict=True))
-        with Trial(folder, replace(plan, members=members)) as trial:
+        config = make_config(PAIR, "path", **changes)
+        agents = tuple(AgentEntry(name, f"{host}:7451") for name, host in zip(PAIR, hosts, strict=True))
+        with Trial(folder, msgspec.structs.replace(config, agents=agents)) as trial:
             trial.places, trial.ends = dict(zip(PAIR, places, strict=True)), dict(zip(PAIR, ends, strict=True))
             yield trial
 
@@ -320,7 +313,7 @@ def test_a_cable_that_is_out_for_half_a_minute_is_waited_for(tmp_path, end_of):
         assert ip("-n", trial.places["east"], "link", "set", trial.ends["east"], "up").returncode == 0
         assert all_well(trial.wait())
         assert any(not event["here"] for event in trial.agents["east"].events("neighbour"))
-        assert same(trial.weights(), end_of(trial.plan))
+        assert same(trial.weights(), end_of(trial.config))
 
 
 @pytest.mark.slow
@@ -334,7 +327,7 @@ def test_packets_that_are_late_or_lost_between_namespaces_only_take_time(tmp_pat
                 pytest.skip(f"tc netem is not to be had: {done.stderr.strip()}")
         start_apart(trial)
         assert all_well(trial.wait(seconds=240))
-        assert same(trial.weights(), end_of(trial.plan))
+        assert same(trial.weights(), end_of(trial.config))
 
 
 # Disks.
@@ -372,8 +365,8 @@ def small_disk(trial, name):
 
 @pytest.mark.slow
 def test_a_full_disk_is_waited_out_and_told_of(tmp_path, end_of):
-    plan = make_plan(PAIR, "path", rounds=1500)
-    with trouble(tmp_path, plan, pace=0.002) as trial, small_disk(trial, "north") as (fill, empty):
+    config = make_config(PAIR, "path", rounds=1500)
+    with trouble(tmp_path, config, pace=0.002) as trial, small_disk(trial, "north") as (fill, empty):
         trial.start_all()
         trial.until_round("north", 30)
         fill()
@@ -389,13 +382,13 @@ def test_a_full_disk_is_waited_out_and_told_of(tmp_path, end_of):
         empty()
         assert all_well(trial.wait())
         assert agent.events("journal")[-1]["problem"] is None
-        assert same(trial.weights(), end_of(plan))
+        assert same(trial.weights(), end_of(config))
 
 
 @pytest.mark.slow
 def test_a_disk_that_stays_full_ends_the_agent_and_with_room_it_goes_on(tmp_path, end_of):
-    plan = make_plan(PAIR, "path", rounds=1500)
-    with trouble(tmp_path, plan, pace=0.0) as trial, small_disk(trial, "north") as (fill, empty):
+    config = make_config(PAIR, "path", rounds=1500)
+    with trouble(tmp_path, config, pace=0.0) as trial, small_disk(trial, "north") as (fill, empty):
         trial.start("east")
         trial.start("north", "--patience", "2")
         trial.until_round("north", 30)
@@ -406,11 +399,11 @@ def test_a_disk_that_stays_full_ends_the_agent_and_with_room_it_goes_on(tmp_path
         empty()
         trial.start("north")
         assert all_well(trial.wait())
-        assert same(trial.weights(), end_of(plan))
+        assert same(trial.weights(), end_of(config))
 
 
 def test_an_agent_on_a_disk_without_any_room_says_so_in_a_sentence(tmp_path):
-    with trouble(tmp_path, make_plan(PAIR, "path")) as trial, small_disk(trial, "north") as (fill, _):
+    with trouble(tmp_path, make_config(PAIR, "path")) as trial, small_disk(trial, "north") as (fill, _):
         fill()
         trial.start("north", "--patience", "1")
         assert trial.wait("north", seconds=30) == {"north": 2}
@@ -425,8 +418,8 @@ def test_an_agent_on_a_disk_without_any_room_says_so_in_a_sentence(tmp_path):
 def test_clocks_an_hour_off_change_nothing_and_a_check_tells_of_them(tmp_path, end_of):
     if shutil.which("faketime") is None:
         pytest.skip("faketime is not installed")
-    plan = make_plan(THREE, "path", rounds=3000)
-    with trouble(tmp_path, plan) as trial:
+    config = make_config(THREE, "path", rounds=3000)
+    with trouble(tmp_path, config) as trial:
         true = {"FAKETIME_DONT_FAKE_MONOTONIC": "1"}
         trial.start("east", before=("faketime", "-f", "+1h"), env=true)
         trial.start("south", before=("faketime", "-f", "-1h"), env=true)
@@ -441,14 +434,14 @@ def test_clocks_an_hour_off_change_nothing_and_a_check_tells_of_them(tmp_path, e
         assert "east: its clock is 3" in done.stderr
         assert "seconds behind" in done.stderr
         assert all_well(trial.fast_to_the_end())
-        assert same(trial.weights(), end_of(plan))
+        assert same(trial.weights(), end_of(config))
 
 
 # Agents that never come back.
 
 
 def test_an_agent_that_never_comes_back_ends_the_run_of_all_others_who_are_told_its_name(tmp_path):
-    with trouble(tmp_path, make_plan(FOUR, "path", rounds=3000)) as trial:
+    with trouble(tmp_path, make_config(FOUR, "path", rounds=3000)) as trial:
         trial.start_all("--patience", "3")
         trial.until_round("west", 30)
         trial.kill("east")
@@ -459,15 +452,15 @@ def test_an_agent_that_never_comes_back_ends_the_run_of_all_others_who_are_told_
 
 
 def test_an_agent_that_never_came_ends_the_run_as_well(tmp_path):
-    with trouble(tmp_path, make_plan(PAIR, "path")) as trial:
+    with trouble(tmp_path, make_config(PAIR, "path")) as trial:
         trial.start("east", "--patience", "2")
         assert trial.wait("east", seconds=30) == {"east": 3}
         assert "north has not come for more than 2 seconds" in trial.agents["east"].errors
 
 
 def test_a_ring_goes_on_without_an_agent_as_if_it_had_never_been_there(tmp_path, end_of):
-    plan = make_plan(FOUR, "ring", rounds=600)
-    with trouble(tmp_path, plan) as trial:
+    config = make_config(FOUR, "ring", rounds=600)
+    with trouble(tmp_path, config) as trial:
         trial.start_all("--patience", "3", "--on-loss", "continue")
         trial.until_round("west", 30)
         trial.kill("west")
@@ -480,13 +473,13 @@ def test_a_ring_goes_on_without_an_agent_as_if_it_had_never_been_there(tmp_path,
         rest = [name for name in FOUR if name != "west"]
         assert all_well(trial.fast_to_the_end(*rest))
         assert all(trial.result(name)["without"] == ["west"] for name in rest)
-        assert same(trial.weights(), end_of(plan.without({"west"}, "east")))
+        assert same(trial.weights(), end_of(config.without({"west"}, "east")))
 
 
 @pytest.mark.slow
 def test_parts_that_a_loss_leaves_are_named_and_each_goes_on_by_itself(tmp_path, end_of):
-    plan = make_plan(FOUR, "path", rounds=600)
-    with trouble(tmp_path, plan) as trial:
+    config = make_config(FOUR, "path", rounds=600)
+    with trouble(tmp_path, config) as trial:
         trial.start_all("--patience", "3", "--on-loss", "continue")
         trial.until_round("north", 30)
         trial.kill("north")
@@ -494,39 +487,39 @@ def test_parts_that_a_loss_leaves_are_named_and_each_goes_on_by_itself(tmp_path,
         for name in ("east", "south", "west"):
             (event,) = trial.agents[name].events("regrouped")
             assert event["parts"] == [["east"], ["south", "west"]]
-        ends = end_of(plan.without({"north"}, "east")) | end_of(plan.without({"north"}, "south"))
+        ends = end_of(config.without({"north"}, "east")) | end_of(config.without({"north"}, "south"))
         assert same(trial.weights(), ends)
 
 
 @pytest.mark.slow
 def test_two_agents_lost_at_the_same_time_are_left_out_together(tmp_path, end_of):
-    plan = make_plan(FOUR, "ring", rounds=600)
-    with trouble(tmp_path, plan) as trial:
+    config = make_config(FOUR, "ring", rounds=600)
+    with trouble(tmp_path, config) as trial:
         trial.start_all("--patience", "3", "--on-loss", "continue")
         trial.until_round("west", 30)
         trial.kill("west")
         trial.kill("south")
         assert all_well(trial.fast_to_the_end("east", "north"))
-        assert same(trial.weights(), end_of(plan.without({"south", "west"}, "east")))
+        assert same(trial.weights(), end_of(config.without({"south", "west"}, "east")))
 
 
 @pytest.mark.slow
 def test_an_agent_that_was_told_to_stop_is_left_out_by_those_that_go_on(tmp_path, end_of):
-    plan = make_plan(FOUR, "ring", rounds=600)
-    with trouble(tmp_path, plan) as trial:
+    config = make_config(FOUR, "ring", rounds=600)
+    with trouble(tmp_path, config) as trial:
         for name in FOUR:
             trial.start(name, "--patience", "3", "--on-loss", "stop" if name == "south" else "continue")
         trial.until_round("west", 30)
         trial.kill("west")
         assert trial.fast_to_the_end("east", "north", "south") == {"east": 0, "north": 0, "south": 3}
         assert "west" in trial.agents["south"].errors
-        assert same(trial.weights(), end_of(plan.without({"south", "west"}, "east")))
+        assert same(trial.weights(), end_of(config.without({"south", "west"}, "east")))
 
 
 @pytest.mark.slow
 def test_an_agent_killed_after_others_were_left_out_goes_on_among_the_rest(tmp_path, end_of):
-    plan = make_plan(FOUR, "ring", rounds=600)
-    with trouble(tmp_path, plan) as trial:
+    config = make_config(FOUR, "ring", rounds=600)
+    with trouble(tmp_path, config) as trial:
         trial.start_all("--patience", "6", "--on-loss", "continue")
         trial.until_round("west", 30)
         trial.kill("west")
@@ -534,13 +527,13 @@ def test_an_agent_killed_after_others_were_left_out_goes_on_among_the_rest(tmp_p
         trial.kill("north")
         trial.start("north")
         assert all_well(trial.fast_to_the_end("east", "north", "south"))
-        assert same(trial.weights(), end_of(plan.without({"west"}, "east")))
+        assert same(trial.weights(), end_of(config.without({"west"}, "east")))
 
 
 @pytest.mark.slow
 def test_statistics_are_agreed_on_again_without_whoever_is_lost(tmp_path, end_of):
-    plan = by_statistics(THREE, "ring", {})
-    with trouble(tmp_path, plan, pace=0.06) as trial:
+    config = by_statistics(THREE, "ring", {})
+    with trouble(tmp_path, config, pace=0.06) as trial:
         trial.start_all("--patience", "3", "--on-loss", "continue")
         trial.until_round("south", 2)
         trial.kill("south")
@@ -548,15 +541,15 @@ def test_statistics_are_agreed_on_again_without_whoever_is_lost(tmp_path, end_of
         trial.kill("north")
         trial.start("north")
         assert all_well(trial.fast_to_the_end("east", "north"))
-        assert same(trial.weights(), end_of(plan.without({"south"}, "east")))
+        assert same(trial.weights(), end_of(config.without({"south"}, "east")))
 
 
 # Mistakes of whoever runs an agent.
 
 
 def test_a_second_process_of_an_agent_is_refused_and_the_first_undisturbed(tmp_path, end_of):
-    plan = make_plan(PAIR, "path", rounds=900)
-    with trouble(tmp_path, plan) as trial:
+    config = make_config(PAIR, "path", rounds=900)
+    with trouble(tmp_path, config) as trial:
         trial.start_all()
         trial.until_round("north", 30)
         again = [str(tmp_path / "again.out"), str(tmp_path / "again.err"), str(tmp_path)]
@@ -565,11 +558,11 @@ def test_a_second_process_of_an_agent_is_refused_and_the_first_undisturbed(tmp_p
         assert "Another process is this agent already" in text
         assert "Traceback" not in text
         assert all_well(trial.fast_to_the_end())
-        assert same(trial.weights(), end_of(plan))
+        assert same(trial.weights(), end_of(config))
 
 
 def test_an_agent_that_alone_begins_anew_ends_the_run_with_a_word_at_both_ends(tmp_path):
-    with trouble(tmp_path, make_plan(THREE, "path", rounds=3000)) as trial:
+    with trouble(tmp_path, make_config(THREE, "path", rounds=3000)) as trial:
         trial.start_all()
         trial.until_round("north", 60)
         trial.kill("south")
@@ -581,8 +574,8 @@ def test_an_agent_that_alone_begins_anew_ends_the_run_with_a_word_at_both_ends(t
 
 
 def test_a_journal_of_other_data_is_not_gone_on_from(tmp_path, end_of):
-    plan = make_plan(PAIR, "path", rounds=900)
-    with trouble(tmp_path, plan) as trial:
+    config = make_config(PAIR, "path", rounds=900)
+    with trouble(tmp_path, config) as trial:
         trial.start_all()
         trial.until_round("north", 60)
         trial.kill("north")
@@ -595,11 +588,11 @@ def test_a_journal_of_other_data_is_not_gone_on_from(tmp_path, end_of):
         table.write_text(text)
         trial.start("north")
         assert all_well(trial.fast_to_the_end())
-        assert same(trial.weights(), end_of(plan))
+        assert same(trial.weights(), end_of(config))
 
 
 def test_a_model_of_before_is_not_replaced_however_often_the_command_is_given(tmp_path):
-    with trouble(tmp_path, make_plan(PAIR, "path")) as trial:
+    with trouble(tmp_path, make_config(PAIR, "path")) as trial:
         old = trial.agents["north"].out
         old.mkdir()
         (old / "model.json").write_text("{}")
@@ -617,8 +610,8 @@ def test_a_model_of_before_is_not_replaced_however_often_the_command_is_given(tm
     "moment", ["as soon as its model is saved", pytest.param("when others have left", marks=pytest.mark.slow)]
 )
 def test_an_agent_killed_while_it_stays_for_others_ends_well_and_so_do_they(tmp_path, end_of, moment):
-    plan = make_plan(THREE, "path", rounds=600)
-    with trouble(tmp_path, plan) as trial:
+    config = make_config(THREE, "path", rounds=600)
+    with trouble(tmp_path, config) as trial:
         trial.start_all()
         trial.until_round("south", 30)
         # What stands where its model is to go keeps south from its end, and so north from leaving.
@@ -636,13 +629,13 @@ def test_an_agent_killed_while_it_stays_for_others_ends_well_and_so_do_they(tmp_
         trial.start("south")
         assert all_well(trial.wait(seconds=30))
         assert trial.result("north")["late"] == []
-        assert same(trial.weights(), end_of(plan))
+        assert same(trial.weights(), end_of(config))
 
 
 @pytest.mark.slow
 def test_an_agent_that_stays_can_be_stopped_and_stays_again(tmp_path, end_of):
-    plan = make_plan(PAIR, "path", rounds=300)
-    with trouble(tmp_path, plan) as trial:
+    config = make_config(PAIR, "path", rounds=300)
+    with trouble(tmp_path, config) as trial:
         trial.start_all()
         trial.until_round("north", 30)
         north = trial.agents["north"].out
@@ -660,4 +653,4 @@ def test_an_agent_that_stays_can_be_stopped_and_stays_again(tmp_path, end_of):
         north.unlink()
         trial.start_all()
         assert all_well(trial.wait(seconds=30))
-        assert same(trial.weights(), end_of(plan))
+        assert same(trial.weights(), end_of(config))

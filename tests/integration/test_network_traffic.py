@@ -11,20 +11,23 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec.structs
 import numpy as np
 import pandas as pd
 import pytest
 
 from elmesh.cli.agent import _estimator
 from elmesh.comm.network.wire import HEADER_BYTES, Kind, Message, parse
-from elmesh.netconfig.authority import Authority, make_key, make_request, sign
-from elmesh.netconfig.inputs import NumericInput
+from elmesh.netconfig.columns import InputColumn
+from elmesh.netconfig.pki.authority import Authority, sign
+from elmesh.netconfig.pki.csr import make_request
+from elmesh.netconfig.pki.keys import make_key
+from elmesh.netconfig.schema import make_schema
 from elmesh.tables import FILE_TASK
-from helpers.network import ROOT, P, Trial, free_ports, make_plan
+from helpers.network import ROOT, P, Trial, free_ports, make_config
 
 NAMES, ROUNDS = ("north", "south"), 12
 
@@ -121,25 +124,25 @@ class Between:
 def basis(tmp_path_factory) -> Iterator[SimpleNamespace]:
     """A run in which nothing but U_t may be told, with somebody reading in between."""
     folder = tmp_path_factory.mktemp("basis")
-    plan = make_plan(NAMES, "path", rounds=ROUNDS, rank=2)
-    with Recording(folder, plan) as trial:
+    config = make_config(NAMES, "path", rounds=ROUNDS, rank=2)
+    with Recording(folder, config) as trial:
         (inner,) = free_ports(1)
         with open(trial.agents["south"].folder / "agent.toml", "a") as file:
             file.write(f'listen = "127.0.0.1:{inner}"\n')
-        between = Between(trial, int(plan.members[1].address.rpartition(":")[2]), inner)
+        between = Between(trial, int(config.agents[1].address.rpartition(":")[2]), inner)
         try:
             trial.start_all()
             assert set(trial.wait().values()) == {0}, {n: a.errors for n, a in trial.agents.items()}
         finally:
             between.close()
-        yield SimpleNamespace(trial=trial, plan=plan, streams=between.streams)
+        yield SimpleNamespace(trial=trial, config=config, streams=between.streams)
 
 
 def numbers_of(run: SimpleNamespace, name: str) -> np.ndarray:
     """All numbers of an agent that are nobody else's business."""
-    trial, plan = run.trial, run.plan
+    trial, config = run.trial, run.config
     frame = pd.read_csv(trial.folder / "net" / f"{name}.csv")
-    X, _ = plan.schema(FILE_TASK, ["y"], False).encode(frame.assign(**{FILE_TASK: name}))
+    X, _ = make_schema(config, FILE_TASK, ["y"], False).encode(frame.assign(**{FILE_TASK: name}))
     raw = frame[[f"x{j}" for j in range(P)]].to_numpy()
     found = [raw, X, raw.mean(axis=0), raw.std(axis=0), raw.sum(axis=0), X.mean(axis=0), X.T @ X]
     found.append(trial.agents[name].weights()["A.0"])
@@ -202,7 +205,7 @@ def test_what_leaves_is_u_of_every_round_with_its_number_name_and_network_file(b
         lives = {message.life for message in basis.trial.messages(other)}
         for message in said:
             assert message.sender == me
-            assert message.digest == basis.plan.digest
+            assert message.digest == basis.config.digest
             assert message.epoch == 0
             assert message.yours in {0, *lives}
             assert message.number <= ROUNDS
@@ -213,18 +216,19 @@ def test_what_leaves_is_u_of_every_round_with_its_number_name_and_network_file(b
 
 def test_what_leaves_is_what_all_rows_in_one_place_give_round_by_round(basis):
     frames = [
-        pd.read_csv(basis.trial.folder / "net" / f"{name}.csv").assign(**{FILE_TASK: name}) for name in basis.plan.names
+        pd.read_csv(basis.trial.folder / "net" / f"{name}.csv").assign(**{FILE_TASK: name})
+        for name in basis.config.agent_names
     ]
     frame = pd.concat(frames, ignore_index=True)
-    schema = basis.plan.schema(FILE_TASK, ["y"], False)
+    schema = make_schema(basis.config, FILE_TASK, ["y"], False)
     X, tasks = schema.encode(frame)
     said = {me: {m.number: m for m in basis.trial.messages(me) if m.kind is Kind.VALUE} for me in NAMES}
     for k in range(1, ROUNDS + 1):
-        model = _estimator(replace(basis.plan, rounds=k), X.shape[1])
+        model = _estimator(msgspec.structs.replace(basis.config, rounds=k), X.shape[1])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it did not converge in so few rounds
             model.fit(X, schema.targets(frame), tasks=tasks)
-        for t, me in enumerate(basis.plan.names):
+        for t, me in enumerate(basis.config.agent_names):
             U = model.U_[t]
             np.testing.assert_allclose(said[me][k].value(*U.shape), U.ravel(), rtol=1e-8, atol=1e-12)
 
@@ -265,11 +269,11 @@ def test_the_stream_between_two_agents_holds_their_messages_and_hardly_more(basi
 
 @pytest.mark.parametrize("statistics", [False, True])
 def test_where_sums_may_be_told_there_are_sums_as_well_and_no_row_or_target(tmp_path, statistics):
-    plan = make_plan(NAMES, "path", exchange="sums", rank="auto", parameters={}, rounds=30)
+    config = make_config(NAMES, "path", exchange="sums", rank="auto", parameters={}, rounds=30)
     if statistics:
-        columns = (NumericInput("x0", None, None, False), *plan.columns[1:])
-        plan = replace(plan, columns=columns, statistics=True)
-    with Recording(tmp_path, plan) as trial:
+        columns = (InputColumn("x0"), *config.columns[1:])
+        config = msgspec.structs.replace(config, columns=columns, statistics=True)
+    with Recording(tmp_path, config) as trial:
         trial.start_all()
         assert set(trial.wait().values()) == {0}
         kinds = {me: {message.kind for message in trial.messages(me)} for me in NAMES}

@@ -1,4 +1,4 @@
-"""Trials run once each, whatever happens in between, and their numbers depend on nothing but their seeds."""
+"""Trials run exactly once in spite of interruptions, and their numbers depend only on their seeds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections import Counter
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,21 +19,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmesh.errors import ElmeshError
-from elmesh.paper import trials as module
-from elmesh.paper.trials import Journal, Trial, Trials, repeat, run_trials
+from elmesh.paper.parallel import run_trials
+from elmesh.paper.trials import Trial, TrialLog, TrialResults, code_fingerprint, make_trials
 from helpers import paper_measures as measures
 from helpers.paper_measures import alive, until
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-@pytest.fixture
-def inline(monkeypatch):
-    monkeypatch.setattr(module, "_pool", measures.inline_pool)
+run_inline = partial(run_trials, workers=measures.inline_workers)
 
 
-def asked_for(folder: Path, runs: int, seed: int = 0) -> list[Trial]:
-    return repeat("t", [str(folder)], runs, seed)
+def trials_in(folder: Path, runs: int, seed: int = 0) -> list[Trial]:
+    return make_trials("t", [str(folder)], runs, seed)
 
 
 def ran(folder: Path) -> Counter[int]:
@@ -41,65 +40,65 @@ def ran(folder: Path) -> Counter[int]:
     return Counter(map(int, path.read_text().split())) if path.exists() else Counter()
 
 
-def journal_of(folder: Path, seed: int = 0, **options) -> Journal:
-    return Journal(folder / "trials.jsonl", seed, **options)
+def log_in(folder: Path, seed: int = 0, **options) -> TrialLog:
+    return TrialLog(folder / "trials.jsonl", seed, **options)
 
 
-# What is asked for
+# Trials and their seeds
 
 
 @given(st.integers(0, 2**40), st.integers(1, 6), st.integers(0, 6), st.integers(1, 3))
-def test_more_runs_are_the_same_runs_and_more(seed, runs, more, cases):
+def test_more_runs_start_with_the_same_runs(seed, runs, more, cases):
     names = [f"case {i}" for i in range(cases)]
-    few, many = repeat("e", names, runs, seed), repeat("e", names, runs + more, seed)
+    few, many = make_trials("e", names, runs, seed), make_trials("e", names, runs + more, seed)
     assert many[: len(few)] == few
     assert len(set(many)) == (runs + more) * cases
 
 
 @given(st.integers(0, 2**40), st.integers(0, 2**40))
-def test_runs_have_seeds_of_their_own_that_all_cases_share(seed, other):
-    trials = repeat("e", ["a", "b"], 5, seed)
+def test_every_run_has_its_own_seed_that_all_cases_share(seed, other):
+    trials = make_trials("e", ["a", "b"], 5, seed)
     seeds = {trial.run: trial.seed for trial in trials}
     assert len(set(seeds.values())) == 5
     assert all(trial.seed == seeds[trial.run] for trial in trials)
     assert all(0 <= s < 2**32 for s in seeds.values())
     if other != seed:
-        assert [t.seed for t in repeat("e", ["a", "b"], 5, other)] != [t.seed for t in trials]
+        assert [t.seed for t in make_trials("e", ["a", "b"], 5, other)] != [t.seed for t in trials]
 
 
-def test_numbers_are_found_by_case_in_the_order_of_runs():
-    done = [(trial, {"n": (trial.case, trial.run)}) for trial in repeat("e", ["a", "b"], 3, 0)]
-    assert Trials(done).of("b") == [{"n": ("b", 0)}, {"n": ("b", 1)}, {"n": ("b", 2)}]
-    assert Trials(done).of("c") == []
+def test_results_are_found_by_case_in_the_order_of_runs():
+    done = [(trial, {"n": (trial.case, trial.run)}) for trial in make_trials("e", ["a", "b"], 3, 0)]
+    assert TrialResults(done).of("b") == [{"n": ("b", 0)}, {"n": ("b", 1)}, {"n": ("b", 2)}]
+    assert TrialResults(done).of("c") == []
 
 
-# Processes
+# Worker processes
 
 
 @pytest.mark.slow
-def test_numbers_depend_neither_on_the_number_of_processes_nor_on_the_order(tmp_path):
+def test_numbers_do_not_depend_on_the_number_of_processes_or_on_the_order(tmp_path):
     results = []
     for processes in (1, 2, 3):
         folder = tmp_path / f"{processes}"
         folder.mkdir()
-        # The folder is part of a trial here, but its numbers come from the seed alone.
-        asked = asked_for(folder, 5, seed=7)
-        asked = asked if processes != 2 else asked[::-1]
-        told = []
-        done = run_trials(asked, measures.note, journal_of(folder, 7), processes=processes, advance=told.append)
-        assert [trial for trial, _ in done.done] == asked
-        assert Counter(told) == Counter(asked)
+        # The folder is part of a trial here, but its numbers depend on the seed alone.
+        trials = trials_in(folder, 5, seed=7)
+        trials = trials if processes != 2 else trials[::-1]
+        seen = []
+        done = run_trials(trials, measures.note, log_in(folder, 7), processes=processes, on_trial=seen.append)
+        assert [trial for trial, _ in done.done] == trials
+        assert Counter(seen) == Counter(trials)
         assert ran(folder) == dict.fromkeys(range(5), 1)
         results.append({trial.run: numbers for trial, numbers in done.done})
     assert results[0] == results[1] == results[2]
     assert results[0][0] != results[0][1]
 
 
-def test_workers_have_one_thread_and_leave_ctrl_c_to_the_parent_whose_environment_is_as_before(tmp_path, monkeypatch):
+def test_workers_have_one_thread_and_ignore_ctrl_c_and_the_environment_is_unchanged(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    done = run_trials(asked_for(tmp_path, 1), measures.surroundings, journal_of(tmp_path))
+    done = run_trials(trials_in(tmp_path, 1), measures.process_state, log_in(tmp_path))
     (numbers,) = done.of(str(tmp_path))
     assert numbers["threads"]
     assert set(numbers["threads"]) == {1}
@@ -107,23 +106,23 @@ def test_workers_have_one_thread_and_leave_ctrl_c_to_the_parent_whose_environmen
     assert [os.environ.get(name) for name in THREADS] == ["2", "2", None]
 
 
-def test_a_worker_that_is_killed_gives_a_sentence_and_costs_only_its_own_trial(tmp_path, monkeypatch):
+def test_a_killed_worker_costs_only_its_own_trial_and_the_error_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    asked = asked_for(tmp_path, 4)
-    with pytest.raises(ElmeshError, match=r"process died .* kept") as caught:
-        run_trials(asked, measures.die_once, journal_of(tmp_path), processes=1)
+    trials = trials_in(tmp_path, 4)
+    with pytest.raises(ElmeshError, match=r"worker process was killed .* saved") as caught:
+        run_trials(trials, measures.die_once, log_in(tmp_path), processes=1)
     assert "\n" not in str(caught.value)
     assert os.environ["OMP_NUM_THREADS"] == "2"
-    again = journal_of(tmp_path)
-    assert [trial in again for trial in asked] == [True, True, False, False]
-    done = run_trials(asked, measures.die_once, again, processes=1)
+    again = log_in(tmp_path)
+    assert [trial in again for trial in trials] == [True, True, False, False]
+    done = run_trials(trials, measures.die_once, again, processes=1)
     assert ran(tmp_path) == dict.fromkeys(range(4), 1)
-    assert [numbers for _, numbers in done.done] == [measures.note(trial) for trial in asked]
+    assert [numbers for _, numbers in done.done] == [measures.note(trial) for trial in trials]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are looked for in /proc")
-def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path):
+def test_workers_exit_when_their_parent_is_killed(tmp_path):
     parent = subprocess.Popen([sys.executable, measures.__file__, str(tmp_path)], stderr=subprocess.DEVNULL)
     workers: list[int] = []
     try:
@@ -143,22 +142,22 @@ def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path):
 # Stopping and failing
 
 
-def test_asked_to_stop_it_keeps_what_is_finished_and_goes_on_from_there(tmp_path, inline):
-    asked = asked_for(tmp_path, 6)
+def test_after_a_request_to_stop_finished_trials_are_saved_and_not_run_again(tmp_path):
+    trials = trials_in(tmp_path, 6)
     finished: list[Trial] = []
     with pytest.raises(KeyboardInterrupt):
-        run_trials(
-            asked, measures.note, journal_of(tmp_path), processes=1,
-            advance=finished.append, stopping=lambda: len(finished) >= 2,
+        run_inline(
+            trials, measures.note, log_in(tmp_path), processes=1,
+            on_trial=finished.append, should_stop=lambda: len(finished) >= 2,
         )  # fmt: skip
-    assert finished == asked[:2]
-    done = run_trials(asked, measures.note, journal_of(tmp_path), processes=1)
+    assert finished == trials[:2]
+    done = run_inline(trials, measures.note, log_in(tmp_path), processes=1)
     assert ran(tmp_path) == dict.fromkeys(range(6), 1)
-    assert [trial for trial, _ in done.done] == asked
+    assert [trial for trial, _ in done.done] == trials
 
 
-def test_what_runs_when_asked_to_stop_is_finished_and_kept(tmp_path, inline):
-    asked = asked_for(tmp_path, 6)
+def test_trials_that_run_at_a_request_to_stop_are_finished_and_saved(tmp_path):
+    trials = trials_in(tmp_path, 6)
     begun: list[int] = []
 
     def measure(trial):
@@ -166,108 +165,106 @@ def test_what_runs_when_asked_to_stop_is_finished_and_kept(tmp_path, inline):
         return measures.note(trial)
 
     with pytest.raises(KeyboardInterrupt):
-        run_trials(asked, measure, journal_of(tmp_path), processes=3, stopping=lambda: len(begun) >= 2)
+        run_inline(trials, measure, log_in(tmp_path), processes=3, should_stop=lambda: len(begun) >= 2)
     assert begun == [0, 1]
-    kept = journal_of(tmp_path)
-    assert [trial in kept for trial in asked] == [True] * 2 + [False] * 4
+    log = log_in(tmp_path)
+    assert [trial in log for trial in trials] == [True] * 2 + [False] * 4
 
 
-def test_asked_to_stop_after_the_last_trial_was_begun_it_simply_ends(tmp_path, inline):
-    done = run_trials(
-        asked_for(tmp_path, 3),
+def test_a_request_to_stop_during_the_last_trial_has_no_effect(tmp_path):
+    done = run_inline(
+        trials_in(tmp_path, 3),
         measures.note,
-        journal_of(tmp_path),
+        log_in(tmp_path),
         processes=3,
-        stopping=lambda: bool(ran(tmp_path)[2]),
+        should_stop=lambda: bool(ran(tmp_path)[2]),
     )
     assert len(done.done) == 3
 
 
-def test_a_measurement_that_fails_is_no_dead_process_and_costs_nothing_that_was_finished(tmp_path, inline):
-    with pytest.raises(ZeroDivisionError, match="own"):
-        run_trials(asked_for(tmp_path, 3), measures.fail, journal_of(tmp_path), processes=1)
-    assert asked_for(tmp_path, 3)[0] in journal_of(tmp_path)
+def test_an_error_of_a_measurement_is_raised_and_finished_trials_are_saved(tmp_path):
+    with pytest.raises(ZeroDivisionError, match="raised by the measurement"):
+        run_inline(trials_in(tmp_path, 3), measures.fail, log_in(tmp_path), processes=1)
+    assert trials_in(tmp_path, 3)[0] in log_in(tmp_path)
 
 
-def test_trials_that_finish_at_the_moment_a_process_dies_are_kept(tmp_path, monkeypatch):
+def test_trials_that_finish_at_the_moment_a_worker_is_killed_are_saved(tmp_path):
     class Breaking(measures.Inline):
-        def submit(self, function, trial):
+        def submit(self, function, /, measure, trial):
             if trial.run == 7:
                 future: Future = Future()
                 future.set_exception(BrokenProcessPool("gone"))
                 return future
-            return super().submit(function, trial)
+            return super().submit(function, measure, trial)
 
     @contextmanager
-    def pool(processes):
-        yield Breaking(), processes
+    def workers(processes):
+        yield Breaking()
 
-    monkeypatch.setattr(module, "_pool", pool)
-    # In which order finished ones are seen is not ours to say; it is tried a few times.
+    # The order of finished trials is not defined, so this is tried a few times.
     for attempt in range(5):
         folder = tmp_path / f"{attempt}"
         folder.mkdir()
-        asked = asked_for(folder, 15)
-        with pytest.raises(ElmeshError, match="process died"):
-            run_trials(asked, measures.note, journal_of(folder), processes=15)
-        kept = journal_of(folder)
-        assert [trial.run for trial in asked if trial not in kept] == [7]
+        trials = trials_in(folder, 15)
+        with pytest.raises(ElmeshError, match="worker process was killed"):
+            run_trials(trials, measures.note, log_in(folder), processes=15, workers=workers)
+        log = log_in(folder)
+        assert [trial.run for trial in trials if trial not in log] == [7]
 
 
-# The journal
+# The log
 
 
-def test_only_what_is_missing_is_run(tmp_path, inline):
-    asked = asked_for(tmp_path, 5)
-    first = run_trials(asked[1:3], measures.note, journal_of(tmp_path))
-    told: list[Trial] = []
-    done = run_trials(asked, measures.note, journal_of(tmp_path), advance=told.append, processes=1)
-    assert told == [asked[0], asked[3], asked[4]]
+def test_only_missing_trials_are_run(tmp_path):
+    trials = trials_in(tmp_path, 5)
+    first = run_inline(trials[1:3], measures.note, log_in(tmp_path))
+    seen: list[Trial] = []
+    done = run_inline(trials, measures.note, log_in(tmp_path), on_trial=seen.append, processes=1)
+    assert seen == [trials[0], trials[3], trials[4]]
     assert ran(tmp_path) == dict.fromkeys(range(5), 1)
     assert done.done[1:3] == list(first.done)
 
 
-def test_nothing_is_started_where_nothing_is_missing(tmp_path, inline, monkeypatch):
-    done = run_trials(asked_for(tmp_path, 2), measures.note, journal_of(tmp_path))
-    monkeypatch.setattr(module, "_pool", None)
-    assert run_trials(asked_for(tmp_path, 2), measures.note, journal_of(tmp_path)) == done
-    assert run_trials([], measures.note, journal_of(tmp_path)) == Trials([])
+def test_no_worker_is_started_if_no_trial_is_missing(tmp_path):
+    done = run_inline(trials_in(tmp_path, 2), measures.note, log_in(tmp_path))
+    assert run_trials(trials_in(tmp_path, 2), measures.note, log_in(tmp_path), workers=None) == done
+    assert run_trials([], measures.note, log_in(tmp_path), workers=None) == TrialResults([])
 
 
-def test_a_resumed_run_computes_with_the_same_numbers_to_the_bit(tmp_path, inline):
+def test_a_resumed_run_uses_exactly_the_same_numbers(tmp_path):
     values = [0.1, 1 / 3, 2.0**-1074, 1.7976931348623157e308, -0.0, 12345678901234567]
 
     def measure(trial):
         return {"values": values, 3: "a key that is no text"}
 
-    now = run_trials(asked_for(tmp_path, 1), measure, journal_of(tmp_path)).of(str(tmp_path))
-    later = run_trials(asked_for(tmp_path, 1), measure, journal_of(tmp_path)).of(str(tmp_path))
+    now = run_inline(trials_in(tmp_path, 1), measure, log_in(tmp_path)).of(str(tmp_path))
+    later = run_inline(trials_in(tmp_path, 1), measure, log_in(tmp_path)).of(str(tmp_path))
     assert repr(now) == repr(later)
     assert now[0]["values"] == values
 
 
 @pytest.mark.parametrize("cut", [1, 10, -2])
-def test_a_last_line_cut_by_a_crash_is_run_again_and_all_else_is_kept(tmp_path, inline, cut):
-    asked = asked_for(tmp_path, 4)
-    run_trials(asked, measures.note, journal_of(tmp_path), processes=1)
+def test_a_trial_whose_line_was_cut_by_a_crash_runs_again_and_the_others_do_not(tmp_path, cut):
+    trials = trials_in(tmp_path, 4)
+    run_inline(trials, measures.note, log_in(tmp_path), processes=1)
     path = tmp_path / "trials.jsonl"
     *lines, last = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines) + last[:cut])
-    done = run_trials(asked, measures.note, journal_of(tmp_path), processes=1)
+    done = run_inline(trials, measures.note, log_in(tmp_path), processes=1)
     assert ran(tmp_path) == {0: 1, 1: 1, 2: 1, 3: 2}
-    assert [numbers for _, numbers in done.done] == [measures.note(trial) for trial in asked]
-    # The stump is gone, or it would spoil the line that was written after it.
+    assert [numbers for _, numbers in done.done] == [measures.note(trial) for trial in trials]
+    # The partial line is removed, because the next line would be appended to it.
     assert all(json.loads(line) for line in path.read_text().splitlines())
 
 
 @pytest.mark.parametrize("lines", [2, 1])
-def test_a_journal_cut_to_a_few_lines_is_gone_on_with(tmp_path, inline, lines):
-    asked = asked_for(tmp_path, 3)
-    run_trials(asked, measures.note, journal_of(tmp_path), processes=1)
+def test_a_log_cut_to_a_few_lines_is_continued(tmp_path, lines):
+    trials = trials_in(tmp_path, 3)
+    run_inline(trials, measures.note, log_in(tmp_path), processes=1)
     path = tmp_path / "trials.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:lines]))
-    again = journal_of(tmp_path)
-    assert [trial in again for trial in asked] == [i < lines - 1 for i in range(3)]
+    again = log_in(tmp_path)
+    assert [trial in again for trial in trials] == [i < lines - 1 for i in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -281,56 +278,54 @@ def test_a_journal_cut_to_a_few_lines_is_gone_on_with(tmp_path, inline, lines):
         '["a list"]\n',
     ],
 )
-def test_a_file_that_is_no_journal_is_refused_in_words(tmp_path, text):
+def test_a_file_that_is_not_a_log_is_refused_and_named(tmp_path, text):
     (tmp_path / "trials.jsonl").write_text(text)
     with pytest.raises(ElmeshError, match=r"trials\.jsonl"):
-        journal_of(tmp_path)
+        log_in(tmp_path)
     assert (tmp_path / "trials.jsonl").read_text() == text
 
 
-def test_trials_of_another_seed_are_refused_and_left_alone(tmp_path, inline):
-    run_trials(asked_for(tmp_path, 2), measures.note, journal_of(tmp_path))
+def test_trials_of_another_seed_are_refused_and_not_changed(tmp_path):
+    run_inline(trials_in(tmp_path, 2), measures.note, log_in(tmp_path))
     before = (tmp_path / "trials.jsonl").read_bytes()
     with pytest.raises(ElmeshError, match=r"another seed.*--force") as caught:
-        journal_of(tmp_path, seed=1)
+        log_in(tmp_path, seed=1)
     assert "\n" not in str(caught.value)
     assert (tmp_path / "trials.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_trials_of_other_code_are_refused_and_left_alone(tmp_path, inline, monkeypatch, seed):
-    run_trials(asked_for(tmp_path, 2), measures.note, journal_of(tmp_path))
+def test_trials_of_other_code_are_refused_and_not_changed(tmp_path, seed):
+    run_inline(trials_in(tmp_path, 2), measures.note, log_in(tmp_path))
     before = (tmp_path / "trials.jsonl").read_bytes()
-    monkeypatch.setattr(module, "_fingerprint", lambda: "other")
     with pytest.raises(ElmeshError, match=r"another version of elmesh.*--force"):
-        journal_of(tmp_path, seed=seed)
+        log_in(tmp_path, seed=seed, fingerprint="other")
     assert (tmp_path / "trials.jsonl").read_bytes() == before
 
 
-def test_begun_anew_nothing_is_remembered(tmp_path, inline):
-    asked = asked_for(tmp_path, 2)
-    run_trials(asked, measures.note, journal_of(tmp_path))
-    fresh = journal_of(tmp_path, seed=5, fresh=True)
-    assert not any(trial in fresh for trial in asked)
-    run_trials(asked, measures.note, fresh)
+def test_a_fresh_log_has_no_trials(tmp_path):
+    trials = trials_in(tmp_path, 2)
+    run_inline(trials, measures.note, log_in(tmp_path))
+    fresh = log_in(tmp_path, seed=5, fresh=True)
+    assert not any(trial in fresh for trial in trials)
+    run_inline(trials, measures.note, fresh)
     assert ran(tmp_path) == {0: 2, 1: 2}
-    assert all(trial in journal_of(tmp_path, seed=5) for trial in asked)
+    assert all(trial in log_in(tmp_path, seed=5) for trial in trials)
 
 
-def test_the_fingerprint_follows_what_numbers_come_from_and_not_how_they_are_told(tmp_path, monkeypatch):
+def test_the_fingerprint_depends_on_the_code_that_computes_numbers_and_not_on_their_presentation(tmp_path):
     root = tmp_path / "elmesh"
-    for name in ("kernels.py", "solvers/mtfl.py", "paper/fig3.py", "paper/findings/fig3.py", "report/page.py",
-                 "cli/fit.py", "tables/rows.py"):  # fmt: skip
+    numerical = ("kernels.py", "solvers/mtfl.py", "paper/convergence.py")
+    others = ("paper/analysis/convergence.py", "paper/parallel.py", "report/page.py", "cli/fit.py", "tables/rows.py")
+    for name in numerical + others:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("x = 1\n")
-    monkeypatch.setattr(module.resources, "files", lambda _: root)
-    digest = module._fingerprint.__wrapped__
-    before = digest()
-    for name in ("paper/findings/fig3.py", "report/page.py", "cli/fit.py", "tables/rows.py"):
+    before = code_fingerprint(root)
+    for name in others:
         (root / name).write_text("x = 2\n")
-    assert digest() == before
+    assert code_fingerprint(root) == before
     seen = {before}
-    for name in ("kernels.py", "solvers/mtfl.py", "paper/fig3.py"):
+    for name in numerical:
         (root / name).write_text("x = 2\n")
-        seen.add(digest())
+        seen.add(code_fingerprint(root))
     assert len(seen) == 4

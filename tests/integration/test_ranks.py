@@ -550,7 +550,7 @@ def test_what_only_ranks_can_find_wrong_is_one_sentence_too(launched, data, tmp_
     result = launched(data / "cell", *SMALL, "--ranks", 2, "--restarts", 1, "--json", "--out", tmp_path / "m")
     assert (result.exit_code, result.stdout) == (2, "")
     note, error = result.stderr.splitlines()
-    assert note == f"note: Left out of the folder {data / 'cell'}, for they are not tables: notes.txt."
+    assert note == f"note: Left out of the folder {data / 'cell'} because they are not tables: notes.txt."
     assert re.fullmatch(r"elmesh: .*line 9 of south\.csv.*\.", error)
     assert not (tmp_path / "m").exists()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import decimal
 import json
-import math
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -19,60 +18,60 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from elmesh.errors import ElmeshError
-from elmesh.tables import FILE_TASK, TableWarning, agree_schema, find_tasks, fit_schema, infer_kind, read_data
-from elmesh.tables.cells import Nature
-from elmesh.tables.columns import joined, labels
-from elmesh.tables.facts import summarise
-from elmesh.tables.medians import medians
-from elmesh.tables.parts import join_parts
+from elmesh.tables import FILE_TASK, agree_schema, find_tasks, fit_schema, infer_kind, read_data, to_labels
+from elmesh.tables.column_stats import column_stats
+from elmesh.tables.columns import concat_tables
+from elmesh.tables.dataset import concat_files
+from elmesh.tables.errors import TableWarning
+from elmesh.tables.values import ColumnType
 
-# Processes that are threads
+# Threads in place of processes
 
 
-class Room:
-    """Where threads meet to exchange what they have, as JSON and nothing else."""
+class Exchange:
+    """The state that the threads share; contents pass through JSON."""
 
     def __init__(self, size: int):
         self.barrier = threading.Barrier(size, timeout=60)
         self.board: list[str] = [""] * size
-        self.told: list[str] = []
+        self.sent: list[str] = []
         self.rounds = 0
 
     def exchange(self, rank: int, notes: Any) -> list[Any]:
         self.board[rank] = json.dumps(notes, allow_nan=False)
         if self.barrier.wait() == 0:
-            self.told += self.board
+            self.sent += self.board
             self.rounds += 1
         found = [json.loads(text) for text in self.board]
         self.barrier.wait()
         return found
 
 
-class Process:
-    """One of them."""
+class ThreadCommunicator:
+    """The communicator of one thread."""
 
-    def __init__(self, room: Room, rank: int):
-        self.room, self.rank, self.size = room, rank, len(room.board)
+    def __init__(self, exchange: Exchange, rank: int):
+        self.shared, self.rank, self.size = exchange, rank, len(exchange.board)
 
     def allgather(self, notes: Any) -> list[Any]:
-        return self.room.exchange(self.rank, notes)
+        return self.shared.exchange(self.rank, notes)
 
     def allreduce_sum(self, counts: np.ndarray) -> np.ndarray:
         assert counts.dtype == np.int64
         return np.sum([np.array(own, dtype=np.int64) for own in self.allgather(counts.tolist())], axis=0)
 
 
-def in_processes(size: int, work: Callable[[Process], Any]) -> tuple[list[Any], Room]:
+def in_processes(size: int, work: Callable[[ThreadCommunicator], Any]) -> tuple[list[Any], Exchange]:
     """What each process returns, or the error it raises."""
-    room, results = Room(size), [None] * size
+    exchange, results = Exchange(size), [None] * size
 
     def run(rank: int) -> None:
         try:
-            results[rank] = work(Process(room, rank))
+            results[rank] = work(ThreadCommunicator(exchange, rank))
         except ElmeshError as error:
             results[rank] = f"{type(error).__name__}: {error}"
         except BaseException:
-            room.barrier.abort()
+            exchange.barrier.abort()
             raise
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
@@ -80,27 +79,27 @@ def in_processes(size: int, work: Callable[[Process], Any]) -> tuple[list[Any], 
         thread.start()
     for thread in threads:
         thread.join()
-    assert not room.barrier.broken
-    return results, room
+    assert not exchange.barrier.broken
+    return results, exchange
 
 
-def shared(spread: Sequence[dict[str, pd.DataFrame]], *args: Any, **options: Any) -> tuple[Any, Room, list[str]]:
+def shared(spread: Sequence[dict[str, pd.DataFrame]], *args: Any, **options: Any) -> tuple[Any, Exchange, list[str]]:
     """What all processes agree on, or the error they all raise; and the warnings that each of them gave."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        results, room = in_processes(
+        results, exchange = in_processes(
             len(spread), lambda process: agree_schema(spread[process.rank], *args, communicator=process, **options)
         )
     assert all(result == results[0] for result in results)
-    said = [str(warning.message) for warning in caught if issubclass(warning.category, TableWarning)]
-    assert len(said) == len(caught)
-    assert len(set(said)) * len(spread) == len(said)
-    return results[0], room, said[: len(set(said))]
+    messages = [str(warning.message) for warning in caught if issubclass(warning.category, TableWarning)]
+    assert len(messages) == len(caught)
+    assert len(set(messages)) * len(spread) == len(messages)
+    return results[0], exchange, messages[: len(set(messages))]
 
 
 def alone(frames: dict[str, pd.DataFrame], *args: Any, **options: Any) -> tuple[Any, list[str]]:
     """The same of one table with all rows."""
-    frame = join_parts(frames, list(next(iter(frames.values())).columns))
+    frame = concat_files(frames, list(next(iter(frames.values())).columns))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -194,8 +193,8 @@ def test_any_spread_of_any_tasks_gives_the_schema_of_one_table_or_its_error(fram
     asked = [(["y"], None), (["y"], None), (["y"], "classification"), (["y"], "regression"), (["y", "z"], None)]
     targets, kind = data.draw(st.sampled_from(asked))
     drop = data.draw(st.sampled_from([[], ["q"]]))
-    expected, said = alone(frames, "site", targets, kind, drop=drop)
-    found, _, told = shared(spread_over(frames, ranks), "site", targets, kind, drop=drop)
+    expected, expected_warnings = alone(frames, "site", targets, kind, drop=drop)
+    found, _, warned = shared(spread_over(frames, ranks), "site", targets, kind, drop=drop)
     if isinstance(expected, str):
         assert found == expected
     else:
@@ -203,22 +202,22 @@ def test_any_spread_of_any_tasks_gives_the_schema_of_one_table_or_its_error(fram
         # Equality does not tell 0 from -0 nor 1 from True; what is saved does.
         assert json.dumps(found[2].to_json()) == json.dumps(expected.to_json())
         assert found[0] == expected.kind
-        assert told == said
+        assert warned == expected_warnings
 
 
 @settings(deadline=None, max_examples=30)
 @given(data_sets())
-def test_what_a_column_is_called_does_not_depend_on_how_files_were_put_together(frames):
+def test_labels_do_not_depend_on_how_files_are_concatenated(frames):
     """Labels and numbers of a column put together from unlike files are those of the files one by one."""
     for name in ("p", "q"):
-        whole = joined(list(frames.values()), [name])[name]
-        one_by_one = [labels(frame[name]).tolist() for frame in frames.values()]
-        assert labels(whole).tolist() == [label for some in one_by_one for label in some]
+        whole = concat_tables(list(frames.values()), [name])[name]
+        one_by_one = [to_labels(frame[name]).tolist() for frame in frames.values()]
+        assert to_labels(whole).tolist() == [label for some in one_by_one for label in some]
 
 
-def reference(column: pd.Series) -> tuple[float, float, float]:
+def reference(column: pd.Series) -> tuple[float, float]:
     values = column.dropna().astype(float).to_numpy()
-    return values.mean(), values.std(), np.median(values)
+    return values.mean(), values.std()
 
 
 @settings(deadline=None, max_examples=30)
@@ -226,7 +225,7 @@ def reference(column: pd.Series) -> tuple[float, float, float]:
     st.lists(st.lists(st.one_of(st.none(), st.floats(-1e9, 1e9)), min_size=1, max_size=12), min_size=1, max_size=8),
     st.data(),
 )
-def test_moments_and_medians_are_those_of_all_rows(tasks, data):
+def test_means_and_standard_deviations_are_those_of_all_rows(tasks, data):
     frames = {
         f"t{i}": pd.DataFrame({"site": f"t{i}", "x": pd.Series(x, dtype=float), "c": ["u", "v"][i % 2], "y": "p"})
         for i, x in enumerate(tasks)
@@ -237,78 +236,47 @@ def test_moments_and_medians_are_those_of_all_rows(tasks, data):
     found, _, _ = shared(spread_over(frames, ranks), "site", ["y"], "classification")
     assume(not isinstance(found, str))  # too close together to scale
     (column,) = found[2].numeric
-    mean, std, median = reference(pooled["x"])
+    mean, std = reference(pooled["x"])
     assume(std > 1e-3 * pooled["x"].abs().max())  # else the reference is not good to as many digits
     assert column.mean == pytest.approx(mean, rel=1e-12, abs=1e-12 * std)
     assert column.std == pytest.approx(std, rel=1e-12)
-    assert column.median == median
+    assert column.fill_value == column.mean
     assert column.indicator == pooled["x"].isna().any()
     assert [c.categories for c in found[2].categorical] == ([("u", "v")] if len(tasks) > 1 else [])
 
 
-# Facts and medians
+# Statistics of columns
 
 
-def segments(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    ends = np.cumsum([0, *map(len, parts)])
-    return np.arange(ends[-1]), ends[:-1]
+def starts(parts: list[np.ndarray]) -> np.ndarray:
+    return np.cumsum([0, *map(len, parts)])[:-1]
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10_000), st.lists(st.integers(1, 300), min_size=2, max_size=6))
-def test_the_facts_of_a_task_do_not_depend_on_its_neighbours(seed, rows):
+def test_the_statistics_of_a_task_do_not_depend_on_other_tasks(seed, rows):
     rng = np.random.default_rng(seed)
     parts = [rng.normal(size=n) * 10.0 ** rng.integers(-8, 8, n) for n in rows]
     for part in parts:
         part[rng.random(len(part)) < 0.2] = np.nan
-    together = summarise(pd.Series(np.concatenate(parts)), *segments(parts))
-    for part, facts in zip(parts, together, strict=True):
-        assert summarise(pd.Series(part), *segments([part])) == [facts]
-    shuffled = rng.permutation(sum(rows))
-    order = np.argsort(shuffled)
-    assert summarise(pd.Series(np.concatenate(parts)[shuffled]), order, segments(parts)[1]) == together
+    together = column_stats(pd.Series(np.concatenate(parts)), starts(parts))
+    for part, stats in zip(parts, together, strict=True):
+        assert column_stats(pd.Series(part), starts([part])) == [stats]
 
 
-def test_facts_count_what_there_is():
+def test_statistics_count_values_by_type():
     column = pd.Series(["1", "2.5", "inf", "x", None, "9007199254740992"])
-    (facts,) = summarise(column, np.arange(6), np.array([0]))
-    assert (facts.rows, facts.missing, facts.wrong, facts.infinite) == (6, 1, 1, 1)
-    assert (facts.numbers, facts.uneven, facts.large) == (3, 1, 1)
-    assert (facts.least, facts.most) == (1.0, 2.0**53)
-    assert facts.nature is Nature.TEXT
-
-
-doubles = st.floats(allow_nan=False, allow_infinity=False)
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.lists(st.lists(st.tuples(st.integers(0, 2), doubles), min_size=1, max_size=20), min_size=1, max_size=3))
-def test_medians_of_numbers_in_several_places_are_those_of_numpy(columns):
-    pooled = [np.array([value for _, value in column]) for column in columns]
-    held = [[np.array([v for at, v in column if at == rank], dtype=float) for column in columns] for rank in range(3)]
-    count = np.array([len(values) for values in pooled])
-    least, most = (np.array([edge(values) for values in pooled]) for edge in (np.min, np.max))
-    found, room = in_processes(3, lambda process: medians(held[process.rank], count, least, most, process))
-    with np.errstate(over="ignore"):
-        expected = np.array([np.median(values) for values in pooled])
-    for result in found:
-        np.testing.assert_array_equal(result, expected)
-    assert room.rounds <= 64
-
-
-def test_the_median_of_numbers_as_far_apart_as_can_be_takes_no_more_than_64_rounds():
-    most = np.finfo(float).max
-    values = [np.array([-most, -5e-324, most]), np.array([-most, 0.0, 5e-324, most])]
-    edges = np.array([-most, -most]), np.array([most, most])
-    (found,), room = in_processes(1, lambda process: medians(values, np.array([3, 4]), *edges, process))
-    assert found.tolist() == [-5e-324, np.median(values[1])]
-    assert room.rounds <= 64
+    (stats,) = column_stats(column, np.array([0]))
+    assert (stats.n_rows, stats.n_missing, stats.n_not_numeric, stats.n_infinite) == (6, 1, 1, 1)
+    assert (stats.n_finite, stats.n_fractional, stats.n_large) == (3, 1, 1)
+    assert (stats.min, stats.max) == (1.0, 2.0**53)
+    assert stats.column_type is ColumnType.TEXT
 
 
 def test_whole_numbers_too_large_for_a_float_survive_beside_floats():
     frames = [pd.DataFrame({"x": [2**53 + 1]}), pd.DataFrame({"x": [0.5, None]}), pd.DataFrame({"x": [True, False]})]
-    assert labels(joined(frames[:2], ["x"])["x"]).tolist() == [str(2**53 + 1), "0.5", None]
-    assert labels(joined(frames, ["x"])["x"]).tolist() == [str(2**53 + 1), "0.5", None, "True", "False"]
+    assert to_labels(concat_tables(frames[:2], ["x"])["x"]).tolist() == [str(2**53 + 1), "0.5", None]
+    assert to_labels(concat_tables(frames, ["x"])["x"]).tolist() == [str(2**53 + 1), "0.5", None, "True", "False"]
 
 
 def test_a_column_of_zeros_of_either_sign_has_one_value():
@@ -319,12 +287,22 @@ def test_a_column_of_zeros_of_either_sign_has_one_value():
         assert json.dumps([described["mean"], described["std"], described["median"]]) == "[0.0, 0.0, 0.0]"
 
 
-def test_zero_is_one_number_whatever_its_sign():
-    for values in ([-0.0, 0.0, -0.0], [-0.0, -0.0, 1.0], [-1.0, -0.0, 0.0]):
-        column = np.array(values)
-        (found,) = medians([column], np.array([3]), column[:1], column[-1:])
-        assert math.copysign(1.0, found) == 1.0
-        assert found == 0
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 1000))
+def test_the_order_of_tasks_in_a_table_does_not_change_the_schema(seed):
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {"site": rng.choice(list("abc"), 60), "x": rng.normal(size=60) * 10.0 ** rng.integers(-8, 8, 60)}
+    )
+    frame = frame.assign(c=rng.choice(["u", "v", None], 60), y=rng.normal(size=60))
+    by_task = frame.sort_values("site", kind="stable")
+    assert fit_schema(frame, "site", ["y"]) == fit_schema(by_task, "site", ["y"])
+
+
+def test_the_first_missing_target_of_a_table_is_named_by_row_whatever_its_task():
+    frame = pd.DataFrame({"site": ["b", "b", "a"], "x": [1.0, 2.0, 3.0], "y": [1.5, None, None]})
+    with pytest.raises(ElmeshError, match=r'2 rows have no target in column "y", the first at row 2;'):
+        fit_schema(frame, "site", ["y"])
 
 
 # Columns that differ between tasks
@@ -336,12 +314,12 @@ def table(task: str, **columns: Any) -> pd.DataFrame:
 
 def agreed(frames: dict[str, pd.DataFrame], targets: Sequence[str] = ("y",), kind: Any = None, **options: Any) -> Any:
     """What a process for each task agrees on, checked against one table; an error as its text."""
-    expected, said = alone(frames, "site", list(targets), kind, **options)
-    found, _, told = shared(spread_over(frames, range(len(frames))), "site", list(targets), kind, **options)
+    expected, expected_warnings = alone(frames, "site", list(targets), kind, **options)
+    found, _, warned = shared(spread_over(frames, range(len(frames))), "site", list(targets), kind, **options)
     if isinstance(expected, str):
         assert found == expected
         return found
-    assert (found[2], told) == (expected, said)
+    assert (found[2], warned) == (expected, expected_warnings)
     return found[2]
 
 
@@ -362,7 +340,7 @@ def test_leading_zeros_in_one_task_make_the_column_text_in_all():
 )
 def test_true_and_false_in_one_task_and_0_and_1_in_another_are_numbers(one, other):
     schema = agreed({"a": table("a", flag=one, y=["p", "q"]), "b": table("b", flag=other, y=["p", "q"])})
-    assert [(c.name, c.mean, c.std, c.median) for c in schema.numeric] == [("flag", 0.5, 0.5, 0.5)]
+    assert [(c.name, c.mean, c.std, c.fill_value) for c in schema.numeric] == [("flag", 0.5, 0.5, 0.5)]
 
 
 @pytest.mark.parametrize("empty", [[None, None], [np.nan, np.nan], [pd.NaT, pd.NaT]])
@@ -370,18 +348,18 @@ def test_a_column_that_is_empty_in_one_task_is_what_it_is_elsewhere(empty):
     def frames(values: list[Any]) -> dict[str, pd.DataFrame]:
         return {"a": table("a", x=empty, y=["p", "q"]), "b": table("b", x=values, y=["p", "q"])}
 
-    assert agreed(frames(["u", "v"])).columns == ["x = u", "x = v", "x is missing"]
+    assert agreed(frames(["u", "v"])).feature_names == ["x = u", "x = v", "x is missing"]
     assert agreed(frames(["1", "3"])).numeric[0].mean == 2.0
-    assert agreed(frames([1, 3])).columns == ["x", "x is missing"]
+    assert agreed(frames([1, 3])).feature_names == ["x", "x is missing"]
 
 
 def test_a_task_with_text_makes_text_of_the_numbers_of_others():
     schema = agreed({"a": table("a", x=[1, 2], y=["p", "q"]), "b": table("b", x=["?", "2"], y=["p", "q"])})
     assert schema.categorical[0].categories == ("1", "2", "?")
-    told = agreed({"a": table("a", x=[1, 2], y=["p", "q"]), "b": table("b", x=[pd.Timestamp(0)] * 2, y=["p", "q"])})
-    assert 'Column "x" holds values that are neither numbers nor text' in told
-    told = agreed({"a": table("a", x=["1", "2"], y=["p", "q"]), "b": table("b", x=["1,5", "2"], y=["p", "q"])})
-    assert 'Column "x" has numbers with commas, such as "1,5"' in told
+    message = agreed({"a": table("a", x=[1, 2], y=["p", "q"]), "b": table("b", x=[pd.Timestamp(0)] * 2, y=["p", "q"])})
+    assert 'Column "x" holds values that are neither numbers nor text' in message
+    message = agreed({"a": table("a", x=["1", "2"], y=["p", "q"]), "b": table("b", x=["1,5", "2"], y=["p", "q"])})
+    assert 'Column "x" has numbers with commas, such as "1,5"' in message
 
 
 def test_dates_in_all_tasks_are_dates_and_beside_words_they_are_text():
@@ -389,7 +367,7 @@ def test_dates_in_all_tasks_are_dates_and_beside_words_they_are_text():
         return {"a": table("a", x=["2024-01-31"] * 2, y=["p", "q"]), "b": table("b", x=words, y=["p", "q"])}
 
     assert 'Column "x" holds dates or times; convert' in agreed(frames(["10:30", "31.01.2024"]))
-    assert agreed(frames(["later", "later"])).columns == ["x = 2024-01-31", "x = later"]
+    assert agreed(frames(["later", "later"])).feature_names == ["x = 2024-01-31", "x = later"]
 
 
 def test_parquet_files_whose_types_differ_give_one_schema_in_one_process_and_in_many(tmp_path):
@@ -440,7 +418,7 @@ def test_numbers_that_one_task_calls_categories_are_categories_in_all():
 # Roles
 
 
-def test_identifiers_are_refused_alike_though_nobody_counts_them():
+def test_identifiers_are_refused_in_all_processes_without_counting_them():
     few = {name: table(name, id=[f"{name}{i}" for i in range(15)], y=["p", "q", "r"] * 5) for name in "ab"}
     assert '"id" is text with 30 different values in 30 rows' in agreed(few)
     stray = {
@@ -459,7 +437,7 @@ def test_a_category_beyond_the_fiftieth_is_refused_wherever_it_is():
         return spread_over({t: table(t, c=c, y="p") for t, c in zip("ab", names, strict=True)}, [0, 1])
 
     found, _, _ = shared(frames(50), "site", ["y"], "classification")
-    assert len(found[2].columns) == 50
+    assert len(found[2].feature_names) == 50
     found, _, _ = shared(frames(51), "site", ["y"], "classification")
     assert "more than 50 different values in 204 rows" in found
 
@@ -469,11 +447,11 @@ def test_constant_columns_are_left_out_everywhere_with_the_same_warning():
         name: table(name, one=[1, 1], same=[n, n], word=["u", "u"], x=[1.0, n], gone=[1.0, None], y=["p", "q"])
         for n, name in enumerate("ab", start=2)
     }
-    expected, said = alone(frames, "site", ["y"])
-    found, _, told = shared(spread_over(frames, [0, 1]), "site", ["y"])
-    assert told == said == ["Left out, for all rows have the same value: one, word."]
+    expected, expected_warnings = alone(frames, "site", ["y"])
+    found, _, warned = shared(spread_over(frames, [0, 1]), "site", ["y"])
+    assert warned == expected_warnings == ["Left out because all rows have the same value: one, word."]
     assert found[2] == expected
-    assert found[2].columns == ["same", "x", "gone is missing"]
+    assert found[2].feature_names == ["same", "x", "gone is missing"]
 
 
 @pytest.mark.parametrize(
@@ -504,12 +482,12 @@ def test_classes_are_whole_numbers_if_they_are_in_all_tasks(one, other, whole):
         (lambda rng: rng.random(60) < 0.5, "classification", "true or false"),
     ],
 )
-def test_the_kind_is_told_by_the_targets_of_all_tasks(values, kind, reason):
+def test_the_kind_follows_from_the_targets_of_all_tasks(values, kind, reason):
     frames = {name: table(name, x=np.arange(60.0), y=values(np.random.default_rng(0))) for name in "ab"}
     (found, why, schema), _, _ = shared(spread_over(frames, [0, 1]), "site", ["y"])
     assert (found, schema.kind, why) == (kind, kind, f'column "y" holds {reason}')
-    expected, told = infer_kind(join_parts(frames, ["site", "x", "y"]), ["y"])
-    assert (expected, told.replace("60 different", "more than 20 different")) == (found, why)
+    expected, expected_reason = infer_kind(concat_files(frames, ["site", "x", "y"]), ["y"])
+    assert (expected, expected_reason.replace("60 different", "more than 20 different")) == (found, why)
 
 
 def test_a_kind_asked_for_is_the_kind():
@@ -524,7 +502,7 @@ def test_several_targets_are_scaled_each_by_all_tasks():
     schema = agreed(frames, ["y", "z"])
     pooled = pd.concat(frames.values())
     for column in schema.target_columns:
-        assert (column.mean, column.std) == pytest.approx(reference(pooled[column.name])[:2], rel=1e-12)
+        assert (column.mean, column.std) == pytest.approx(reference(pooled[column.name]), rel=1e-12)
     assert "Classification takes one target column" in agreed(frames, ["y", "z"], "classification")
 
 
@@ -545,7 +523,7 @@ def test_a_target_with_too_many_classes_is_refused_at_the_same_number_wherever_t
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "kind", "told"),
+    ("column", "values", "kind", "message"),
     [
         ("x", ["1", "inf"], None, 'Column "x" has an infinite value at line 3 of b; correct it'),
         ("y", ["p", None], None, '1 row has no target in column "y", at line 3 of b; fill it'),
@@ -554,23 +532,23 @@ def test_a_target_with_too_many_classes_is_refused_at_the_same_number_wherever_t
         ("x", ["1e200", "-1e200"], None, 'The values of column "x" are too large'),
     ],
 )
-def test_an_error_about_one_process_is_told_by_all_with_file_and_line(column, values, kind, told):
+def test_all_processes_raise_an_error_about_one_with_file_and_line(column, values, kind, message):
     frames = {name: table(name, x=["1", "2"], y=["p", "q"], w=["u", "v"]) for name in "abc"}
     frames["b"][column] = values
-    assert told in agreed(frames, kind=kind)
+    assert message in agreed(frames, kind=kind)
 
 
-def test_the_first_of_several_places_is_the_one_told():
+def test_an_error_names_the_first_of_several_cells_for_any_spread_of_tasks():
     frames = {name: table(name, x=["1", "2", "3"], y=["p", "q", "p"]) for name in "abc"}
     frames["b"]["y"] = ["p", None, None]
     frames["c"]["y"] = [None, "p", "q"]
-    told = agreed(frames)
-    assert '3 rows have no target in column "y", the first at line 3 of b;' in told
+    message = agreed(frames)
+    assert '3 rows have no target in column "y", the first at line 3 of b;' in message
     for ranks in ([2, 1, 0], [0, 1, 0], [1, 1, 0]):
-        assert shared(spread_over(frames, ranks), "site", ["y"])[0] == told
+        assert shared(spread_over(frames, ranks), "site", ["y"])[0] == message
 
 
-def test_a_wrong_name_is_told_by_all():
+def test_all_processes_raise_the_error_about_a_wrong_name():
     frames = {name: table(name, x=["1", "2"], y=["p", "q"]) for name in "ab"}
     assert 'no column "Y" in the table; did you mean "y"?' in agreed(frames, ["Y"])
     assert "both task and target" in agreed(frames, ["site"])
@@ -579,21 +557,21 @@ def test_a_wrong_name_is_told_by_all():
 
 def test_tasks_of_unlike_columns_or_no_rows_are_refused_by_all():
     good, other = table("a", x=["1", "2"], y=["p", "q"]), table("b", y=["p", "q"], z=["1", "2"])
-    told = 'Every task must have the same columns, but task "a" has a column "x" and task "b" does not.'
+    message = 'Every task must have the same columns, but task "a" has a column "x" and task "b" does not.'
     for spread in ([{"a": good}, {"b": other}], [{"a": good, "b": other}, {}]):
-        assert told in shared(spread, "site", ["y"])[0]
+        assert message in shared(spread, "site", ["y"])[0]
     assert 'Task "b" has no rows' in shared([{"a": good}, {"b": good.iloc[:0]}], "site", ["y"])[0]
     assert "There are no tasks" in shared([{}, {}], "site", ["y"])[0]
 
 
-def test_a_process_without_tasks_learns_the_schema_from_the_others():
+def test_a_process_without_tasks_gets_the_schema_from_the_others():
     frames = {name: table(name, x=["1", "2"], w=["u", None], y=["p", "q"]) for name in "ab"}
     schema = agreed(frames)
     found, _, _ = shared([{}, as_read(frames), {}], "site", ["y"])
     assert found[2] == schema
-    told = agreed({**frames, "b": frames["b"].assign(x=["1", "inf"])})
+    message = agreed({**frames, "b": frames["b"].assign(x=["1", "inf"])})
     found, _, _ = shared([{}, as_read({**frames, "b": frames["b"].assign(x=["1", "inf"])}), {}], "site", ["y"])
-    assert found == told
+    assert found == message
 
 
 # What leaves a process
@@ -612,27 +590,35 @@ def test_nothing_leaves_a_process_but_counts_moments_extremes_categories_and_cla
         )
         for i, name in enumerate("abc")
     }
-    found, room, _ = shared(spread_over(frames, [0, 1, 2]), "site", ["y"], drop=["secret"])
-    told = " ".join(room.told)
-    assert "patient" not in told
-    assert all(word in told for word in ("east", "west", "ill", "well"))
-    leaked = {value for values in dose for value in values.tolist() if repr(value) in told}
+    found, exchange, _ = shared(spread_over(frames, [0, 1, 2]), "site", ["y"], drop=["secret"])
+    sent = " ".join(exchange.sent)
+    assert "patient" not in sent
+    assert all(word in sent for word in ("east", "west", "ill", "well"))
+    leaked = {value for values in dose for value in values.tolist() if repr(value) in sent}
     assert leaked == {edge(values).item() for values in dose for edge in (np.min, np.max)}
-    assert found[2].numeric[0].median == np.median(dose)
+    assert found[2].numeric[0].fill_value == pytest.approx(np.mean(dose), rel=1e-12)
+
+
+@pytest.mark.parametrize("target", ["y", "dose"])
+def test_a_schema_takes_at_most_four_collective_calls(target):
+    frames = {name: table(name, dose=[1, 2, 3], ward=["east", "west", None], y=["p", "q", "p"]) for name in "abc"}
+    found, exchange, _ = shared(spread_over(frames, [0, 1, 2]), "site", [target])
+    assert not isinstance(found, str)
+    assert exchange.rounds <= 4
 
 
 def test_the_values_of_a_target_that_is_no_class_stay_where_they_are():
     income = np.arange(40) * 37 + 100_003
     frames = {name: table(name, x=np.arange(40.0), y=income + i) for i, name in enumerate("ab")}
-    found, room, _ = shared(spread_over(frames, [0, 1]), "site", ["y"])
+    found, exchange, _ = shared(spread_over(frames, [0, 1]), "site", ["y"])
     assert found[0] == "regression"
     inner = (set((income + i).tolist()) for i in range(2))
     edges = {edge(income + i).item() for i in range(2) for edge in (np.min, np.max)}
-    assert not [value for value in set.union(*inner) - edges if str(value) in " ".join(room.told)]
+    assert not [value for value in set.union(*inner) - edges if str(value) in " ".join(exchange.sent)]
 
 
 def test_names_that_are_too_many_to_be_categories_stay_where_they_are():
     frames = {name: table(name, who=[f"{name}-{i}" for i in range(60)], y=["p", "q"] * 30) for name in "ab"}
-    found, room, _ = shared(spread_over(frames, [0, 1]), "site", ["y"])
+    found, exchange, _ = shared(spread_over(frames, [0, 1]), "site", ["y"])
     assert "more like an identifier" in found
-    assert "a-1" not in " ".join(room.told)
+    assert "a-1" not in " ".join(exchange.sent)

@@ -1,7 +1,8 @@
-"""Digits dealt out to tasks, and the data sets that are brought along or fetched."""
+"""Digits split into tasks, and the data sets that are read from files or downloaded."""
 
 from __future__ import annotations
 
+from functools import partial
 from urllib.error import URLError
 
 import numpy as np
@@ -17,14 +18,14 @@ from helpers.marks import needs_data
 
 
 def row_numbers(n_rows_per_class, n_classes):
-    """Rows that are their own number, so that a dealt row can be traced to where it came from."""
+    """Return rows that contain their own number, so that a drawn row can be identified."""
     y = np.repeat(np.arange(n_classes), n_rows_per_class)
     return np.arange(len(y), dtype=float)[:, None], y
 
 
 @pytest.fixture
 def no_data(monkeypatch, tmp_path):
-    """A machine without data: no folder named, an empty cache, no network."""
+    """A machine without data: no folder in ELMESH_DATA, an empty cache, no network."""
 
     def unreachable(**_):
         raise URLError("no route to host")
@@ -43,15 +44,15 @@ def no_data(monkeypatch, tmp_path):
     seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=60, deadline=None)
-def test_no_row_is_dealt_twice_and_every_task_has_its_classes_and_rows(n_tasks, classes, extra_train, extra_test, seed):
+def test_no_row_is_used_twice_and_every_task_has_its_classes_and_rows(n_tasks, classes, extra_train, extra_test, seed):
     n_train, n_test = classes + extra_train, classes + extra_test
     X, y = row_numbers(n_tasks * 16, 7)
     split = make_digit_tasks(
         X, y, n_tasks=n_tasks, classes=classes, n_train=n_train, n_test=n_test, pca=None, seed=seed
     )
-    dealt = np.concatenate([split.X_train, split.X_test])[:, 0].astype(int)
-    assert len(np.unique(dealt)) == len(dealt)
-    np.testing.assert_array_equal(y[dealt], np.concatenate([split.y_train, split.y_test]))
+    drawn = np.concatenate([split.X_train, split.X_test])[:, 0].astype(int)
+    assert len(np.unique(drawn)) == len(drawn)
+    np.testing.assert_array_equal(y[drawn], np.concatenate([split.y_train, split.y_test]))
     for task in np.unique(split.tasks_train):
         train, test = split.y_train[split.tasks_train == task], split.y_test[split.tasks_test == task]
         assert (len(train), len(test)) == (n_train, n_test)
@@ -78,21 +79,25 @@ def test_the_draw_succeeds_exactly_when_a_greedy_one_does(room, n_tasks, classes
         for c in fullest:
             left[c] -= 1
 
-    hands = datasets._draw_classes(room, n_tasks, classes, np.random.default_rng(seed))
-    assert (hands is not None) == greedy
-    if hands is not None:
-        assert len(hands) == n_tasks
-        assert all(len(set(hand.tolist())) == classes == len(hand) for hand in hands)
-        used = np.bincount(np.concatenate(hands), minlength=len(room))
-        assert (used <= np.array(room)).all()
+    # One training and one test row per class and task, so a class with 2 n rows can be in n tasks.
+    y = np.repeat(np.arange(len(room)), 2 * np.array(room))
+    draw = partial(make_digit_tasks, np.zeros((len(y), 1)), y, n_tasks=n_tasks, classes=classes, pca=None, seed=seed)
+    if not greedy:
+        with pytest.raises(ElmeshError, match="do not suffice"):
+            draw(n_train=classes, n_test=classes)
+        return
+    split = draw(n_train=classes, n_test=classes)
+    tasks = [split.y_train[split.tasks_train == task] for task in np.unique(split.tasks_train)]
+    assert len(tasks) == n_tasks
+    assert all(len(set(own.tolist())) == classes == len(own) for own in tasks)
 
 
-def test_data_that_just_suffice_are_dealt_out_to_the_last_row():
+def test_rows_that_just_suffice_are_all_used():
     X, y = row_numbers(135, 10)
     for seed in range(20):
         split = make_digit_tasks(X, y, pca=None, seed=seed)
-        dealt = np.concatenate([split.X_train, split.X_test])[:, 0]
-        np.testing.assert_array_equal(np.sort(dealt), X[:, 0])
+        drawn = np.concatenate([split.X_train, split.X_test])[:, 0]
+        np.testing.assert_array_equal(np.sort(drawn), X[:, 0])
 
 
 def test_tasks_do_not_all_have_the_same_classes():
@@ -101,7 +106,7 @@ def test_tasks_do_not_all_have_the_same_classes():
     assert len(seen) > 5
 
 
-def test_the_same_seed_deals_the_same_and_another_seed_does_not():
+def test_the_same_seed_gives_the_same_tasks_and_another_seed_does_not():
     first, again, other = (load_digits_tasks(seed=seed) for seed in (3, 3, 4))
     for name in ("X_train", "y_train", "tasks_train", "X_test", "y_test", "tasks_test"):
         np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
@@ -137,23 +142,23 @@ def test_principal_components_are_fitted_on_training_rows_only():
         ({"classes": 11}, "do not suffice"),
         ({"n_tasks": 0}, "n_tasks must be at least 1"),
         ({"classes": 1}, "at least 2 classes"),
-        ({"n_test": 2}, "n_test must give each of the 3 classes a row"),
+        ({"n_test": 2}, "n_test must be at least one row for each of the 3 classes"),
         ({"pca": 65}, "between 1 and 64"),
         ({"pca": 0}, "between 1 and 64"),
     ],
 )
-def test_what_cannot_be_dealt_is_refused_in_words(change, words):
+def test_impossible_tasks_are_refused_with_the_reason(change, words):
     with pytest.raises(ElmeshError, match=words):
         load_digits_tasks(**change)
 
 
 def test_labels_that_do_not_match_the_rows_are_refused():
-    with pytest.raises(ElmeshError, match="one label a row"):
+    with pytest.raises(ElmeshError, match="one label per row"):
         make_digit_tasks(np.zeros((5, 2)), np.zeros(4))
 
 
 @needs_data
-def test_usps_has_its_customary_split_and_range():
+def test_usps_has_its_usual_split_and_range():
     usps = load_usps()
     assert usps.X_train.shape == (7291, 256)
     assert usps.X_test.shape == (2007, 256)
@@ -172,12 +177,12 @@ def test_school_has_its_schools_and_constant_column():
 
 
 @pytest.mark.parametrize(("load", "name"), [(load_usps, "usps.npz"), (load_school, "school.npz")])
-def test_without_data_the_error_says_what_to_put_where(no_data, load, name):
+def test_without_data_the_error_names_the_file_to_provide(no_data, load, name):
     with pytest.raises(ElmeshError, match=rf"put {name} .* into .*ELMESH_DATA"):
         load()
 
 
-def test_usps_is_fetched_once_cut_in_two_and_kept(no_data, monkeypatch):
+def test_usps_is_downloaded_once_split_and_cached(no_data, monkeypatch):
     labels = np.repeat(np.arange(10), datasets.USPS_TRAIN_COUNTS)
     y = np.concatenate([labels, np.arange(2007) % 10])
     X = np.random.default_rng(0).uniform(-1, 1, size=(9298, 256)).astype(np.float32)
@@ -196,7 +201,7 @@ def test_usps_is_fetched_once_cut_in_two_and_kept(no_data, monkeypatch):
     assert [file.name for file in (no_data / "home" / "elmesh").iterdir()] == ["usps.npz"]
 
 
-def test_another_table_from_openml_is_not_taken_for_usps(no_data, monkeypatch):
+def test_another_table_from_openml_is_refused(no_data, monkeypatch):
     monkeypatch.setattr(datasets, "fetch_openml", lambda **_: (np.zeros((9298, 256)), np.ones(9298)))
     with pytest.raises(ElmeshError, match="not the USPS"):
         load_usps()

@@ -61,7 +61,7 @@ def test_a_named_graph_is_connected_and_simple_and_its_parts_agree_with_networkx
     graph.add_nodes_from(range(m))
     assert nx.is_connected(graph)
     assert topology.degree.tolist() == [graph.degree[i] for i in range(m)]
-    assert [topology.neighbours(i).tolist() for i in range(m)] == [sorted(graph[i]) for i in range(m)]
+    assert [topology.neighbors(i).tolist() for i in range(m)] == [sorted(graph[i]) for i in range(m)]
     np.testing.assert_array_equal(topology.adjacency.toarray(), nx.to_numpy_array(graph, nodelist=range(m)))
     hearer, speaker = topology.ends
     assert list(zip(hearer.tolist(), speaker.tolist(), strict=True)) == [

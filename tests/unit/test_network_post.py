@@ -14,10 +14,10 @@ from elmesh.comm.network import peer as neighbour_module
 from elmesh.comm.network.errors import FailedError, LostError, RefusedError, StoppedError
 from elmesh.comm.network.messenger import Post
 from elmesh.comm.network.wire import Kind, encode, parse
-from helpers.network import make_plan
+from helpers.network import make_config
 
 NAMES = ("east", "north")
-PLAN = make_plan(NAMES, "path")
+CONFIG = make_config(NAMES, "path")
 OTHER = {"east": "north", "north": "east"}
 LIVES = {"east": 11, "north": 22}
 
@@ -86,7 +86,7 @@ class Walker(threading.Thread):
         self._begin(None)
 
     def _begin(self, stands):
-        self.post = Post(self.me, PLAN, self._mail.carrier(self.me), 20.0, LIVES[self.me])
+        self.post = Post(self.me, CONFIG, self._mail.carrier(self.me), 20.0, LIVES[self.me])
         if stands is not None:
             self.post.restore(stands)
         self._mail.posts[self.me] = self.post
@@ -160,7 +160,7 @@ def test_what_was_written_down_by_the_other_side_is_kept_no_longer():
 @pytest.fixture
 def pair():
     mail = Mail()
-    posts = {name: Post(name, PLAN, mail.carrier(name), 0.3, LIVES[name]) for name in NAMES}
+    posts = {name: Post(name, CONFIG, mail.carrier(name), 0.3, LIVES[name]) for name in NAMES}
     mail.posts.update(posts)
     for name, post in posts.items():
         post.presence(OTHER[name], True)
@@ -182,7 +182,7 @@ def test_no_more_is_kept_for_a_neighbour_than_it_may_be_behind(pair):
 
 
 def test_an_agent_that_waits_for_a_confirmation_can_be_stopped():
-    post = Post("east", PLAN, Mail().carrier("east"), 600.0, 1)
+    post = Post("east", CONFIG, Mail().carrier("east"), 600.0, 1)
     threading.Timer(0.2, post.stop).start()
     with pytest.raises(StoppedError):
         say_much(post)
@@ -199,14 +199,14 @@ def test_being_stopped_is_not_forgotten_when_others_are_left_out(pair):
 
 def test_a_message_far_ahead_of_what_is_due_is_refused(pair):
     east, _ = pair
-    east.arrive("north", encode(Kind.VALUE, "north", PLAN.digest, number=5000, life=22, shape=(1, 2), body=bytes(16)))
+    east.arrive("north", encode(Kind.VALUE, "north", CONFIG.digest, number=5000, life=22, shape=(1, 2), body=bytes(16)))
     with pytest.raises(RefusedError, match="its number is 5000, when 0 is due"):
         east.hear(["north"], Kind.VALUE)
 
 
 def test_what_was_meant_for_an_earlier_run_of_the_agent_is_not_heard(pair):
     east, north = pair
-    old = encode(Kind.VALUE, "north", PLAN.digest, life=22, yours=7, shape=(1, 2), body=body_of("north", 99))
+    old = encode(Kind.VALUE, "north", CONFIG.digest, life=22, yours=7, shape=(1, 2), body=body_of("north", 99))
     east.arrive("north", old)
     north.say("east", Kind.VALUE, (1, 2), body_of("north", 0))
     assert bytes(east.hear(["north"], Kind.VALUE)["north"].body) == body_of("north", 0)
@@ -215,10 +215,10 @@ def test_what_was_meant_for_an_earlier_run_of_the_agent_is_not_heard(pair):
 def test_what_a_neighbour_said_before_it_began_anew_does_not_count(pair):
     east, _ = pair
     for life, k in ((22, 5), (23, 6)):
-        message = encode(Kind.VALUE, "north", PLAN.digest, life=life, shape=(1, 2), body=body_of("north", k))
+        message = encode(Kind.VALUE, "north", CONFIG.digest, life=life, shape=(1, 2), body=body_of("north", k))
         east.arrive("north", message)
     assert bytes(east.hear(["north"], Kind.VALUE)["north"].body) == body_of("north", 6)
-    east.arrive("north", encode(Kind.WANT, "north", PLAN.digest, life=24))
+    east.arrive("north", encode(Kind.WANT, "north", CONFIG.digest, life=24))
     with pytest.raises(FailedError, match="north has begun anew"):
         east.hear(["north"], Kind.VALUE)
 
@@ -226,7 +226,7 @@ def test_what_a_neighbour_said_before_it_began_anew_does_not_count(pair):
 def test_two_parts_that_have_gone_on_without_each_other_leave_each_other_alone():
     sent = []
     mail = Mail()
-    posts = {name: Post(name, PLAN, mail.carrier(name), 5.0, LIVES[name]) for name in NAMES}
+    posts = {name: Post(name, CONFIG, mail.carrier(name), 5.0, LIVES[name]) for name in NAMES}
     handing = mail.hand_over
 
     def count(sender, to, data):

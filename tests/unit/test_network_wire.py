@@ -21,7 +21,7 @@ from elmesh.comm.network.errors import FailedError, RefusedError, RegroupedError
 from elmesh.comm.network.messenger import Post
 from elmesh.comm.network.transport import NetworkLink
 from elmesh.comm.network.wire import HEADER_BYTES, Kind, WireError, doubles, encode, epoch_of, parse
-from helpers.fuzz_wire import BESIDE, PLAN, READERS, SHAPE, TOTAL, Mailbox, Victim, feed, seeds
+from helpers.fuzz_wire import BESIDE, CONFIG, READERS, SHAPE, TOTAL, Mailbox, Victim, feed, seeds
 from helpers.network import ROOT
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,31}", fullmatch=True)
@@ -168,7 +168,9 @@ def test_what_a_message_claims_to_hold_takes_no_memory():
 
 def value(number: int, body: bytes | None = None, **fields) -> bytes:
     fields = {"life": 1, "shape": SHAPE} | fields
-    return encode(Kind.VALUE, "mallory", PLAN.digest, number=number, body=bytes(96) if body is None else body, **fields)
+    return encode(
+        Kind.VALUE, "mallory", CONFIG.digest, number=number, body=bytes(96) if body is None else body, **fields
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,15 +178,15 @@ def value(number: int, body: bytes | None = None, **fields) -> bytes:
     [
         (b"", "fewer than a header"),
         (b"GET / HTTP/1.1\r\n\r\n" * 20, "not in the format"),
-        (encode(Kind.VALUE, "south", PLAN.digest, life=1), 'from "south"'),
+        (encode(Kind.VALUE, "south", CONFIG.digest, life=1), 'from "south"'),
         (encode(Kind.VALUE, "mallory", bytes(32), life=1), "another network file"),
         (value(1026), "number is 1026, when 0 is due"),
         (value(2**60), "when 0 is due"),
-        (encode(Kind.GONE, "mallory", PLAN.digest, life=1), "nobody knows"),
-        (encode(Kind.GONE, "mallory", PLAN.digest, life=1, body=b"eve"), "nobody knows"),
-        (encode(Kind.GONE, "mallory", PLAN.digest, life=1, body=b"south\n" * 99), "too long"),
-        (encode(Kind.GONE, "mallory", PLAN.digest, epoch=epoch_of(["mallory"]), life=1, body=b"mallory"), "itself"),
-        (encode(Kind.GONE, "mallory", PLAN.digest, epoch=1, life=1, body=b"south"), "epoch"),
+        (encode(Kind.GONE, "mallory", CONFIG.digest, life=1), "nobody knows"),
+        (encode(Kind.GONE, "mallory", CONFIG.digest, life=1, body=b"eve"), "nobody knows"),
+        (encode(Kind.GONE, "mallory", CONFIG.digest, life=1, body=b"south\n" * 99), "too long"),
+        (encode(Kind.GONE, "mallory", CONFIG.digest, epoch=epoch_of(["mallory"]), life=1, body=b"mallory"), "itself"),
+        (encode(Kind.GONE, "mallory", CONFIG.digest, epoch=1, life=1, body=b"south"), "epoch"),
     ],
 )
 def test_the_post_refuses_a_message_and_names_its_sender(victim, data, why):
@@ -204,7 +206,7 @@ def test_what_comes_from_nobody_known_is_not_even_read(victim):
 
 def test_a_neighbour_that_says_who_is_gone_is_named_with_it(victim):
     victim.post.arrive(
-        "mallory", encode(Kind.GONE, "mallory", PLAN.digest, epoch=epoch_of(["south"]), life=1, body=b"south")
+        "mallory", encode(Kind.GONE, "mallory", CONFIG.digest, epoch=epoch_of(["south"]), life=1, body=b"south")
     )
     with pytest.raises(RegroupedError, match="mallory goes on without south"):
         victim.post.hear(["mallory"], Kind.VALUE)
@@ -213,7 +215,7 @@ def test_a_neighbour_that_says_who_is_gone_is_named_with_it(victim):
 
 def test_a_reason_from_a_neighbour_cannot_lead_a_terminal_astray(victim):
     body = b"\x1b]0;owned\x07\x1b[2J\r\n\xc2\x9b31m\xe2\x80\xae\x00[/bold]" + b"x" * 100_000
-    victim.post.arrive("mallory", encode(Kind.FAILED, "mallory", PLAN.digest, life=1, body=body))
+    victim.post.arrive("mallory", encode(Kind.FAILED, "mallory", CONFIG.digest, life=1, body=body))
     with pytest.raises(FailedError, match="mallory has ended the run") as error:
         victim.post.hear(["mallory"], Kind.VALUE)
     assert str(error.value).isprintable()
@@ -221,7 +223,7 @@ def test_a_reason_from_a_neighbour_cannot_lead_a_terminal_astray(victim):
 
 
 def test_a_value_of_a_kind_that_is_not_due_is_refused(victim):
-    data = encode(Kind.INWARDS, "mallory", PLAN.digest, life=1, shape=SHAPE, body=bytes(96))
+    data = encode(Kind.INWARDS, "mallory", CONFIG.digest, life=1, shape=SHAPE, body=bytes(96))
     victim.post.arrive("mallory", data)
     with pytest.raises(RefusedError, match="mallory was refused: it is of kind INWARDS, when VALUE is due"):
         victim.post.hear(["mallory"], Kind.VALUE)
@@ -250,8 +252,10 @@ class Stuck(Mailbox):
 
 def test_a_neighbour_that_asks_thousands_of_things_and_reads_no_answer_takes_no_memory():
     carrier = Stuck()
-    post = Post("north", PLAN, carrier, 5.0, 7)
-    questions = [encode(kind, "mallory", PLAN.digest, life=1, number=3) for kind in (Kind.WANT, Kind.DONE, Kind.HEARD)]
+    post = Post("north", CONFIG, carrier, 5.0, 7)
+    questions = [
+        encode(kind, "mallory", CONFIG.digest, life=1, number=3) for kind in (Kind.WANT, Kind.DONE, Kind.HEARD)
+    ]
     questions.append(encode(Kind.ASK, "mallory", bytes(32)))
     post.arrive("mallory", questions[0])
     post.arrive("mallory", questions[-1])
@@ -291,30 +295,30 @@ def test_messages_that_wait_to_be_taken_are_bounded(settled):
 
 @pytest.mark.parametrize(("bits", "size"), [(64, 1e151), (64, 1e308), (8, 1e151)])
 def test_a_sum_so_large_that_adding_to_it_would_overflow_is_refused_where_it_comes_from(victim, bits, size):
-    link = NetworkLink(victim.post, PLAN.names, PLAN.topology, bits)
+    link = NetworkLink(victim.post, CONFIG.agent_names, CONFIG.topology, bits)
     told = np.zeros(SHAPE)
     told[0] = size
     body = told.tobytes() if bits == 64 else Channels(bits).tell(TOTAL, told, 0)
     data = encode(
-        *(Kind.INWARDS, "mallory", PLAN.digest), shape=SHAPE, coarse=bits != 64, body=body + bytes(8 * BESIDE)
+        *(Kind.INWARDS, "mallory", CONFIG.digest), shape=SHAPE, coarse=bits != 64, body=body + bytes(8 * BESIDE)
     )
     with pytest.raises(RefusedError, match="message from mallory was refused: its norm is"):
         link._partial(TOTAL, "mallory", parse(data), SHAPE, BESIDE, 0)
 
 
 def test_a_value_whose_norm_overflows_is_refused_even_where_there_is_no_bound(victim):
-    link = NetworkLink(victim.post, PLAN.names, PLAN.topology)
+    link = NetworkLink(victim.post, CONFIG.agent_names, CONFIG.topology)
     data = value(0, np.full(SHAPE, 1e200).tobytes())
     with pytest.raises(RefusedError, match="norm is inf"):
         link._value("mallory", parse(data), SHAPE)
 
 
 def test_a_coarse_sum_with_something_behind_it_is_refused(victim):
-    link = NetworkLink(victim.post, PLAN.names, PLAN.topology, 8)
+    link = NetworkLink(victim.post, CONFIG.agent_names, CONFIG.topology, 8)
     body = Channels(8).tell(TOTAL, np.ones(SHAPE), 0)
     for more, refused in ((b"", False), (b"a", True), (bytes(100), True)):
         told = body + more + bytes(8 * BESIDE)
-        message = parse(encode(Kind.INWARDS, "mallory", PLAN.digest, shape=SHAPE, coarse=True, body=told))
+        message = parse(encode(Kind.INWARDS, "mallory", CONFIG.digest, shape=SHAPE, coarse=True, body=told))
         if refused:
             with pytest.raises(RefusedError, match="longer than"):
                 link._partial(TOTAL, "mallory", message, SHAPE, BESIDE, 0)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from elmesh.run.local import StackedLink, place_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmesh.comm.graph import GRAPH_NAMES, Topology, make_topology
 from elmesh.data.statistics import Reduced, Task
 from elmesh.math.noise import noise_image, noise_variance, noise_within
-from elmesh.run.local import StackedLink, place_of
 from elmesh.solvers.initialization import opening, random_block
 from helpers.peers import exact_sums, own_tasks
 from helpers.problems import random_problem, stack

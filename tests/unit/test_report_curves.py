@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from elmesh.report import STYLES, Curve, draw_curves, figure, panels, save
-from elmesh.report.style import COLOURS
-from elmesh.report.svg import to_svg
+from elmesh.report import STYLES, Curve, draw_curves, figure, panels, save_figure
+from elmesh.report.figures import to_svg
+from elmesh.report.style import COLORS
 from helpers.pictures import assert_legible
 
 METHODS = ("DMTL-ELM", "FO-DMTL-ELM", "MTL-ELM", "Local ELM", "DNSP", "DGSP", "GO-MTL", "MTFL")
@@ -66,7 +66,7 @@ def rising(label, rate=0.08, start=20):
         ([Curve("gap", ROUNDS, np.exp(-0.15 * ROUNDS)), Curve("none", [0, 9], [1, 0.5])], {"y_scale": "log"}),
         ([Curve("k = 25", [0.1, 1, 10, 48], [7, 6, 5, 5]), Curve("DNSP", [1], [6])], {"x_scale": "log"}),
     ],
-    ids=["eight", "all-at-one-height", "spread", "one-runs-away", "two-run-away", "twenty-decades", "ratios"],
+    ids=["eight", "all-at-one-height", "spread", "one-diverges", "two-diverge", "twenty-decades", "ratios"],
 )  # fmt: skip
 def test_no_two_texts_overlap_and_none_is_cut_off_alone_or_in_panels(curves, options):
     assert_legible(figure(drawer(curves, **options)))
@@ -75,7 +75,7 @@ def test_no_two_texts_overlap_and_none_is_cut_off_alone_or_in_panels(curves, opt
 
 @settings(deadline=None, max_examples=15)
 @given(st.lists(st.floats(0.5, 1.5), min_size=1, max_size=9))
-def test_names_stand_in_the_order_of_the_ends_within_the_height_of_the_axes(ends):
+def test_labels_are_in_the_order_of_the_ends_within_the_height_of_the_axes(ends):
     fig = draw([Curve(f"line {i}", [0, 1, 2], [3, 2, end]) for i, end in enumerate(ends)])
     box = fig.axes[0].bbox
     places = [text.get_window_extent() for text in fig.axes[0].texts if text.get_text()]
@@ -87,7 +87,7 @@ def test_names_stand_in_the_order_of_the_ends_within_the_height_of_the_axes(ends
     assert max(heights.values()) <= box.y1 + 1
 
 
-def test_a_name_with_room_stands_at_the_height_of_its_end():
+def test_a_label_with_enough_space_is_at_the_height_of_its_end():
     fig = draw([Curve("low", [0, 1], [0, 1]), Curve("high", [0, 1], [0, 9])])
     ax = fig.axes[0]
     for text in ax.texts:
@@ -97,8 +97,8 @@ def test_a_name_with_room_stands_at_the_height_of_its_end():
             assert (box.y0 + box.y1) / 2 == pytest.approx(wanted, abs=2)
 
 
-def test_curves_of_one_label_are_named_once():
-    agents = [Curve("DMTL-ELM", ROUNDS, a * np.exp(-ROUNDS / 50), quiet=True) for a in (-2, -1, 1, 2, 3)]
+def test_curves_with_the_same_label_are_labelled_once():
+    agents = [Curve("DMTL-ELM", ROUNDS, a * np.exp(-ROUNDS / 50), thin=True) for a in (-2, -1, 1, 2, 3)]
     fig = draw(agents, levels=[("MTL-ELM", 0.0)])
     assert words(fig) == ["MTL-ELM", "DMTL-ELM"]
     assert sum(len(line.get_xdata()) == len(ROUNDS) for line in fig.axes[0].lines) == 5
@@ -117,13 +117,13 @@ def test_a_curve_without_any_point_to_draw_is_left_out():
     assert words(draw([*curves, Curve("zero", [0, 1], [0, 0])], y_scale="log")) == ["some"]
 
 
-def test_a_curve_to_infinity_with_no_other_to_run_from_is_drawn_as_far_as_it_is_finite():
+def test_a_single_curve_to_infinity_is_drawn_as_far_as_it_is_finite():
     fig = draw([Curve("alone", [0, 1, 2], [1, 50, np.inf])], y_scale="log")
     assert words(fig) == ["alone"]
     assert fig.axes[0].lines[0].get_ydata().tolist() == [1, 50]
 
 
-def test_no_curve_at_all_leaves_empty_axes():
+def test_without_curves_the_axes_are_empty():
     assert words(draw([])) == []
 
 
@@ -133,7 +133,7 @@ def test_no_curve_at_all_leaves_empty_axes():
 @pytest.mark.parametrize("y_scale", ["linear", "log", "auto"])
 @pytest.mark.parametrize("x_scale", ["linear", "rounds"])
 @pytest.mark.parametrize("end", [1e12, 1e300, np.inf])
-def test_a_curve_that_runs_away_leaves_the_scale_to_the_others_and_is_named_at_the_top(x_scale, y_scale, end):
+def test_a_diverging_curve_does_not_change_the_scale_and_is_labelled_at_the_top(x_scale, y_scale, end):
     stay = [falling("MTL-ELM"), falling("DMTL-ELM", "blue", 4.1)]
     y = 70 * np.exp(0.01 * np.maximum(0, ROUNDS - 20))
     y[200:] = np.geomspace(y[199], min(end, 1e300), 101)
@@ -142,20 +142,20 @@ def test_a_curve_that_runs_away_leaves_the_scale_to_the_others_and_is_named_at_t
     with_it, without = (draw(c, x_scale=x_scale, y_scale=y_scale) for c in ([*stay, away], stay))
     assert with_it.axes[0].get_ylim() == without.axes[0].get_ylim()
     assert with_it.axes[0].get_yscale() == without.axes[0].get_yscale()
-    (said,) = set(words(with_it)) - {"MTL-ELM", "DMTL-ELM"}
-    assert re.fullmatch(r"FO-DMTL-ELM rises past 10[⁰¹²³⁴⁵⁶⁷⁸⁹]+", said)
-    (text,) = [text for text in with_it.axes[0].texts if text.get_text() == said]
+    (label,) = set(words(with_it)) - {"MTL-ELM", "DMTL-ELM"}
+    assert re.fullmatch(r"FO-DMTL-ELM rises above 10[⁰¹²³⁴⁵⁶⁷⁸⁹]+", label)
+    (text,) = [text for text in with_it.axes[0].texts if text.get_text() == label]
     assert text.get_window_extent().y0 >= with_it.axes[0].bbox.y1
 
 
 @pytest.mark.parametrize("start", [0, 100, 280])
-def test_the_name_of_a_curve_that_runs_away_takes_no_room_from_the_axes(start):
+def test_the_label_of_a_diverging_curve_takes_no_space_from_the_axes(start):
     stay = falling("DMTL-ELM")
     wide, wider = (draw(c).axes[0].bbox.width for c in ([stay, rising("FO-DMTL-ELM", 0.5, start)], [stay]))
     assert wide > 0.95 * wider
 
 
-def test_the_sign_of_a_curve_that_runs_away_stands_where_it_crosses_the_top():
+def test_the_marker_of_a_diverging_curve_is_where_it_crosses_the_top():
     away = Curve("away", [0, 1, 2, 3], [1, 1, 10, 1e6])
     ax = draw([Curve("stays", [0, 3], [1, 4]), away], y_scale="log").axes[0]
     (sign,) = [line for line in ax.lines if line.get_marker() == "^"]
@@ -174,14 +174,14 @@ def test_the_sign_of_a_curve_that_runs_away_stands_where_it_crosses_the_top():
     ],
     ids=["comes-back", "gap-from-rounding", "high-but-falling", "alone"],
 )  # fmt: skip
-def test_a_curve_that_did_not_run_away_from_others_is_shown_whole(curves):
+def test_a_curve_that_does_not_diverge_from_others_is_shown_completely(curves):
     low, high = draw(curves, y_scale="log").axes[0].get_ylim()
     for curve in curves:
         assert low < np.min(curve.y)
         assert np.max(curve.y) < high
 
 
-def test_the_scale_has_room_for_bands_and_levels():
+def test_the_scale_includes_bands_and_levels():
     curve = Curve("a", [1, 2], [5, 6], low=[3, np.nan], high=[9, np.nan])
     low, high = draw([curve], levels=[("far", 12.0)]).axes[0].get_ylim()
     assert low < 3
@@ -191,16 +191,16 @@ def test_the_scale_has_room_for_bands_and_levels():
 @pytest.mark.parametrize(
     ("values", "kind"), [([1, 3.9], "linear"), ([1, 4.1], "log"), ([-1, 100], "linear"), ([0, 1, 100], "log")]
 )
-def test_a_scale_left_open_is_logarithmic_where_values_are_far_apart_and_none_is_negative(values, kind):
+def test_an_automatic_scale_is_logarithmic_for_a_wide_range_without_negative_values(values, kind):
     assert draw([Curve("a", range(len(values)), values)], y_scale="auto").axes[0].get_yscale() == kind
 
 
-def test_sizes_that_were_tried_are_the_ticks():
+def test_a_few_sizes_are_the_ticks():
     labels = [label.get_text() for label in draw(eight()).axes[0].get_xticklabels()]
     assert labels == ["50", "100", "150", "200", "250", "300"]
 
 
-def test_round_0_is_on_the_axis_of_rounds():
+def test_the_axis_of_rounds_includes_round_0():
     ax = draw([falling("a")], x_scale="rounds").axes[0]
     assert ax.get_xlim()[0] < 0
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "1", "10", "100"]
@@ -233,20 +233,20 @@ def palettes():
 
     css = files("elmesh.report").joinpath("template.html").read_text(encoding="utf-8")
     found = re.findall(r"--([a-z]+): (#[0-9a-f]{6})", css)
-    light, dark = dict(found[: len(COLOURS) + 1]), dict(found[len(COLOURS) + 1 :])
+    light, dark = dict(found[: len(COLORS) + 1]), dict(found[len(COLORS) + 1 :])
     return light, dark
 
 
-def test_a_page_in_the_light_has_the_colours_of_the_drawings():
+def test_a_light_page_has_the_colors_of_the_figures():
     light, dark = palettes()
-    names = set(COLOURS) - {"surface"}  # a drawing's is a shade off white, so as not to be taken for text's
-    assert {name: light[name] for name in names} == {name: COLOURS[name] for name in names}
+    names = set(COLORS) - {"surface"}  # a drawing's is a shade off white, so as not to be taken for text's
+    assert {name: light[name] for name in names} == {name: COLORS[name] for name in names}
     assert set(light) == set(dark)
 
 
 @pytest.mark.parametrize("palette", palettes(), ids=["light", "dark"])
-def test_the_eight_styles_are_told_apart_by_any_eyes_and_their_names_can_be_read(palette):
-    colours = [luminance(palette[style["colour"]]) for style in STYLES]
+def test_the_eight_styles_are_distinct_for_any_color_vision_and_their_labels_are_legible(palette):
+    colours = [luminance(palette[style["color"]]) for style in STYLES]
     weights = np.array([0.2126, 0.7152, 0.0722])
     ground = weights @ luminance(palette["surface"])
     for colour in colours:
@@ -255,25 +255,27 @@ def test_the_eight_styles_are_told_apart_by_any_eyes_and_their_names_can_be_read
     for (a, left), (b, right) in itertools.combinations(zip(STYLES, colours, strict=True), 2):
         assert min(np.linalg.norm(lab(eye @ left) - lab(eye @ right)) for eye in EYES) > 12
         assert a["marker"] != b["marker"]
-    assert len({(style["colour"], style["dash"]) for style in STYLES}) == len({s["colour"] for s in STYLES}) == 8
+    assert len({(style["color"], style["dash"]) for style in STYLES}) == len({s["color"] for s in STYLES}) == 8
 
 
 # Figures and files
 
 
 def test_panels_have_letters_in_reading_order_and_fill_rows_first():
-    fig = panels([drawer([falling("a")])] * 5, columns=3)
+    fig = panels([drawer([falling("a")])] * 5)
     letters = [next(t.get_text() for t in ax.texts if t.get_text().startswith("(")) for ax in fig.axes]
     assert letters == ["(a)", "(b)", "(c)", "(d)", "(e)"]
     FigureCanvasAgg(fig).draw()
     places = [(round(-ax.bbox.y1), round(ax.bbox.x0)) for ax in fig.axes]
     assert places == sorted(places)
-    assert len({y for y, _ in places}) == 2
+    assert len({y for y, _ in places}) == 3
 
 
 def test_a_figure_is_saved_as_png_and_svg_the_same_each_time(tmp_path):
     def written(name):
-        return save(panels([drawer(eight(), title="USPS & <MNIST>"), drawer([falling("a")])]), tmp_path / "new" / name)
+        return save_figure(
+            panels([drawer(eight(), title="USPS & <MNIST>"), drawer([falling("a")])]), tmp_path / "new" / name
+        )
 
     png, svg = written("fig5.v2")
     assert (png.name, svg.name) == ("fig5.v2.png", "fig5.v2.svg")
@@ -293,19 +295,19 @@ def test_a_figure_is_saved_as_png_and_svg_the_same_each_time(tmp_path):
     assert "<dc:date>" not in text
 
 
-def test_a_figure_that_cannot_be_drawn_leaves_the_old_files_as_they_were(tmp_path):
+def test_a_figure_that_cannot_be_drawn_leaves_the_old_files_unchanged(tmp_path):
     def fail(ax):
         ax.set_title("$\\nonsense$")
 
-    png, svg = save(figure(drawer([falling("a")])), tmp_path / "x")
+    png, svg = save_figure(figure(drawer([falling("a")])), tmp_path / "x")
     before = png.read_bytes(), svg.read_bytes()
     with pytest.raises(ValueError, match="nonsense"):
-        save(figure(fail), tmp_path / "x")
+        save_figure(figure(fail), tmp_path / "x")
     assert (png.read_bytes(), svg.read_bytes()) == before
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_words_from_outside_are_escaped_in_a_page():
+def test_labels_are_escaped_in_a_page():
     svg = to_svg(draw([Curve("<script>", [0, 1], [1, 2])]), prefix="x", title="<b>", description="&")
     assert "<script>" not in svg
     assert "&lt;b&gt;" in svg

@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from elmesh.run.local import StackedLink, place_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
@@ -19,7 +20,6 @@ from elmesh.math.objective import agent_objective, lagrangian, objective, object
 from elmesh.run import Stop, run_stacked, watch
 from elmesh.run.batches import blocks_of
 from elmesh.run.driver import drive
-from elmesh.run.local import StackedLink, place_of
 from elmesh.solvers import DMTLELM, FODMTLELM, MTLELM, LocalELM, make_solver
 from helpers.peers import mixed_sums, run_peers
 from helpers.problems import figure_three, random_problem, stack

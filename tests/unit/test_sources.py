@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmesh.errors import ElmeshError
-from elmesh.tables import FILE_TASK, TableWarning, find_tasks, fit_schema, read_data
-from elmesh.tables.rows import task_labels
+from elmesh.tables import FILE_TASK, find_tasks, fit_schema, read_data
+from elmesh.tables.access import task_labels
+from elmesh.tables.errors import TableWarning
 
 
 def write(path: Path, text: str) -> Path:
@@ -71,7 +72,7 @@ def test_a_folder_with_a_file_for_each_task_is_found_by_the_files_names(tmp_path
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_with_a_task_column_the_label_is_what_the_column_says(tmp_path, suffix):
+def test_a_task_column_gives_the_labels(tmp_path, suffix):
     for i, (_, rows) in enumerate(clinic().groupby("site")):
         if suffix == "parquet":
             rows.to_parquet(tmp_path / f"{i}.parquet")
@@ -101,26 +102,26 @@ def test_no_more_of_a_csv_file_than_its_first_row_is_read_to_find_its_task(tmp_p
         sources["south"].read()
 
 
-def test_a_csv_file_of_two_tasks_is_told_with_file_line_and_both_labels(tmp_path):
+def test_the_error_about_a_csv_file_of_two_tasks_names_file_line_and_both_labels(tmp_path):
     write(tmp_path / "a.csv", 'site,x\nnorth,"1\n"\nnorth,2\nsouth,3\n')
     source = find_tasks(tmp_path, "site")["north"]
     with pytest.raises(ElmeshError, match=r'^a\.csv, line 5: the task is "south", but the file begins with "north"'):
         source.read()
 
 
-def test_a_row_without_a_task_is_told_with_file_and_line(tmp_path):
+def test_the_error_about_a_row_without_a_task_names_file_and_line(tmp_path):
     path = write(tmp_path / "a.csv", "site,x\n,1\nnorth,2\n")
-    told = r'^1 row has no task in column "site", at {} of {}'
-    with pytest.raises(ElmeshError, match=told.format("line 2", r"a\.csv")):
+    message = r'^1 row has no task in column "site", at {} of {}'
+    with pytest.raises(ElmeshError, match=message.format("line 2", r"a\.csv")):
         find_tasks(tmp_path, "site")
     write(path, "site,x\nnorth,1\nNA,2\n")
-    with pytest.raises(ElmeshError, match=told.format("line 3", r"a\.csv")):
+    with pytest.raises(ElmeshError, match=message.format("line 3", r"a\.csv")):
         find_tasks(tmp_path, "site")["north"].read()
     path.unlink()
     table = pa.table({"site": ["a", "b", "b", None], "x": [1, 2, 3, 4]})
     for size in (1, 2, 4):  # in a group of its own, beside one other task, and among several
         pq.write_table(table, tmp_path / "p.parquet", row_group_size=size)
-        with pytest.raises(ElmeshError, match=told.format("row 4", r"p\.parquet")):
+        with pytest.raises(ElmeshError, match=message.format("row 4", r"p\.parquet")):
             find_tasks(tmp_path, "site")
 
 
@@ -303,7 +304,7 @@ def test_a_named_index_of_pandas_is_a_column_in_parts_too(tmp_path):
     path = tmp_path / "t.parquet"
     clinic().set_index("site").to_parquet(path, row_group_size=7)
     check_same_as_in_one_process(path, "site")
-    clinic().rename_axis("row").to_parquet(path, row_group_size=7)  # it counts the rows and says nothing of them
+    clinic().rename_axis("row").to_parquet(path, row_group_size=7)  # it only counts the rows
     assert "row" not in read_data(path)
     check_same_as_in_one_process(path, "site")
 
@@ -350,7 +351,17 @@ def test_a_partition_without_a_value_is_refused_as_a_task_and_missing_elsewhere(
         find_tasks(tmp_path, "ward")
 
 
-def test_a_folder_counts_for_more_than_what_its_files_say(tmp_path):
+def test_linked_partitions_are_followed_and_names_that_are_not_utf8_are_refused(tmp_path):
+    write(tmp_path / "elsewhere" / "p.csv", "x,y\n1,2\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "site=a").symlink_to(tmp_path / "elsewhere")
+    assert list(find_tasks(tmp_path / "data", "site")) == ["a"]
+    write(tmp_path / "data" / "site=%ff" / "p.csv", "x,y\n1,2\n")
+    with pytest.raises(ElmeshError, match=r"^site=%ff/p\.csv: the name of a folder is not UTF-8 text; rename it"):
+        find_tasks(tmp_path / "data", "site")
+
+
+def test_the_value_of_a_partition_replaces_the_column_of_its_files(tmp_path):
     write(tmp_path / "site=a/p.csv", "site,x\nz,1\n")
     assert list(find_tasks(tmp_path, "site")) == ["a"]
     check_same_as_in_one_process(tmp_path, "site")
@@ -359,7 +370,7 @@ def test_a_folder_counts_for_more_than_what_its_files_say(tmp_path):
 def test_partitions_that_make_no_table_are_refused(tmp_path):
     write(tmp_path / "site=a/p.csv", "x,y\n1,2\n")
     for read in (lambda: find_tasks(tmp_path), lambda: read_data(tmp_path, file_task=True)):
-        with pytest.raises(ElmeshError, match=r"is partitioned by site, so its files are no tasks; .* --task site"):
+        with pytest.raises(ElmeshError, match=r"is partitioned by site, so its files are not tasks; .* --task site"):
             read()
     write(tmp_path / "site=b/year=1/p.csv", "x,y\n1,2\n")
     for read in (lambda: find_tasks(tmp_path, "site"), lambda: read_data(tmp_path)):
@@ -378,7 +389,7 @@ def test_what_is_no_table_in_a_partition_is_left_out_with_a_warning(tmp_path):
     write(tmp_path / "site=a/p.csv", "x,y\n1,2\n")
     write(tmp_path / "site=a/notes.txt", "")
     write(tmp_path / "old/p.csv", "x,y\n1,2\n")
-    with pytest.warns(TableWarning, match=r"not tables: old, site=a/notes\.txt\.$"):
+    with pytest.warns(TableWarning, match=r"not tables: old/p\.csv, site=a/notes\.txt\.$"):
         assert list(find_tasks(tmp_path, "site")) == ["a"]
 
 

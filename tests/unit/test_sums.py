@@ -7,6 +7,7 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import pytest
+from elmesh.run.local import StackedLink
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,6 @@ from elmesh.comm.codec import Channel
 from elmesh.comm.graph import GRAPH_NAMES, make_topology
 from elmesh.comm.requests import Total
 from elmesh.comm.traffic import Ledger
-from elmesh.run.local import StackedLink
 
 COARSE = (2, 4, 8, 16, 32, "auto")
 

@@ -19,19 +19,21 @@ from hypothesis import strategies as st
 from elmesh.errors import ElmeshError
 from elmesh.tables import (
     FILE_TASK,
-    MISSING,
     CategoricalColumn,
     NumericColumn,
     TableSchema,
-    TableWarning,
     TargetColumn,
     fit_schema,
     infer_kind,
     read_data,
     read_table,
+    to_labels,
     write_table,
 )
-from elmesh.tables.columns import Nature, labels, nature, numbers
+from elmesh.tables.columns import parse_column
+from elmesh.tables.csv_file import MISSING
+from elmesh.tables.errors import TableWarning
+from elmesh.tables.values import ColumnType
 
 
 def write(path: Path, text: str) -> Path:
@@ -64,7 +66,7 @@ def clinic(rows: int = 60, seed: int = 0) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_the_delimiter_is_told_by_the_header(tmp_path, delimiter):
+def test_the_delimiter_is_detected_from_the_header(tmp_path, delimiter):
     text = delimiter.join(["site", "x", "y"]) + "\n" + delimiter.join(["a", "1", "2"]) + "\n"
     assert columns_of(write(tmp_path / "t.csv", text)) == {"site": ["a"], "x": ["1"], "y": ["2"]}
 
@@ -78,7 +80,7 @@ def test_other_delimiters_inside_cells_and_names_do_not_mislead(tmp_path):
     assert columns_of(write(tmp_path / "v.csv", name_with_comma)) == {"dose, mg": ["1"], "y": ["2"]}
 
 
-def test_a_byte_order_mark_windows_line_ends_and_blank_lines_are_no_matter(tmp_path):
+def test_a_byte_order_mark_windows_line_ends_and_blank_lines_are_ignored(tmp_path):
     path = write(tmp_path / "t.csv", "\ufeffsite,x\r\na,1\r\n\r\nb,2\r\n  \r\n")
     assert columns_of(path) == {"site": ["a", "b"], "x": ["1", "2"]}
     assert read_table(path).index.tolist() == [2, 4]
@@ -221,7 +223,7 @@ def test_an_empty_file_in_a_folder_names_its_task(tmp_path):
         read_data(tmp_path, file_task=True)
 
 
-def test_complaints_about_a_folder_name_file_and_line(tmp_path):
+def test_errors_about_a_folder_name_file_and_line(tmp_path):
     write(tmp_path / "a.csv", "x,y\n1,2\n")
     write(tmp_path / "b.csv", "x,y\n1,2\ninf,2\n")
     with pytest.raises(ElmeshError, match=r'"x" has an infinite value at line 3 of b\.csv'):
@@ -261,46 +263,46 @@ def test_files_that_are_no_tables_are_left_out_with_a_warning(tmp_path):
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        (["1", "-2.5e3", ".5", "+4", None], Nature.NUMBER),
-        ([None, None], Nature.NUMBER),
-        (["0", "10", "0.5"], Nature.NUMBER),
-        (["inf", "1"], Nature.NUMBER),
-        (["007", "12"], Nature.TEXT),
-        (["1_000", "2"], Nature.TEXT),
-        (["0x10", "2"], Nature.TEXT),
-        (["True", "false", None], Nature.BOOLEAN),
-        ([True, None, False], Nature.BOOLEAN),
-        (["2024-01-31", "2024-02-01"], Nature.DATE),
-        (["2024-01-31T10:00:00Z", None], Nature.DATE),
-        (["31/01/2024", "1/2/24"], Nature.DATE),
-        (["31.01.2024"], Nature.DATE),
-        (["10:30", "11:45:10"], Nature.DATE),
-        (["2024-01-31", "later"], Nature.TEXT),
-        ([datetime.date(2024, 1, 31), None], Nature.DATE),
-        ([[1, 2], [3]], Nature.OTHER),
-        ([b"a", b"b"], Nature.OTHER),
+        (["1", "-2.5e3", ".5", "+4", None], ColumnType.NUMBER),
+        ([None, None], ColumnType.NUMBER),
+        (["0", "10", "0.5"], ColumnType.NUMBER),
+        (["inf", "1"], ColumnType.NUMBER),
+        (["007", "12"], ColumnType.TEXT),
+        (["1_000", "2"], ColumnType.TEXT),
+        (["0x10", "2"], ColumnType.TEXT),
+        (["True", "false", None], ColumnType.BOOLEAN),
+        ([True, None, False], ColumnType.BOOLEAN),
+        (["2024-01-31", "2024-02-01"], ColumnType.DATE),
+        (["2024-01-31T10:00:00Z", None], ColumnType.DATE),
+        (["31/01/2024", "1/2/24"], ColumnType.DATE),
+        (["31.01.2024"], ColumnType.DATE),
+        (["10:30", "11:45:10"], ColumnType.DATE),
+        (["2024-01-31", "later"], ColumnType.TEXT),
+        ([datetime.date(2024, 1, 31), None], ColumnType.DATE),
+        ([[1, 2], [3]], ColumnType.OTHER),
+        ([b"a", b"b"], ColumnType.OTHER),
     ],
 )
-def test_the_nature_of_a_column_is_told_from_all_its_values(values, expected):
-    assert nature(pd.Series(values, dtype=object)) is expected
+def test_the_type_of_a_column_follows_from_all_its_values(values, expected):
+    assert parse_column(pd.Series(values, dtype=object)).column_type is expected
 
 
-def test_typed_columns_have_the_nature_of_their_type():
-    assert nature(pd.Series([1, 2])) is Nature.NUMBER
-    assert nature(pd.Series([True, False])) is Nature.BOOLEAN
-    assert nature(pd.Series([1, 2], dtype="category")) is Nature.TEXT
-    assert nature(pd.Series(pd.to_datetime(["2024-01-31"]))) is Nature.DATE
-    assert nature(pd.Series(pd.to_timedelta(["1 day"]))) is Nature.DATE
-    assert nature(pd.Series([1, None], dtype="Int64")) is Nature.NUMBER
-    assert nature(pd.Series([1j])) is Nature.OTHER
+def test_the_type_of_a_typed_column_follows_from_its_dtype():
+    assert parse_column(pd.Series([1, 2])).column_type is ColumnType.NUMBER
+    assert parse_column(pd.Series([True, False])).column_type is ColumnType.BOOLEAN
+    assert parse_column(pd.Series([1, 2], dtype="category")).column_type is ColumnType.TEXT
+    assert parse_column(pd.Series(pd.to_datetime(["2024-01-31"]))).column_type is ColumnType.DATE
+    assert parse_column(pd.Series(pd.to_timedelta(["1 day"]))).column_type is ColumnType.DATE
+    assert parse_column(pd.Series([1, None], dtype="Int64")).column_type is ColumnType.NUMBER
+    assert parse_column(pd.Series([1j])).column_type is ColumnType.OTHER
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(allow_nan=False)), min_size=1))
 def test_numbers_written_as_text_are_read_back_to_the_bit(values):
     column = pd.Series([None if value is None else repr(value) for value in values], dtype=object)
-    read, wrong = numbers(column)
-    assert not wrong.any()
-    np.testing.assert_array_equal(read, np.array(values, dtype=float))
+    parsed = parse_column(column)
+    assert not parsed.not_numeric.any()
+    np.testing.assert_array_equal(parsed.numbers, np.array(values, dtype=float))
 
 
 def test_a_label_is_the_same_from_numbers_and_from_text():
@@ -310,7 +312,7 @@ def test_a_label_is_the_same_from_numbers_and_from_text():
         pd.Series([7.0, 8.0, np.nan]),
         pd.Series(["7", " 8 ", ""]),
     ):
-        assert labels(column).tolist() == expected
+        assert to_labels(column).tolist() == expected
 
 
 # Classification or regression
@@ -373,12 +375,12 @@ def test_a_target_with_as_many_classes_as_rows_is_refused():
 # The rule
 
 
-def test_numbers_are_standardised_over_all_rows_and_missing_ones_take_the_median():
+def test_numbers_are_standardised_over_all_rows_and_missing_ones_take_the_mean():
     frame = clinic()
     schema = fit_schema(frame, "site", ["outcome"], drop=["days"])
     X, tasks = schema.encode(frame)
     assert tasks.tolist() == frame["site"].tolist()
-    at = {name: X[:, i] for i, name in enumerate(schema.columns)}
+    at = {name: X[:, i] for i, name in enumerate(schema.feature_names)}
     assert set(at) == {
         "age",
         "dose",
@@ -394,7 +396,7 @@ def test_numbers_are_standardised_over_all_rows_and_missing_ones_take_the_median
     missing = frame["dose"].isna().to_numpy()
     assert missing.any()
     np.testing.assert_array_equal(at["dose is missing"], missing)
-    expected = (frame["dose"].fillna(frame["dose"].median()) - frame["dose"].mean()) / frame["dose"].std(ddof=0)
+    expected = (frame["dose"].fillna(frame["dose"].mean()) - frame["dose"].mean()) / frame["dose"].std(ddof=0)
     np.testing.assert_allclose(at["dose"], expected, atol=1e-12)
 
 
@@ -402,16 +404,17 @@ def test_categories_are_one_hot_with_missing_as_one_of_them():
     frame = clinic()
     schema = fit_schema(frame, "site", ["outcome"])
     X, _ = schema.encode(frame)
-    one_hot = X[:, [i for i, name in enumerate(schema.columns) if name.startswith("ward")]]
+    one_hot = X[:, [i for i, name in enumerate(schema.feature_names) if name.startswith("ward")]]
     reference = pd.get_dummies(frame["ward"], dummy_na=True).to_numpy(dtype=float)
     np.testing.assert_array_equal(one_hot, reference)
 
 
-def test_a_missing_number_where_training_had_none_takes_the_median_without_a_further_column():
+def test_a_missing_number_where_training_had_none_takes_the_mean_without_a_further_column():
     frame = pd.DataFrame({"site": ["a"] * 3, "x": [1.0, 2.0, 6.0], "y": ["p", "q", "p"]})
     schema = fit_schema(frame, "site", ["y"])
     X, _ = schema.encode(pd.DataFrame({"site": ["a"], "x": [np.nan]}))
-    np.testing.assert_allclose(X, [[(2.0 - 3.0) / np.std([1.0, 2.0, 6.0])]])
+    assert schema.numeric[0].fill_value == schema.numeric[0].mean == 3.0
+    assert X.tolist() == [[0.0]]
 
 
 def test_a_category_never_seen_is_all_zeros_and_counted():
@@ -427,7 +430,7 @@ def test_columns_of_one_value_are_left_out_with_a_warning_unless_some_are_missin
     frame = frame.assign(y=["p", "q", "p"], flag=["1", None, "1"])
     with pytest.warns(TableWarning, match=r"same value: n, c, e\.$"):
         schema = fit_schema(frame, "site", ["y"])
-    assert schema.columns == ["x", "flag is missing"]
+    assert schema.feature_names == ["x", "flag is missing"]
     X, _ = schema.encode(frame.assign(flag=["5", "1", None]))
     assert X[:, 1].tolist() == [0, 0, 1]
 
@@ -444,7 +447,7 @@ def test_encoding_is_row_by_row_whatever_the_order_of_rows_and_columns(seed, ord
     assert part_tasks.tolist() == tasks[order].tolist()
 
 
-def test_csv_and_parquet_of_one_table_encode_alike(tmp_path):
+def test_csv_and_parquet_of_one_table_encode_the_same(tmp_path):
     frame = clinic()
     write_table(frame, tmp_path / "t.csv")
     write_table(frame, tmp_path / "t.parquet")
@@ -514,7 +517,7 @@ def test_more_than_fifty_categories_are_refused_and_fifty_are_not():
     def table(n: int) -> pd.DataFrame:
         return pd.DataFrame({"site": "a", "c": [f"c{i % n}" for i in range(200)], "y": ["p", "q"] * 100})
 
-    assert len(fit_schema(table(50), "site", ["y"]).columns) == 50
+    assert len(fit_schema(table(50), "site", ["y"]).feature_names) == 50
     with pytest.raises(ElmeshError, match=r'51 different values in 200 rows.* --drop "c"'):
         fit_schema(table(51), "site", ["y"])
 
@@ -594,6 +597,23 @@ def test_a_schema_survives_json_to_the_bit(schema):
     assert TableSchema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
 
 
+def test_a_schema_that_version_0_4_saved_fills_with_its_median():
+    saved = {
+        "version": 1,
+        "task": "site",
+        "kind": "regression",
+        "target_columns": [{"name": "y", "mean": 0.5, "std": 2.0}],
+        "whole_labels": False,
+        "numeric": [{"name": "x", "mean": 3.0, "std": 2.1602468994692865, "median": 2.0, "indicator": True}],
+        "categorical": [{"name": "c", "categories": ["u", "v"], "missing": False}],
+    }
+    schema = TableSchema.from_json(saved)
+    X, tasks = schema.encode(pd.DataFrame({"site": ["a", "b"], "x": [6.0, None], "c": ["v", "u"]}))
+    assert X.tolist() == [[3.0 / 2.1602468994692865, 0, 0, 1], [-1.0 / 2.1602468994692865, 1, 1, 0]]
+    assert tasks.tolist() == ["a", "b"]
+    assert schema.to_json() == saved
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
@@ -633,18 +653,18 @@ def test_hostile_json_gives_a_sound_schema_or_an_error(schema, data):
         ({"version": 99}, "newer version"),
         ({"version": True}, "table.version is not a finite number"),
         ({"task": ""}, "table.task is not a text"),
-        ({"task": "x"}, "names one thing twice"),
+        ({"task": "x"}, "has a name twice"),
         ({"kind": "clustering"}, "neither classification nor regression"),
         ({"numeric": []}, "table.columns are none"),
-        ({"target_columns": []}, "table.target_columns is of the wrong length"),
-        ({"target_columns": [{"name": "y", "mean": 0, "std": 0}]}, r"target_columns\[0\]\.std is 0"),
-        ({"numeric": [{"name": "x"}]}, r"table\.numeric\[0\]\.mean is not there"),
+        ({"target_columns": []}, "table.target_columns has the wrong length"),
+        ({"target_columns": [{"name": "y", "mean": 0, "std": 0}]}, r"target_columns\[0\]\.std is not positive"),
+        ({"numeric": [{"name": "x"}]}, r"table\.numeric\[0\]\.mean is missing"),
         ({"numeric": [[]]}, r"table\.numeric\[0\] is not an object"),
-        ({"code": "x"}, "fields that are not known"),
+        ({"code": "x"}, "unknown values"),
         ({"whole_labels": 1}, "neither true nor false"),
     ],
 )
-def test_damaged_json_is_told_by_its_place(change, message):
+def test_the_error_about_damaged_json_names_the_value(change, message):
     with pytest.raises(ElmeshError, match=message):
         TableSchema.from_json(PLAIN.to_json() | change)
 
@@ -660,13 +680,13 @@ def test_numbers_in_json_must_be_finite_numbers(number):
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.tsv", "out.parquet"])
-def test_a_table_is_written_whole_and_never_over_another_unless_told(tmp_path, name):
+def test_a_table_is_written_whole_and_replaces_another_only_with_force(tmp_path, name):
     path = tmp_path / "new" / name
     frame = pd.DataFrame({"site": ["007", "b"], "prediction": [0.1 + 0.2, 1e-300]})
     write_table(frame, path)
     back = read_table(path)
     assert back["site"].tolist() == ["007", "b"]
-    assert numbers(back["prediction"])[0].tolist() == frame["prediction"].tolist()
+    assert parse_column(back["prediction"]).numbers.tolist() == frame["prediction"].tolist()
     before = path.read_bytes()
     with pytest.raises(ElmeshError, match="exists"):
         write_table(frame.iloc[:1], path)

@@ -186,7 +186,7 @@ def mixing(topology):
 
     def average(held):
         for root in roots:
-            around = [sum(held[j] for j in topology.neighbours(t)) for t in range(m)]
+            around = [sum(held[j] for j in topology.neighbors(t)) for t in range(m)]
             held = [own - (topology.degree[t] * own - around[t]) / root for t, own in enumerate(held)]
         return held
 

@@ -1,6 +1,6 @@
-"""Agents at sites of their own, that reach each other over the internet with mutual TLS."""
+"""Agents at their own sites, which reach each other over the internet with mutual TLS."""
 
-from elmesh.agent.network_agent import Site
-from elmesh.agent.status import Phase, StatusFile, read_status
+from elmesh.agent.network_agent import AgentResult, NetworkAgent
+from elmesh.agent.status import agent_status, read_status, status_file
 
-__all__ = ["Phase", "Site", "StatusFile", "read_status"]
+__all__ = ["AgentResult", "NetworkAgent", "agent_status", "read_status", "status_file"]

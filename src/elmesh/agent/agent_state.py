@@ -1,9 +1,9 @@
-"""One entry of a journal: what an agent goes on from, as arrays and a few words."""
+"""The state of an agent as arrays and JSON: the run, and every message that a neighbour may ask for again."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -11,88 +11,81 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.comm.network.edge_queue import Said
-from elmesh.comm.network.peer import Stand
+from elmesh.comm.network.edge_queue import SentMessage
+from elmesh.comm.network.peer import LinkState
 from elmesh.comm.network.wire import Kind
-from elmesh.comm.requests import Kept
-from elmesh.run.array_io import below, past_of
-from elmesh.run.base import Mark, Moment, Past
-from elmesh.typing import FloatArray
+from elmesh.run.array_io import Arrays, SavedRun, snapshot_arrays
+from elmesh.run.monitor import RoundSnapshot
 
-__all__ = ["VERSION", "Entry", "arrays_of", "entry_of"]
+__all__ = ["AgentState", "encode_state"]
 
-
-VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
-    """What the journal holds: where the algorithm goes on, the link, the rounds so far, and the post.
+class AgentState:
+    """What an agent resumes from.
 
-    ``saved`` is what there is to say of the model, once it is saved: then nothing is left to do but to stay.
+    ``rank`` is the number of columns of U, ``data`` the digest of the agent's data, and ``result`` the summary of its
+    model once that is saved: then nothing is left but to stay for the neighbours.
     """
 
-    kept: Kept
-    link: Mark
-    past: Past
-    stands: dict[str, Stand]
+    run: SavedRun
+    links: dict[str, LinkState]
     round: int
     rank: int
     data: str
-    saved: dict[str, Any] | None
+    result: dict[str, Any] | None
+
+    @classmethod
+    def decode(cls, about: Mapping[str, Any], arrays: Mapping[str, Any]) -> AgentState:
+        """Return the encoded state; invalid content is a KeyError, ValueError or TypeError."""
+        ends = np.cumsum([0, *about["sizes"]]).tolist()
+        buffer = arrays["buffer"].tobytes()
+        if len(buffer) != ends[-1] or about["version"] != _VERSION:
+            raise ValueError(len(buffer))
+        bodies = [buffer[start:end] for start, end in pairwise(ends)]
+        links = {}
+        for name, link in about["links"].items():
+            sent = tuple(
+                SentMessage(number, Kind(kind), (rows, columns), bool(quantized), bodies[place])
+                for number, kind, rows, columns, quantized, place in link["buffered"]
+            )
+            links[name] = LinkState(int(link["run_id"]), int(link["sent"]), int(link["received"]), sent)
+        agent, *others = about["agents"]
+        run = SavedRun.parse(arrays, [int(agent)], [int(other) for other in others])
+        return cls(run, links, int(about["round"]), int(about["rank"]), str(about["data"]), about["result"])
 
 
-def arrays_of(
-    moment: Moment, past: Mapping[str, FloatArray], stands: Mapping[str, Stand], beside: Mapping[str, Any]
+def encode_state(
+    snapshot: RoundSnapshot,
+    agent: int,
+    history: Callable[[], Arrays],
+    links: Mapping[str, LinkState],
+    about: Mapping[str, Any],
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str], dict[str, int]]:
-    """Name all arrays of an entry, say in JSON what is no array, and how much was heard of each neighbour by then."""
-    (kept,) = moment.report.kept
-    arrays: dict[str, NDArray[Any]] = {f"own/{name}": x for name, x in kept.own.items()}
-    arrays |= {f"common/{name}": x for name, x in kept.common.items()}
-    arrays |= {f"edges/{name}": x for name, x in kept.edges.items()}
-    arrays |= {f"past/{name}": x for name, x in past.items()}
-    arrays |= {f"link/{name}": x for name, x in moment.mark.common.items()}
-    for agent, own in moment.mark.own.items():
-        arrays |= {f"link of {agent}/{name}": x for name, x in own.items()}
-    # What was said to several neighbours is one and the same, and written once.
+    """Return the arrays of a state, its labels, and the number of messages received from each neighbour so far."""
+    degree = len(links)
+    arrays: dict[str, NDArray[Any]] = dict(snapshot_arrays(snapshot, [agent], [degree], [np.array([0])], history))
+    others = [sender for sender in snapshot.comm.own if sender != agent]
+    for sender in others:
+        arrays |= {f"agent/{sender}/comm/{name}": x for name, x in snapshot.comm.own[sender].items()}
+    # A message to several neighbours has one body, which is written once.
     bodies: dict[int, tuple[int, bytes]] = {}
-    edges = {}
-    for name, stand in stands.items():
-        said = []
-        for m in stand.kept:
+    encoded = {}
+    for name, link in links.items():
+        buffered = []
+        for m in link.buffered:
             place, _ = bodies.setdefault(id(m.body), (len(bodies), m.body))
-            said.append([m.number, int(m.kind), *m.shape, m.coarse, place])
-        edges[name] = {"life": stand.life, "said": stand.said, "heard": stand.heard, "kept": said}
-    arrays["said"] = np.frombuffer(b"".join(body for _, body in bodies.values()), np.uint8)
-    sizes = [len(body) for _, body in bodies.values()]
-    about = {**beside, "version": VERSION, "round": moment.report.round, "edges": edges, "sizes": sizes}
-    return arrays, {"about": json.dumps(about)}, {name: stand.heard for name, stand in stands.items()}
-
-
-def entry_of(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> Entry:
-    """Return the entry that was written; whatever is not as it was is an error of Python's own."""
-    ends = np.cumsum([0, *about["sizes"]]).tolist()
-    whole = arrays["said"].tobytes()
-    if len(whole) != ends[-1] or about["version"] != VERSION:
-        raise ValueError(len(whole))
-    bodies = [whole[start:end] for start, end in pairwise(ends)]
-    stands = {}
-    for name, edge in about["edges"].items():
-        said = tuple(
-            Said(number, Kind(kind), (rows, columns), bool(coarse), bodies[place])
-            for number, kind, rows, columns, coarse, place in edge["kept"]
-        )
-        stands[name] = Stand(int(edge["life"]), int(edge["said"]), int(edge["heard"]), said)
-    heads = {name.partition("/")[0] for name in arrays}
-    own = {int(head.removeprefix("link of ")): below(head, arrays) for head in heads if head.startswith("link of ")}
-    kept = Kept(below("own", arrays), below("common", arrays), below("edges", arrays))
-    return Entry(
-        kept,
-        Mark(own, below("link", arrays)),
-        past_of(below("past", arrays)),
-        stands,
-        int(about["round"]),
-        int(about["rank"]),
-        str(about["data"]),
-        about["saved"],
-    )
+            buffered.append([m.number, int(m.kind), *m.shape, m.quantized, place])
+        encoded[name] = {"run_id": link.run_id, "sent": link.sent, "received": link.received, "buffered": buffered}
+    arrays["buffer"] = np.frombuffer(b"".join(body for _, body in bodies.values()), np.uint8)
+    content = {
+        **about,
+        "version": _VERSION,
+        "round": snapshot.report.round,
+        "agents": [agent, *others],
+        "links": encoded,
+        "sizes": [len(body) for _, body in bodies.values()],
+    }
+    return arrays, {"about": json.dumps(content)}, {name: link.received for name, link in links.items()}

@@ -1,13 +1,12 @@
-"""An agent's journal: where it goes on after it was killed, and what it must not forget.
+"""The checkpoint of an agent: what it resumes from after it was killed, and what it must not forget.
 
-Every so often the journal keeps all that the algorithm goes on from, and what was said to each neighbour and may be
-asked for again. It is written beside the run, to a file that is replaced in one step once it is on disk; only then do
-neighbours learn that they need not keep what they said before. So whenever an agent is killed, it finds a journal that
-it can go on from, and neighbours that have kept what it has heard since: it hears the same again, and computes the same
-again. Nothing needs to be written for every round, and nothing is lost.
+At intervals the checkpoint saves all that the solver resumes from, and the messages that neighbours may ask for again.
+It is written by a thread beside the run, to a file that is replaced in one step once it is on disk; only then are the
+neighbours' messages up to there acknowledged. So whenever an agent is killed, it finds a checkpoint to resume from, and
+neighbours that have buffered what it received since: it receives the same again, and computes the same again. Nothing
+has to be written every round, and nothing is lost.
 
-What cannot be computed again is written before it is acted upon: the random number that stands for this run, and which
-agents are gone for good.
+What cannot be computed again is written before it is acted upon: the random number of this run, and evictions.
 """
 
 from __future__ import annotations
@@ -20,84 +19,102 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from elmesh.agent.agent_state import Entry, arrays_of, entry_of
-from elmesh.comm.network.messenger import Post
+from elmesh.agent.agent_state import AgentState, encode_state
+from elmesh.comm.network.messenger import Log, ReliableMessenger
 from elmesh.errors import ElmeshError
-from elmesh.run.array_io import (
-    DamagedError,
-    Rows,
-    open_arrays,
-    tensor,
-    write_arrays,
-    write_text,
-)
-from elmesh.run.base import Moment, Past
+from elmesh.files import atomic_write
+from elmesh.run.array_io import DamagedError, HistoryArrays, SavedRun, open_arrays, read_array, write_arrays
+from elmesh.run.monitor import RoundSnapshot
+from elmesh.run.result import RunHistory
 
-__all__ = ["Journal"]
+__all__ = ["AgentCheckpoint", "CheckpointTiming"]
+
+_VERSION = 2
 
 
-_VERSION = 1
-# Rounds and seconds from one entry to the next, and how many rounds may pass without one before the agent waits: fewer
-# than neighbours keep messages for it.
-_ROUNDS, _SECONDS, _BEHIND = 128, 1.0, 256
-# What was said and is kept for neighbours, in bytes, that asks for an entry at once.
-_BYTES = 8 << 20
-# Seconds from one attempt to write to the next, when the disk is full.
-_AGAIN = 0.5
+@dataclass(frozen=True)
+class CheckpointTiming:
+    """When an agent's checkpoint is written.
+
+    Parameters
+    ----------
+    rounds, seconds
+        Rounds and seconds between checkpoints.
+    most_behind
+        Rounds without a checkpoint after which the agent waits: fewer than neighbours buffer messages for it.
+    most_bytes
+        Bytes buffered for neighbours that make a checkpoint due at once.
+    retry
+        Seconds between attempts to write to a full disk.
+    patience
+        Seconds to wait for space on the disk.
+    """
+
+    rounds: int = 128
+    seconds: float = 1.0
+    most_behind: int = 256
+    most_bytes: int = 8 << 20
+    retry: float = 0.5
+    patience: float = 600.0
 
 
-class Journal:
-    """The journal of one agent, in a folder of its own.
+class AgentCheckpoint:
+    """The checkpoint of one agent, in a folder of its own.
 
     Parameters
     ----------
     folder : path
-        Made if need be, and locked: two processes cannot be the same agent.
-    patience : float
-        Seconds to wait for room on the disk.
+        Created if needed, and locked: two processes cannot be the same agent.
+    timing : CheckpointTiming
+        When to write.
     log : callable
-        Is told of trouble.
+        Receives events.
     """
 
-    def __init__(self, folder: Path, patience: float, log: Callable[..., None]) -> None:
-        self._folder, self._patience, self._log = folder, patience, log
+    def __init__(self, folder: Path, timing: CheckpointTiming, log: Log) -> None:
+        self._folder, self._timing, self._log = folder, timing, log
         self._lock = _lock(folder)
-        self._file, self._run = folder / "journal.safetensors", folder / "run.json"
+        self._state_file, self._run_file = folder / "checkpoint.safetensors", folder / "run.json"
         self._work: queue.Queue[tuple[dict[str, NDArray[Any]], dict[str, str], dict[str, int]] | None] = queue.Queue(1)
         self._busy, self._idle = threading.Event(), threading.Event()
-        self._trouble: str | None = None
+        self._problem: str | None = None
+        self._writer_error: Exception | None = None
+        self._closing = False
         self._last_round, self._last_time = -1, time.monotonic()
-        self._rows, self.written = Rows(), 0
-        self._post: Post | None = None
+        self._history, self._written = HistoryArrays(), 0
+        self._messenger: ReliableMessenger | None = None
         self._writer: threading.Thread | None = None
         self._fields: dict[str, Any] = {}
-        self._last: tuple[Moment, Callable[[], Past]] | None = None
+        self._last: tuple[RoundSnapshot, Callable[[], RunHistory]] | None = None
         self._writing = threading.Lock()
-        self.life, self.gone = 0, frozenset[str]()
-        #: What else was agreed on and cannot be found again, and what entries are told from others by.
+        #: The random number of the run, and the agents that are evicted.
+        self.run_id, self.evicted = 0, frozenset[str]()
+        #: What was agreed on and cannot be computed again.
         self.notes: dict[str, Any] = {}
+        #: The agent's number, the rank and the digest of the data, which states are labelled with.
         self.about: dict[str, Any] = {}
 
     @property
-    def begun(self) -> bool:
+    def exists(self) -> bool:
         """Whether the folder holds a run."""
-        return self._run.exists()
+        return self._run_file.exists()
 
     def open(self, fields: Mapping[str, Any], fresh: bool) -> bool:
-        """Find out which run this is: the one that the folder holds, or a new one; say whether there was one.
+        """Find or start the run of this folder; return whether there was one.
 
         Parameters
         ----------
         fields
-            What the run is of; a folder with the journal of something else is refused.
+            What the run is of; a folder with another run is refused.
         fresh
-            Whether to begin anew, whatever is there.
+            Whether to start again, whatever is there.
         """
         self._fields = json.loads(json.dumps(dict(fields)))
         if fresh:
@@ -107,221 +124,231 @@ class Journal:
             odd = next((name for name in self._fields if run["fields"].get(name) != self._fields[name]), None)
             if odd is not None:
                 raise ElmeshError(
-                    f"{self._folder} holds the journal of another run: its {odd} differs; finish that one with what it "
-                    "was begun with, or begin anew with --fresh."
+                    f"{self._folder} holds the checkpoint of another run: its {odd} differs; finish that run with the "
+                    "same command, or start again with --fresh."
                 )
-            self.life, self.gone, self.notes = run["life"], frozenset(run["gone"]), dict(run["notes"])
+            self.run_id, self.evicted, self.notes = run["run_id"], frozenset(run["evicted"]), dict(run["notes"])
             return True
-        # Not 0, which stands for a run that is not known.
-        self.life = secrets.randbits(62) + 1
+        # Not 0, which stands for an unknown run.
+        self.run_id = secrets.randbits(62) + 1
         self._write_run()
         return False
 
     def _read_run(self) -> dict[str, Any] | None:
-        if not self._run.exists():
+        if not self._run_file.exists():
             return None
         try:
-            run = json.loads(self._run.read_text(encoding="utf-8"))
-            known = run["version"] == _VERSION and type(run["life"]) is int and 0 < run["life"] < 2**63
-            known = known and isinstance(run["fields"], dict) and isinstance(run["notes"], dict)
-            known = known and all(isinstance(name, str) for name in run["gone"])
+            run = json.loads(self._run_file.read_text(encoding="utf-8"))
+            version = run["version"]
+            if type(version) is int and version != _VERSION:
+                raise ElmeshError(
+                    f"{self._run_file} was written by another version of elmesh, which this one cannot resume; finish "
+                    "the run with that version, or start again with --fresh, here and at every other agent."
+                )
+            valid = version == _VERSION and type(run["run_id"]) is int and 0 < run["run_id"] < 2**63
+            valid = valid and isinstance(run["fields"], dict) and isinstance(run["notes"], dict)
+            valid = valid and all(isinstance(name, str) for name in run["evicted"])
+        except ElmeshError:
+            raise
         except (ValueError, KeyError, TypeError, OSError, RecursionError):
-            known = False
-        if not known:
-            raise ElmeshError(f"{self._run} is damaged; begin anew with --fresh, here and at every other agent.")
+            valid = False
+        if not valid:
+            raise ElmeshError(f"{self._run_file} is damaged; start again with --fresh, here and at every other agent.")
         return dict(run)
 
     def _write_run(self, patience: float | None = None) -> None:
         run = {
             "version": _VERSION,
-            "life": self.life,
-            "gone": sorted(self.gone),
+            "run_id": self.run_id,
+            "evicted": sorted(self.evicted),
             "notes": self.notes,
             "fields": self._fields,
         }
-        text = json.dumps(run, indent=1)
-        end = time.monotonic() + (self._patience if patience is None else patience)
+        data = json.dumps(run, indent=1).encode()
+        end = time.monotonic() + (self._timing.patience if patience is None else patience)
         while True:
             try:
                 with self._writing:
-                    write_text(self._run, text)
+                    atomic_write(self._run_file, data, mode=0o600)
             except OSError as error:
-                self._say_trouble(error)
+                self._set_problem(error)
                 if time.monotonic() > end:
-                    raise self._no_room() from None
-                if self._post is not None:
-                    self._post.check_stop()
-                time.sleep(_AGAIN)
+                    raise self._full_disk() from None
+                self._check_stop()
+                time.sleep(self._timing.retry)
             else:
                 if not self._busy.is_set():
-                    self._say_fine()
+                    self._clear_problem()
                 return
 
     def note(self, name: str, value: Any) -> None:
-        """Write down something that was agreed on."""
+        """Save something that was agreed on."""
         self.notes[name] = value
         self._write_run()
 
-    def remember(self, name: str, what: str) -> None:
-        """Write something down about a neighbour, if there is room: it only saves a wait after a restart."""
+    def remember(self, peer: str, what: str) -> None:
+        """Save a fact about a neighbour, if there is space: it only saves a wait after a restart."""
         known = self.notes.get(what, [])
-        if name not in known:
-            self.notes[what] = sorted([*known, name])
+        if peer not in known:
+            self.notes[what] = sorted([*known, peer])
             with contextlib.suppress(ElmeshError):
                 self._write_run(patience=0.0)
 
-    def regroup(self, gone: frozenset[str]) -> None:
-        """Write down, before anybody is told, that agents are gone for good; the run begins anew without them."""
+    def evict(self, evicted: frozenset[str]) -> None:
+        """Save an eviction, before it is sent to others; the run starts again without these agents."""
         self._drain()
-        self.gone, self.notes, self._last = gone, {}, None
+        self.evicted, self.notes, self._last = evicted, {}, None
         self._write_run()
-        self._file.unlink(missing_ok=True)
-        self._last_round, self._last_time, self._rows = -1, time.monotonic(), Rows()
+        self._state_file.unlink(missing_ok=True)
+        self._last_round, self._last_time, self._history = -1, time.monotonic(), HistoryArrays()
 
-    def latest(self) -> Entry | None:
-        """Return what the journal holds, or None if it holds nothing yet."""
-        if not self._file.exists():
+    def latest_state(self) -> AgentState | None:
+        """Return the saved state, or None if there is none yet."""
+        if not self._state_file.exists():
             return None
         try:
-            with open_arrays(self._file) as file:
+            with open_arrays(self._state_file) as file:
                 labels = file.metadata()
                 about = json.loads(labels["about"])
-                arrays: dict[str, Any] = {name: tensor(file, name, labels) for name in file.keys()}  # noqa: SIM118
-                if about["epoch"] != sorted(self.gone) or about["life"] != self.life:
+                arrays: dict[str, Any] = {name: read_array(file, name, labels) for name in file.keys()}  # noqa: SIM118
+                if about["epoch"] != sorted(self.evicted) or about["run"] != self.run_id:
                     return None  # it was about to be removed
-                return entry_of(about, arrays)
+                return AgentState.decode(about, arrays)
         except (DamagedError, KeyError, ValueError, TypeError):
             raise ElmeshError(
-                f"{self._file} is damaged, so there is no going on from it; begin anew with --fresh, here and at every "
+                f"{self._state_file} is damaged and cannot be resumed; start again with --fresh, here and at every "
                 "other agent."
             ) from None
 
-    def attach(self, post: Post) -> None:
-        """Keep what this post stands at from now on, and tell it what is on disk."""
-        self._post, post.remember = post, self.remember
-        self._writer = threading.Thread(target=self._write_all, name="elmesh-journal", daemon=True)
+    def latest(self, remote: Sequence[int] = ()) -> SavedRun | None:
+        """Return the saved run, if there is one."""
+        state = self.latest_state()
+        return None if state is None else state.run
+
+    def attach(self, messenger: ReliableMessenger) -> None:
+        """Save the links of this messenger from now on, and acknowledge what is on disk."""
+        self._messenger, messenger.remember = messenger, self.remember
+        self._writer = threading.Thread(target=self._write_states, name="elmesh-checkpoint", daemon=True)
         self._writer.start()
 
-    def keep(self, moment: Moment, past: Callable[[], Past]) -> None:
-        """Make an entry if it is time for one; wait if the last one could not be written for too long."""
-        post = self._post
-        if post is None:
-            raise TypeError("The journal was asked to keep a round before it knew of the post.")
-        self._last = moment, past
-        k, now = moment.report.round, time.monotonic()
-        self._raise_broken()
-        if self._trouble is not None and k - self._last_round >= _BEHIND:
-            self._wait_for_room()
-        due = k - self._last_round >= _ROUNDS or now - self._last_time >= _SECONDS or k == 0
-        if not (due or post.kept_bytes > _BYTES) or self._busy.is_set():
-            return
-        self.make(moment, past())
+    def save(self, snapshot: RoundSnapshot, history: Callable[[], RunHistory]) -> None:
+        """Save a snapshot if one is due; wait if none could be written for too many rounds."""
+        timing, messenger = self._timing, self._attached()
+        self._last = snapshot, history
+        k, now = snapshot.report.round, time.monotonic()
+        self._raise_writer_error()
+        if self._problem is not None and k - self._last_round >= timing.most_behind:
+            self._wait_for_space()
+        due = k - self._last_round >= timing.rounds or now - self._last_time >= timing.seconds or k == 0
+        if (due or messenger.buffered_bytes > timing.most_bytes) and not self._busy.is_set():
+            self._submit(snapshot, history())
 
-    def conclude(self, saved: Mapping[str, Any]) -> None:
-        """Write down that the model is saved, and all that neighbours may ask for yet: before they learn of it."""
+    def mark_saved(self, result: Mapping[str, Any]) -> None:
+        """Save that the model is saved, and all messages that neighbours may still ask for: before they learn of it."""
         self._drain()
         if self._last is None or self._busy.is_set():
-            return  # without it, a restart from here on has to wait for neighbours that may have left
-        moment, past = self._last
-        self.make(moment, past(), dict(saved))
+            return  # then a restart from here has to wait for neighbours that may have left
+        snapshot, history = self._last
+        self._submit(snapshot, history(), dict(result))
         self._drain()
 
-    def make(self, moment: Moment, past: Past, saved: dict[str, Any] | None = None) -> None:
-        """Hand an entry to the writer."""
-        if self._post is None:
-            raise TypeError("The journal has no post yet.")
-        arrays, labels, heard = arrays_of(
-            moment,
-            self._rows.of(past),
-            self._post.snapshot(),
-            {**self.about, "life": self.life, "epoch": sorted(self.gone), "saved": saved},
-        )
-        self._last_round, self._last_time = moment.report.round, time.monotonic()
+    def _attached(self) -> ReliableMessenger:
+        if self._messenger is None:
+            raise TypeError("The checkpoint has no messenger yet.")
+        return self._messenger
+
+    def _submit(self, snapshot: RoundSnapshot, history: RunHistory, result: dict[str, Any] | None = None) -> None:
+        """Hand a state to the writer."""
+        about = {**self.about, "run": self.run_id, "epoch": sorted(self.evicted), "result": result}
+        agent = int(about.pop("agent"))
+        rows = self._history.convert(history)
+        work = encode_state(snapshot, agent, lambda: rows, self._attached().link_states(), about)
+        self._last_round, self._last_time = snapshot.report.round, time.monotonic()
         self._idle.clear()
         self._busy.set()
-        self._work.put((arrays, labels, heard))
+        self._work.put(work)
 
-    def _write_all(self) -> None:
+    def _write_states(self) -> None:
         while (work := self._work.get()) is not None:
-            arrays, labels, heard = work
+            arrays, labels, received = work
             while True:
                 try:
-                    write_arrays(self._file, arrays, labels)
+                    write_arrays(self._state_file, arrays, labels)
                 except OSError as error:
-                    self._say_trouble(error)
+                    self._set_problem(error)
                     if self._closing:
                         break
-                    time.sleep(_AGAIN)
+                    time.sleep(self._timing.retry)
                     continue
-                except Exception as error:  # or the run would go on without entries, and nobody would know
-                    self._broken = error
+                except Exception as error:  # otherwise the run would go on without checkpoints
+                    self._writer_error = error
                     return
-                self._say_fine()
-                self.written += 1
-                if self._post is not None:
-                    self._post.settle(heard)
+                self._clear_problem()
+                self._written += 1
+                self._attached().mark_saved(received)
                 break
             self._busy.clear()
             self._idle.set()
 
-    _closing = False
-    _broken: Exception | None = None
+    def _raise_writer_error(self) -> None:
+        if self._writer_error is not None:
+            raise self._writer_error
 
-    def _raise_broken(self) -> None:
-        if self._broken is not None:
-            raise self._broken
+    def _check_stop(self) -> None:
+        if self._messenger is not None:
+            self._messenger.check_stop()
 
-    def _say_trouble(self, error: OSError) -> None:
-        if self._trouble is None:
-            self._log("journal", folder=str(self._folder), problem=error.strerror or str(error))
-        self._trouble = error.strerror or str(error)
+    def _set_problem(self, error: OSError) -> None:
+        if self._problem is None:
+            self._log("checkpoint", folder=str(self._folder), problem=error.strerror or str(error))
+        self._problem = error.strerror or str(error)
 
-    def _say_fine(self) -> None:
-        if self._trouble is not None:
-            self._log("journal", folder=str(self._folder), problem=None)
-        self._trouble = None
+    def _clear_problem(self) -> None:
+        if self._problem is not None:
+            self._log("checkpoint", folder=str(self._folder), problem=None)
+        self._problem = None
 
     def check(self) -> None:
-        """Raise if it cannot be written: then whatever else went wrong is likely to follow from that."""
-        if self._trouble is not None:
-            raise self._no_room()
+        """Raise if the checkpoint cannot be written: other problems are likely to follow from that."""
+        if self._problem is not None:
+            raise self._full_disk()
 
-    def _no_room(self) -> ElmeshError:
+    def _full_disk(self) -> ElmeshError:
         return ElmeshError(
-            f"The journal in {self._folder} could not be written for {self._patience:g} seconds "
-            f"({(self._trouble or 'no reason given').lower()}); make room, and start the agent again: it goes on where "
-            "it was."
+            f"The checkpoint in {self._folder} could not be written for {self._timing.patience:g} seconds "
+            f"({(self._problem or 'no reason given').lower()}); free some space and start the agent again: it resumes "
+            "where it was."
         )
 
-    def _wait_for_room(self) -> None:
-        end = time.monotonic() + self._patience
-        while self._trouble is not None:
+    def _wait_for_space(self) -> None:
+        end = time.monotonic() + self._timing.patience
+        while self._problem is not None:
             if time.monotonic() > end:
-                raise self._no_room()
-            if self._post is not None:
-                self._post.check_stop()
-            time.sleep(_AGAIN)
+                raise self._full_disk()
+            self._check_stop()
+            time.sleep(self._timing.retry)
 
     def _drain(self) -> None:
         """Wait until nothing is being written."""
-        end = time.monotonic() + self._patience
+        end = time.monotonic() + self._timing.patience
         while self._busy.is_set() and time.monotonic() < end:
-            self._raise_broken()
-            if self._post is not None:
-                self._post.check_stop()
+            self._raise_writer_error()
+            self._check_stop()
             self._idle.wait(0.2)
 
-    def look(self) -> dict[str, Any]:
-        """Return what there is to say of it."""
-        return {"entries": self.written, "round": max(self._last_round, 0), "problem": self._trouble}
+    def status(self) -> dict[str, Any]:
+        """Return its state, for status files."""
+        return {"written": self._written, "round": max(self._last_round, 0), "problem": self._problem}
 
     def clear(self) -> None:
-        """Forget the run: it is over, or to be begun anew."""
-        self._file.unlink(missing_ok=True)
-        self._run.unlink(missing_ok=True)
+        """Remove the run: it is over, or to be started again."""
+        self._state_file.unlink(missing_ok=True)
+        self._run_file.unlink(missing_ok=True)
+        for partial in self._folder.glob(".*.partial"):
+            partial.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Write no more, and let another process be this agent."""
+        """Stop writing, and release the folder."""
         self._closing = True
         if self._writer is not None:
             self._work.put(None)
@@ -342,6 +369,6 @@ def _lock(folder: Path) -> int:
     except OSError:
         os.close(descriptor)
         raise ElmeshError(
-            f"Another process is this agent already (it holds {folder / 'lock'}); end that one first."
+            f"Another process runs this agent already (it holds {folder / 'lock'}); end that one first."
         ) from None
     return descriptor

@@ -1,7 +1,7 @@
-"""Is the network sound? What one site can find out about its neighbours before a run, or beside one.
+"""Checks of a network from one site: its neighbours' certificates, clocks and network files.
 
-A neighbour is dialled twice: by TLS alone, which shows its certificate; and as agents do, to be asked for the time,
-whose answer also tells which network file it goes by. Its run takes no notice.
+A neighbour is connected to twice: by TLS alone, which shows its certificate; and as agents do, to be pinged for its
+time, and its answer also shows its network file. A run of its agent is not affected.
 """
 
 from __future__ import annotations
@@ -14,40 +14,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from elmesh.comm.network.endpoint import Endpoint
 from elmesh.comm.network.wire import Kind, WireError, encode, parse
-from elmesh.comm.network.zenoh_session import Transport
+from elmesh.comm.network.zenoh_session import ZenohSession
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.identity import Identity
 
-__all__ = ["Finding", "inquire"]
+__all__ = ["PeerCheck", "check_neighbors"]
 
-# Seconds for a connection, and to stay for others once all is known.
-_DIAL, _POLITE = 3.0, 2.0
-_LARGEST = 4096
+# Seconds for a connection, and to stay for others that check at the same time.
+_CONNECT, _STAY = 3.0, 2.0
+_MAX_MESSAGE = 4096
 
 
 @dataclass
-class Finding:
+class PeerCheck:
     """What was found out about a neighbour.
 
     Attributes
     ----------
     name, address
-        Which one.
+        The neighbour.
     reachable
-        Whether something at its address speaks TLS and lets this agent in.
+        Whether something at its address speaks TLS and accepts this agent.
     certificate
-        The name in the certificate that it shows.
+        The name in its certificate.
     valid_until
-        Until when that certificate is good.
+        The end of that certificate's validity.
     answers
         Whether an agent, or a check, answers there.
     same_file
         Whether it has the same network file; None if it did not answer.
     clock
-        Seconds that its clock is ahead of the one here; None if it did not answer.
+        Seconds by which its clock is ahead; None if it did not answer.
     problem
-        What is wrong, in words.
+        What is wrong.
     """
 
     name: str
@@ -61,134 +61,134 @@ class Finding:
     problem: str | None = None
 
 
-def inquire(identity: Identity, seconds: float, listening: bool) -> list[Finding]:
-    """Find out about every neighbour.
+def check_neighbors(endpoint: Endpoint, seconds: float, listening: bool) -> list[PeerCheck]:
+    """Check every neighbour.
 
     Parameters
     ----------
-    identity
-        Who asks.
+    endpoint
+        The agent that checks.
     seconds
-        How long to wait for neighbours that are not there yet.
+        How long to wait for neighbours that do not answer yet.
     listening
-        Whether to be there for neighbours that check at the same time; not if this agent runs already.
+        Whether to be reachable for neighbours that check at the same time; not if this agent runs already.
     """
-    plan = identity.plan
-    address = {member.name: member.address for member in plan.members}
-    found = {name: Finding(name, address[name]) for name in plan.neighbours(identity.name)}
-    with _Asking(identity, found, listening) as asking:
+    neighbors = endpoint.neighbors[endpoint.name]
+    checks = {name: PeerCheck(name, endpoint.addresses[name]) for name in neighbors}
+    with _Pinger(endpoint, checks, listening) as pinger:
         end = time.monotonic() + seconds
         while True:
-            for finding in found.values():
-                if not finding.reachable and not plan.routers:
-                    _dial(identity, finding)
-            asking.ask()
-            if asking.wait(0.5):
-                # Somebody who checks at the same time may be about to ask.
-                asking.wait_to_be_asked(min(_POLITE, max(end - time.monotonic(), 0.0)))
+            for check in checks.values():
+                if not check.reachable and not endpoint.routers:
+                    _connect(endpoint, check)
+            pinger.ping()
+            if pinger.wait_for_answers(0.5):
+                # Others that check at the same time may be about to ping.
+                pinger.wait_for_pings(min(_STAY, max(end - time.monotonic(), 0.0)))
                 break
             if time.monotonic() >= end:
                 break
-    for finding in found.values():
-        finding.problem = finding.problem or _problem(finding)
-    return list(found.values())
+    for check in checks.values():
+        check.problem = check.problem or _problem(check)
+    return list(checks.values())
 
 
-def _problem(finding: Finding) -> str | None:
-    if finding.same_file is False:
-        return "it has another network file"
-    if finding.certificate is not None and finding.certificate != finding.name:
-        return f'it shows the certificate of "{finding.certificate}"'
-    if not finding.answers:
-        return "nobody answers, so neither its agent nor its check is running"
+def _problem(check: PeerCheck) -> str | None:
+    if check.same_file is False:
+        return "its network file differs"
+    if check.certificate is not None and check.certificate != check.name:
+        return f'it presents the certificate of "{check.certificate}"'
+    if not check.answers:
+        return "no answer: neither its agent nor its check is running"
     return None
 
 
-def _dial(identity: Identity, finding: Finding) -> None:
-    """Connect by TLS alone and look at the certificate."""
-    host, _, port = finding.address.rpartition(":")
+def _connect(endpoint: Endpoint, check: PeerCheck) -> None:
+    """Connect by TLS alone and inspect the certificate."""
+    host, _, port = check.address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_verify_locations(identity.authority)
-        context.load_cert_chain(identity.certificate, identity.key)
+        context.load_verify_locations(endpoint.authority)
+        context.load_cert_chain(endpoint.certificate, endpoint.key)
         with (
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_DIAL) as plain,
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT) as plain,
             context.wrap_socket(plain, server_hostname=host.strip("[]")) as link,
         ):
             shown = link.getpeercert() or {}
     except ssl.SSLCertVerificationError as error:
-        finding.problem = f"its certificate is not good: {error.verify_message}"
+        check.problem = f"its certificate is not valid: {error.verify_message}"
         return
     except ssl.SSLError as error:
-        finding.problem = f"TLS fails: {(error.reason or 'no reason given').lower().replace('_', ' ')}"
+        check.problem = f"TLS fails: {(error.reason or 'no reason given').lower().replace('_', ' ')}"
         return
     except OSError as error:
-        finding.problem = f"it cannot be reached: {(error.strerror or str(error)).lower()}"
+        check.problem = f"it cannot be reached: {(error.strerror or str(error)).lower()}"
         return
-    finding.reachable, finding.problem = True, None
-    subject: Sequence[Sequence[tuple[str, str]]] = shown.get("subject", ())  # type: ignore[assignment]
-    finding.certificate = next((value for part in subject for key, value in part if key == "commonName"), None)
+    check.reachable, check.problem = True, None
+    subject: Sequence[Sequence[tuple[str, str]]] = shown.get("subject", ())  # type: ignore[assignment]  # ssl's stub
+    check.certificate = next((value for part in subject for key, value in part if key == "commonName"), None)
     ends = shown.get("notAfter")
     if isinstance(ends, str):
-        finding.valid_until = datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), UTC)
+        check.valid_until = datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), UTC)
 
 
-class _Asking:
-    """A session that asks for the time, and tells it."""
+class _Pinger:
+    """A session that pings neighbours, and answers their pings."""
 
-    def __init__(self, identity: Identity, found: dict[str, Finding], listening: bool) -> None:
-        self._me, self._digest, self._found = identity.name, identity.plan.digest, found
-        self._change, self._asked = threading.Condition(), set[str]()
+    def __init__(self, endpoint: Endpoint, checks: dict[str, PeerCheck], listening: bool) -> None:
+        self._endpoint, self._checks = endpoint, checks
+        self._change, self._pinged_by = threading.Condition(), set[str]()
         try:
-            self._transport = Transport(identity, _LARGEST, listening=listening)
+            self._session = ZenohSession(endpoint, _MAX_MESSAGE, listening=listening)
         except ElmeshError:
             if not listening:
                 raise
-            # The agent itself is there: its neighbours are asked all the same.
-            self._transport = Transport(identity, _LARGEST, listening=False)
+            # The agent itself is running: its neighbours are pinged nevertheless.
+            self._session = ZenohSession(endpoint, _MAX_MESSAGE, listening=False)
 
-    def __enter__(self) -> _Asking:
-        self._transport.listen(self._arrive, lambda *_: None, present=False)
+    def __enter__(self) -> _Pinger:
+        self._session.listen(self._on_message, lambda *_: None, present=False)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._transport.close()
+        self._session.close()
 
-    def ask(self) -> None:
-        """Ask everybody who has not answered yet."""
-        for name, finding in self._found.items():
-            if not finding.answers:
-                asked = int(time.time() * 1e6)
-                self._transport.put(name, encode(Kind.ASK, self._me, self._digest, number=asked))
+    def ping(self) -> None:
+        """Ping all neighbours that have not answered yet."""
+        for name, check in self._checks.items():
+            if not check.answers:
+                self._send(name, Kind.PING, int(time.time() * 1e6))
 
-    def wait(self, seconds: float) -> bool:
-        """Wait until everybody has answered; say whether everybody has."""
+    def _send(self, to: str, kind: Kind, number: int, body: bytes = b"") -> None:
+        self._session.put(to, encode(kind, self._endpoint.name, self._endpoint.digest, number=number, body=body))
+
+    def wait_for_answers(self, seconds: float) -> bool:
+        """Wait until all neighbours have answered; return whether they have."""
         with self._change:
-            return self._change.wait_for(lambda: all(f.answers for f in self._found.values()), seconds)
+            return self._change.wait_for(lambda: all(check.answers for check in self._checks.values()), seconds)
 
-    def wait_to_be_asked(self, seconds: float) -> None:
-        """Wait until everybody has asked as well, for so long."""
+    def wait_for_pings(self, seconds: float) -> None:
+        """Wait until all neighbours have pinged as well."""
         with self._change:
-            self._change.wait_for(lambda: self._asked >= self._found.keys(), seconds)
+            self._change.wait_for(lambda: self._pinged_by >= self._checks.keys(), seconds)
 
-    def _arrive(self, sender: str, data: bytes) -> None:
+    def _on_message(self, sender: str, data: bytes) -> None:
         try:
             message = parse(data)
         except WireError:
             return
         if message.sender != sender:
             return
-        if message.kind is Kind.ASK:
-            body = int(time.time() * 1e6).to_bytes(8, "little")
-            self._transport.put(sender, encode(Kind.CLOCK, self._me, self._digest, number=message.number, body=body))
+        if message.kind is Kind.PING:
+            self._send(sender, Kind.PONG, message.number, int(time.time() * 1e6).to_bytes(8, "little"))
             with self._change:
-                self._asked.add(sender)
+                self._pinged_by.add(sender)
                 self._change.notify_all()
-        elif message.kind is Kind.CLOCK and len(message.body) == 8:
+        elif message.kind is Kind.PONG and len(message.body) == 8:
             with self._change:
-                finding = self._found[sender]
+                check = self._checks[sender]
                 middle = (message.number / 1e6 + time.time()) / 2
-                finding.clock = int.from_bytes(message.body, "little") / 1e6 - middle
-                finding.answers, finding.same_file = True, message.digest == self._digest
+                check.clock = int.from_bytes(message.body, "little") / 1e6 - middle
+                check.answers, check.same_file = True, message.digest == self._endpoint.digest
                 self._change.notify_all()

@@ -1,115 +1,137 @@
-"""One site of a network: a fit whose only agent is this one, the others being elsewhere.
+"""One agent of a network: from its table to its model, together with the other sites.
 
-Inside :meth:`Site.hosting` an estimator's fit is this site's part of the network's: its solver is driven with the
-messages of the neighbours. A neighbour that is lost for good, or says what it must not, ends the run, or is left out by
-choice: then those that are left begin anew without it, as if it had never been there.
+    with NetworkAgent("net/north/agent.toml") as agent:
+        result = agent.fit("north.csv", target="y", out="north-model")
+
+An agent that is killed or stopped resumes from its checkpoint when the same is run again. A neighbour that is lost for
+good, or sends invalid messages, ends the run or, by choice, is evicted: then the other agents start again without it,
+as if it had never been there.
 """
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+import pandas as pd
 
-from elmesh.agent.agent_state import Entry
-from elmesh.agent.checkpoint import Journal
-from elmesh.comm.graph import Topology
-from elmesh.comm.network.errors import FailedError, LostError, PeerError, RefusedError, RegroupedError
-from elmesh.comm.network.messenger import Post
-from elmesh.comm.network.peer import Counters
-from elmesh.comm.network.transport import NetworkLink
-from elmesh.comm.network.zenoh_session import Transport, largest_message
-from elmesh.comm.requests import Total
-from elmesh.data.statistics import Task
+from elmesh.agent.backend import NetworkBackend
+from elmesh.agent.checkpoint import AgentCheckpoint, CheckpointTiming
+from elmesh.agent.limits import max_message_bytes
+from elmesh.agent.site_data import load_table, present_values, table_digest
+from elmesh.checks import check_choice, check_number
+from elmesh.comm.network.errors import (
+    EvictionError,
+    FailedError,
+    LostError,
+    PeerError,
+    RefusedError,
+)
+from elmesh.comm.network.messenger import Log, ReliableMessenger
+from elmesh.comm.network.peer import Counters, Timing
+from elmesh.comm.network.zenoh_session import ZenohSession
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.config import Plan
+from elmesh.estimators.classifier import MultiTaskELMClassifier
+from elmesh.estimators.regressor import MultiTaskELMRegressor
 from elmesh.netconfig.identity import Identity
-from elmesh.run.array_io import digest_of
-from elmesh.run.base import Moment, Past, Result
-from elmesh.run.driver import drive
-from elmesh.run.host import hosting
-from elmesh.run.local import place_of
-from elmesh.solvers.base import Solver
-from elmesh.typing import FloatArray
+from elmesh.netconfig.schema import make_schema
+from elmesh.run.array_io import SavedRun
+from elmesh.run.config import RunConfig
+from elmesh.run.monitor import RoundSnapshot
+from elmesh.run.result import Progress, RunHistory
+from elmesh.tables import FILE_TASK, TableSchema, whole_labels
+from elmesh.typing import StrPath
 
-__all__ = ["Site", "most_norm"]
+__all__ = ["AgentResult", "NetworkAgent", "Phase"]
 
-
-# How far above the norm of any solution a neighbour's U may be on its way there.
-_OVERSHOOT = 10.0
-# Outputs of an agent that the bound on its U allows for.
-_COLUMNS = 64
-# Outputs of an agent beyond which their number no longer counts for an automatic rank.
-_MOST_OUTPUTS = 64
+Phase = Literal["starting", "fitting", "staying", "ended", "failed", "stopped"]
+Estimator = MultiTaskELMClassifier | MultiTaskELMRegressor
 
 
-def most_norm(plan: Plan) -> float:
-    r"""Return what the norm of an agent's U cannot exceed, by the objective and what the network file declares.
-
-    At a minimum :math:`\tfrac{\mu_1}2|U|^2` is at most the objective of zero weights, half of all targets' squares. A
-    class is at most one, and a declared target at most the square root of twelve of its own standard deviations from
-    its mean; so the declared number of rows bounds it. On the way there U may be larger, within reason.
-
-    Examples
-    --------
-    >>> from elmesh.netconfig.config import Member
-    >>> pair = Member("a", "127.0.0.1:1"), Member("b", "127.0.0.1:2")
-    >>> plan = Plan("pair", pair, (("a", "b"),), "classification", most_rows=50,
-    ...             parameters={"mu1": 1.0, "mu2": 1.0, "rho": 1.0})
-    >>> most_norm(plan)
-    100.0
-    """
-    mu1 = plan.parameters.get("mu1", "auto")
-    if isinstance(mu1, str):
-        return math.inf
-    a_row = 1.0 if plan.kind == "classification" else 12.0 * _COLUMNS
-    return _OVERSHOOT * math.sqrt(len(plan.members) * plan.most_rows * a_row / float(mu1))
-
-
-class Site:
-    """One agent of a network, from its first word to its last.
+@dataclass(frozen=True)
+class AgentResult:
+    """What an agent's fit produced; the model itself is in the folder ``out``.
 
     Parameters
     ----------
-    identity : Identity
-        Who it is.
-    patience : float
-        Seconds that a neighbour may be away before it is lost.
-    on_loss, on_bad : {"stop", "continue"}, {"stop", "isolate"}
-        What to do when a neighbour is lost, and when it says what it must not.
-    fresh : bool
-        Whether to begin anew, whatever the journal holds.
-    log : callable
-        Is told what happens: a name for the event, and fields.
+    out : str
+        The folder of the model.
+    summary : dict
+        Plain JSON about the model: solver, rank, rounds, bytes, certificate, columns and more.
+    evicted : list of str
+        Agents that the run continued without.
+    unconfirmed : list of str
+        Neighbours that never confirmed that they need nothing more of this agent.
+    """
+
+    out: str
+    summary: dict[str, Any]
+    evicted: list[str]
+    unconfirmed: list[str]
+
+
+class NetworkAgent:
+    """One agent of a network.
+
+    Parameters
+    ----------
+    identity : path or Identity
+        The agent's file, ``agent.toml``.
+    patience : float, default=600.0
+        Seconds that a neighbour may be absent before it is lost.
+    on_loss : {"stop", "continue"}, default="stop"
+        When a neighbour is lost: end the run, or start again without it.
+    on_invalid : {"stop", "isolate"}, default="stop"
+        When a neighbour sends an invalid message: end the run, or start again without it.
+    fresh : bool, default=False
+        Whether to start again, whatever the checkpoint holds; all agents must.
+    log : callable, optional
+        Called with the name of an event, and fields.
+    timing, checkpoint_timing : optional
+        Timing of messages and of checkpoints; ``patience`` takes precedence.
+
+    Examples
+    --------
+    >>> with NetworkAgent("net/north/agent.toml") as agent:  # doctest: +SKIP
+    ...     result = agent.fit("north.csv", target="y", out="north-model")
     """
 
     def __init__(
         self,
-        identity: Identity,
+        identity: StrPath | Identity,
         *,
         patience: float = 600.0,
         on_loss: str = "stop",
-        on_bad: str = "stop",
+        on_invalid: str = "stop",
         fresh: bool = False,
-        log: Callable[..., None] = lambda *_, **__: None,
+        log: Log = lambda *_, **__: None,
+        timing: Timing | None = None,
+        checkpoint_timing: CheckpointTiming | None = None,
     ) -> None:
-        self.identity, self._log = identity, log
-        self._patience, self._on_loss, self._on_bad = patience, on_loss, on_bad
-        self.plan = identity.plan
-        self.journal = Journal(identity.state, patience, log)
-        self._transport: Transport | None = None
-        self.post: Post | None = None
-        self.round = -1
-        self._fresh, self._stopped = fresh, False
+        check_number("patience", patience)
+        check_choice("on_loss", on_loss, ("stop", "continue"))
+        check_choice("on_invalid", on_invalid, ("stop", "isolate"))
+        self.identity = identity if isinstance(identity, Identity) else Identity.read(identity)
+        #: The network of the agents that take part: without those that were evicted.
+        self.config = self.identity.config
+        self._timing = replace(timing or Timing(), patience=patience)
+        self._on_loss, self._on_invalid, self._fresh, self._log = on_loss, on_invalid, fresh, log
+        self.checkpoint = AgentCheckpoint(
+            self.identity.state, replace(checkpoint_timing or CheckpointTiming(), patience=patience), log
+        )
+        self._session: ZenohSession | None = None
+        self._messenger: ReliableMessenger | None = None
+        self._stopping = False
         self._resumed: int | None = None
-        #: What there is to say of the model, once it is saved.
-        self.saved: dict[str, Any] | None = None
+        #: The last round of the run, -1 before the first; the phase and the problem of the agent; the last progress.
+        self.round = -1
+        self.phase: Phase = "starting"
+        self.problem: str | None = None
+        self.progress: Progress | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -120,264 +142,281 @@ class Site:
         self.close()
 
     @property
-    def resumes(self) -> bool:
-        """Whether there is a run to go on with."""
-        return self.journal.begun and not self._fresh
-
-    def open(self, fields: Mapping[str, Any]) -> bool:
-        """Be there for the neighbours; say whether there is a journal to go on from.
-
-        Parameters
-        ----------
-        fields
-            What this agent was asked to do, in plain JSON: a journal of something else is refused.
-        """
-        identity = self.identity
-        asked = {"network file": identity.plan.digest.hex(), "agent": identity.name, **fields}
-        resumed = self.journal.open(asked, self._fresh)
-        gone = self.journal.gone
-        self.plan = identity.plan.without(gone, identity.name) if gone else identity.plan
-        self._transport = Transport(identity, largest_message(identity.plan), stranger=self._stranger)
-        self.post = Post(identity.name, identity.plan, self._transport, self._patience, self.journal.life, self._log)
-        if gone:
-            self.post.regroup(gone)
-        # Before anybody speaks: neighbours go on from numbers that only the journal knows.
-        entry = self.journal.latest()
-        if entry is not None:
-            self.post.restore(entry.stands)
-            self.saved = entry.saved
-        self.post.recall(self.journal.notes.get("done", ()), self.journal.notes.get("knows", ()))
-        self.journal.attach(self.post)
-        if self._stopped:
-            self.post.stop()
-        self._transport.listen(self.post.arrive, self.post.presence)
-        return resumed
-
-    def _stranger(self, name: str, address: str) -> None:
-        self._log("stranger", name=name, address=address)
-
-    def _there(self) -> Post:
-        if self.post is None:
-            raise TypeError("The site is not open yet.")
-        return self.post
-
-    @property
     def name(self) -> str:
         """The agent's name."""
         return self.identity.name
 
     @property
-    def names(self) -> list[str]:
-        """All agents that take part."""
-        return self.plan.names
+    def resumes(self) -> bool:
+        """Whether there is a run to resume."""
+        return self.checkpoint.exists and not self._fresh
 
     @property
-    def topology(self) -> Topology:
-        """Who talks to whom."""
-        return self.plan.topology
+    def messenger(self) -> ReliableMessenger:
+        """The agent's messages, once it is open."""
+        if self._messenger is None:
+            raise TypeError("The agent is not open yet.")
+        return self._messenger
 
-    def hosting(self) -> AbstractContextManager[None]:
-        """Have the fits inside take place here and at the neighbours'."""
-        return hosting(self)
+    # A fit from the table to the saved model.
 
-    def scale(self, columns: Sequence[str], rows: Mapping[str, FloatArray]) -> dict[str, tuple[float, float]]:
-        """Agree with all agents on the mean and standard deviation of columns, by sums along the graph.
+    def fit(
+        self,
+        data: StrPath | pd.DataFrame,
+        target: str | Sequence[str],
+        out: StrPath,
+        *,
+        overwrite: bool = False,
+        callback: Callable[[Progress], bool | None] | None = None,
+    ) -> AgentResult:
+        """Learn together with the other agents, save this agent's model, and stay until the neighbours are done.
 
         Parameters
         ----------
-        columns
-            Their names, in the order of the network file.
-        rows
-            The values that are there of each.
+        data : path or DataFrame
+            This site's rows: a CSV or Parquet file, or a table. They do not leave the site.
+        target : str or sequence of str
+            Column to predict; several for a regression.
+        out : path
+            Folder to save the model in.
+        overwrite : bool, default=False
+            Whether to replace a model that is there; a resumed run replaces its own.
+        callback : callable, optional
+            Called with a :class:`~elmesh.run.Progress` after every round.
+
+        Raises
+        ------
+        PeerError
+            If a neighbour was lost, sent an invalid message, or ended the run.
+        StoppedError
+            If :meth:`stop` was called; the same call resumes later.
         """
-        if not self.plan.statistics:
-            raise ElmeshError("The network file does not allow statistics to be exchanged.")
-        known = self.journal.notes.get("scale")
-        if self.journal.latest() is not None and known is not None:
-            return {name: (float(mean), float(std)) for name, (mean, std) in known.items()}
-        link = self._link(64)
-        counts = np.array([len(rows[name]) for name in columns], dtype=np.float64)
-        sums = np.array([rows[name].sum() for name in columns])
-        self._log(
-            "statistics", columns=list(columns), sent="count and sum, then squared deviations, added up on the way"
+        targets, folder = [target] if isinstance(target, str) else list(target), Path(out)
+        own = self.resumes and (folder / "model.json").is_file()
+        if folder.exists() and not overwrite and not own:
+            raise ElmeshError(f"{folder} exists already; choose another path, or say that it may be overwritten.")
+        frame = load_table(data, self.identity.config, self.name, targets)
+        self.open({"target": targets, "out": str(folder.absolute()), "data": table_digest(frame)})
+        result = self._saved_result()
+        if result is not None and not (folder / "model.json").is_file():
+            raise ElmeshError(
+                f"The model that this run saved in {folder} is missing; restore it, or start again with --fresh, here "
+                "and at every other agent."
+            )
+        while True:
+            try:
+                if result is None:
+                    result = self._learn(frame, targets, folder, callback)
+                self.phase = "staying"
+                self._log("saved", out=str(folder))
+                unconfirmed = self.finish()
+                break
+            except (PeerError, EvictionError) as problem:
+                self.handle_failure(problem)  # starts again without some agents, or raises
+                result = None
+        if unconfirmed:
+            self._log("unconfirmed", names=unconfirmed)
+        self.phase = "ended"
+        return AgentResult(str(folder), result, sorted(self.checkpoint.evicted), unconfirmed)
+
+    def _learn(
+        self,
+        frame: pd.DataFrame,
+        targets: Sequence[str],
+        out: Path,
+        callback: Callable[[Progress], bool | None] | None,
+    ) -> dict[str, Any]:
+        """Fit together with the others and save the model; return its summary."""
+        schema = self.schema(frame, targets)
+        X, tasks = schema.encode(frame)
+        model = self.estimator(X.shape[1])
+        self.phase = "fitting"
+
+        def on_round(progress: Progress) -> bool | None:
+            self.progress = progress
+            return None if callback is None else callback(progress)
+
+        model.fit(X, schema.targets(frame), tasks=tasks, run=RunConfig(backend=NetworkBackend(self), callback=on_round))
+        model.save(out, overwrite=out.exists(), extra={"table": schema.to_json()})
+        columns = {"columns": schema.feature_names, "rows": len(X), "tasks": list(self.config.agent_names)}
+        summary = {**model.summary(), **columns, "targets": [column.name for column in schema.target_columns]}
+        self.checkpoint.mark_saved(summary)
+        return summary
+
+    def schema(self, frame: pd.DataFrame, targets: Sequence[str]) -> TableSchema:
+        """Return how the table is encoded: as the network file declares, or by exchanged statistics."""
+        config = self.identity.config
+        whole = config.kind == "classification" and whole_labels(frame, targets[0])
+        statistics = self.exchange_statistics(frame, config.unscaled_columns) if config.unscaled_columns else {}
+        return make_schema(config, FILE_TASK, targets, whole, statistics)
+
+    def estimator(self, n_columns: int) -> Estimator:
+        """Return the estimator that the network file declares, for so many encoded columns."""
+        config = self.identity.config
+        make = MultiTaskELMClassifier if config.kind == "classification" else MultiTaskELMRegressor
+        return make(
+            config.n_hidden,
+            activation=config.activation,
+            weight_scale=config.weight_scale_for(n_columns),
+            solver=config.make_solver(),
+            fit_intercept=config.fit_intercept,
+            random_state=config.seed,
         )
-        nothing = np.zeros((1, 1, 0))
-        first = link.add_up(Total(nothing, np.concatenate([counts, sums])[None], "columns")).numbers
-        n, total = np.split(first, 2)
+
+    def exchange_statistics(self, frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, tuple[float, float]]:
+        """Agree with all agents on the mean and standard deviation of columns, by sums along the graph."""
+        known = self.checkpoint.notes.get("statistics")
+        if known is not None and self.checkpoint.latest_state() is not None:
+            return {name: (float(mean), float(std)) for name, (mean, std) in known.items()}
+        values, backend = present_values(frame, columns), NetworkBackend(self)
+        self._log("statistics", columns=list(columns), sent="count and sum, then squared deviations, as partial sums")
+        transport = backend.transport()
+        counts_and_sums = [*(len(values[name]) for name in columns), *(float(values[name].sum()) for name in columns)]
+        n, total = np.split(backend.sum(counts_and_sums, "columns", transport), 2)
         mean = total / np.maximum(n, 1.0)
-        squares = np.array([np.sum((rows[name] - m) ** 2) for name, m in zip(columns, mean.tolist(), strict=True)])
-        spread = link.add_up(Total(nothing, squares[None], "spread")).numbers
-        std = np.sqrt(spread / np.maximum(n, 1.0))
+        squares = [float(np.sum((values[name] - m) ** 2)) for name, m in zip(columns, mean.tolist(), strict=True)]
+        std = np.sqrt(backend.sum(squares, "spread", transport) / np.maximum(n, 1.0))
         found = {name: (float(m), float(s)) for name, m, s in zip(columns, mean, std, strict=True)}
-        self.journal.note("scale", found)
+        self.checkpoint.note("statistics", found)
         return found
 
-    def _link(self, bits: int | str) -> NetworkLink:
-        return NetworkLink(self._there(), self.plan.names, self.plan.topology, bits, most_norm(self.plan))
+    # The run, and what interrupts it.
 
-    def run(self, solver: Solver, task: Task, seed: int) -> Result:
-        """Run this agent's part of a solver, with the others.
-
-        Raises :class:`RegroupedError` or a :class:`PeerError` when there is something that :meth:`carry_on` decides.
+    def open(self, fields: Mapping[str, Any]) -> bool:
+        """Connect to the neighbours; return whether there is a run to resume.
 
         Parameters
         ----------
-        solver
-            What to run.
-        task
-            This agent's data, reduced.
-        seed
-            The seed that agents share.
+        fields
+            What this agent computes, in plain JSON: a checkpoint of something else is refused.
         """
-        self._there()
-        self.journal.about["data"] = digest_of(task)
-        return self._attempt(solver, task, seed)
+        identity, checkpoint = self.identity, self.checkpoint
+        asked = {"network file": identity.config.digest.hex(), "agent": identity.name, **fields}
+        resumed = checkpoint.open(asked, self._fresh)
+        self._fresh = False
+        endpoint, evicted = identity.endpoint(), checkpoint.evicted
+        self._session = ZenohSession(
+            endpoint,
+            max_message_bytes(identity.config),
+            on_stranger=lambda name, address: self._log("stranger", name=name, address=address),
+        )
+        self._messenger = ReliableMessenger(endpoint, self._session, self._timing, checkpoint.run_id, self._log)
+        if evicted:
+            self.config = identity.config.without(evicted, identity.name)
+            self._messenger.evict(evicted, self.config.neighbors(identity.name))
+        # Before the first message: neighbours continue from numbers that only the checkpoint has.
+        state = checkpoint.latest_state()
+        if state is not None:
+            self._messenger.restore(state.links)
+        self._messenger.recall(checkpoint.notes.get("done", ()), checkpoint.notes.get("acknowledged", ()))
+        checkpoint.attach(self._messenger)
+        if self._stopping:
+            self._messenger.stop()
+        self._session.listen(self._messenger.on_message, self._messenger.on_presence)
+        self._log(
+            "open",
+            agent=identity.name,
+            network=identity.config.name,
+            address=identity.address,
+            neighbors=identity.config.neighbors(identity.name),
+            file=identity.config.digest.hex(),
+        )
+        return resumed
 
-    def carry_on(self, trouble: RegroupedError | PeerError) -> None:
-        """Leave out those that are lost, if that is wanted: then all is done again. If not, raise what to end with.
+    def _saved_result(self) -> dict[str, Any] | None:
+        state = self.checkpoint.latest_state()
+        return None if state is None else state.result
 
-        Parameters
-        ----------
-        trouble
-            What the run could not go on with.
-        """
-        post = self._there()
-        if isinstance(trouble, LostError):
-            self.journal.check()  # neighbours fall silent when they have to keep too much for this agent
-        if isinstance(trouble, RegroupedError):
-            if self._on_loss == "stop":
-                without = ", ".join(sorted(trouble.gone))
-                raise self._end(
-                    FailedError(
-                        [],
-                        f"{trouble.by} goes on without {without}, and this agent was told to stop then; with "
-                        "--on-loss continue it would go on as well.",
-                        f"{post.me} was told to stop when somebody is lost.",
-                    )
-                ) from None
-            self._regroup(trouble.gone)
-            return
-        going_on = self._on_bad == "isolate" if isinstance(trouble, RefusedError) else self._on_loss != "stop"
-        if not going_on or not trouble.names or post.me in trouble.names:
-            raise self._end(trouble) from None
-        self._log("lost", names=sorted(trouble.names), reason=str(trouble))
-        self._regroup(post.gone | trouble.names)
+    def latest(self, remote: Sequence[int] = ()) -> SavedRun | None:
+        """Return the saved run that a fit resumes from."""
+        return self.checkpoint.latest(remote)
 
-    def _end(self, trouble: PeerError) -> PeerError:
-        """Tell the neighbours that the run is over, and why."""
-        mine = not isinstance(trouble, FailedError)
-        self._there().fail(f"{self.identity.name}: {trouble.reason}" if mine else trouble.reason)
-        return trouble
-
-    def _regroup(self, gone: frozenset[str]) -> None:
-        plan, me = self.identity.plan, self.identity.name
-        parts = plan.parts(gone)
-        self.journal.regroup(gone)
-        self.plan, self.saved = plan.without(gone, me), None
-        self._there().regroup(gone)
-        self._log("regrouped", gone=sorted(gone), parts=parts, rest=[name for name in self.plan.names if name != me])
-
-    def _attempt(self, solver: Solver, task: Task, seed: int) -> Result:
-        link, topology = self._link(solver.message_bits), self.plan.topology
-        stack = Task.stack([task])
-        place = place_of(topology, seed, np.array([link.agent], dtype=np.intp))
-        entry = self.journal.latest()
-        if entry is not None:
-            self._take_up(entry, link)
-        rank = self._rank(solver, task, link) if entry is None else entry.rank
-        self.journal.about["rank"] = rank
-        # One thread: with more, products would be added up in an order that hangs on how many cores a site has.
-        with threadpool_limits(1, user_api="blas"):
-            return drive(
-                solver.program(stack, place, rank, entry.kept if entry else None),
-                link,
-                max_iter=solver.max_iter or rank,
-                # Agents with a U of their own would have to tell each other how far they are: they take all rounds.
-                tol=None if solver.own_basis else solver.tol,
-                start_energy=float(task.target_energy) / 2,
-                past=entry.past if entry else None,
-                keep=self._keep,
-            )
-
-    def _rank(self, solver: Solver, task: Task, link: NetworkLink) -> int:
-        """Return the number of columns of U: what the file says, at most what all tasks can use, if sums may tell."""
-        if self.plan.exchange == "basis":
-            return int(solver.rank)
-        outputs, width = int(task.Y.shape[-1]), int(task.V.shape[-2])
-        # How many agents have so many outputs: a sum that tells the most.
-        own = np.zeros(_MOST_OUTPUTS + 1)
-        own[min(outputs, _MOST_OUTPUTS)] = 1.0
-        told = np.concatenate([own, [float(solver.directions(task))]])[None]
-        *counts, directions = link.add_up(Total(np.zeros((1, 1, 0)), told, "rank")).numbers.tolist()
-        widest = max(n for n, count in enumerate(counts) if count > 0)
-        with warnings.catch_warnings():
-            if link.agent:
-                warnings.simplefilter("ignore")  # one site says it for all
-            return solver.rank_for(widest, width, round(directions))
-
-    def _take_up(self, entry: Entry, link: NetworkLink) -> None:
-        if entry.data != self.journal.about.get("data"):
-            raise ElmeshError(
-                f"The data are not those that the journal in {self.identity.state} is of; finish that run with its own "
-                "data, or begin anew with --fresh."
-            )
-        self._there().restore(entry.stands)
-        link.rewind(entry.link)
-        self._resumed = entry.round
-        self._log("resumed", round=entry.round)
-
-    def _keep(self, moment: Moment, past: Callable[[], Past]) -> None:
-        self.round = moment.report.round
+    def save(self, snapshot: RoundSnapshot, history: Callable[[], RunHistory]) -> None:
+        """Save a snapshot if one is due, and note the round."""
+        self.round = snapshot.report.round
         if self._resumed is not None and self.round > self._resumed:
             self._resumed = None
             self._log("rejoined", round=self.round)
-        self.journal.keep(moment, past)
+        self.checkpoint.save(snapshot, history)
 
-    def stop(self) -> None:
-        """Have the run stop where its journal can go on; may be called from a signal's handler."""
-        self._stopped = True
-        if self.post is not None:
-            self.post.stop()
+    def on_resume(self, k: int) -> None:
+        """Note the round that a run resumes from."""
+        self._resumed = k
+        self._log("resumed", round=k)
 
-    @property
-    def gone(self) -> frozenset[str]:
-        """Agents that the run goes on without."""
-        return self.journal.gone
-
-    def look(self) -> dict[str, Any]:
-        """Return what there is to say of the neighbours, the traffic and the journal."""
-        post = self.post
-        return {
-            "agent": self.identity.name,
-            "network": self.identity.plan.name,
-            "file": self.identity.plan.digest.hex(),
-            "neighbours": {} if post is None else post.look(),
-            "traffic": vars(Counters()) if post is None else vars(post.counters),
-            "journal": self.journal.look(),
-            "gone": sorted(self.gone),
-        }
-
-    def conclude(self, saved: Mapping[str, Any]) -> None:
-        """Write down that the model is saved: after a restart, nothing is computed again.
+    def handle_failure(self, problem: EvictionError | PeerError) -> None:
+        """Evict lost agents if that is wanted, so that the run starts again without them; otherwise raise.
 
         Parameters
         ----------
-        saved
-            What there is to say of the model, in plain JSON.
+        problem
+            What the run could not continue with.
         """
-        self.journal.conclude(saved)
-        self.saved = dict(saved)
+        messenger = self.messenger
+        if isinstance(problem, LostError):
+            self.checkpoint.check()  # neighbours stall when they have to buffer too much for this agent
+        if isinstance(problem, EvictionError):
+            if self._on_loss == "stop":
+                without = ", ".join(sorted(problem.evicted))
+                raise self._fail(
+                    FailedError(
+                        [],
+                        f"{problem.by} continues without {without}, and this agent is set to stop then; with --on-loss "
+                        "continue it would continue as well.",
+                        f"{messenger.name} is set to stop when an agent is lost.",
+                    )
+                ) from None
+            self._evict(problem.evicted)
+            return
+        wanted = self._on_invalid == "isolate" if isinstance(problem, RefusedError) else self._on_loss != "stop"
+        if not wanted or not problem.names or messenger.name in problem.names:
+            raise self._fail(problem) from None
+        self._log("lost", names=sorted(problem.names), reason=str(problem))
+        self._evict(messenger.evicted | problem.names)
+
+    def _fail(self, problem: PeerError) -> PeerError:
+        """Inform the neighbours that the run is over, and why."""
+        own = not isinstance(problem, FailedError)
+        self.messenger.fail(f"{self.name}: {problem.reason}" if own else problem.reason)
+        return problem
+
+    def _evict(self, evicted: frozenset[str]) -> None:
+        network = self.identity.config
+        self.checkpoint.evict(evicted)
+        self.config = network.without(evicted, self.name)
+        self.messenger.evict(evicted, self.config.neighbors(self.name))
+        rest = [name for name in self.config.agent_names if name != self.name]
+        self._log("restarted", evicted=sorted(evicted), parts=network.components(evicted), rest=rest)
 
     def finish(self) -> list[str]:
-        """Stay until the neighbours have what they need; return those that never said so. Then forget the run."""
-        late = self._there().finish()
-        self.journal.clear()
-        return late
+        """Stay until the neighbours have what they need; return those that never confirmed it. Then remove the run."""
+        unconfirmed = self.messenger.finish()
+        self.checkpoint.clear()
+        return unconfirmed
+
+    def stop(self) -> None:
+        """Stop where the checkpoint can resume; may be called from a signal handler."""
+        self._stopping = True
+        if self._messenger is not None:
+            self._messenger.stop()
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of the neighbours, the traffic and the checkpoint, in plain JSON."""
+        messenger = self._messenger
+        return {
+            "agent": self.name,
+            "network": self.identity.config.name,
+            "file": self.identity.config.digest.hex(),
+            "neighbors": {} if messenger is None else messenger.status(),
+            "traffic": asdict(Counters() if messenger is None else messenger.counters),
+            "checkpoint": self.checkpoint.status(),
+            "evicted": sorted(self.checkpoint.evicted),
+        }
 
     def close(self) -> None:
-        """Leave."""
-        if self._transport is not None:
-            self._transport.close()
-        if self.post is not None:
-            self.post.close()
-        self.journal.close()
+        """Disconnect, and release the checkpoint."""
+        if self._session is not None:
+            self._session.close()
+        if self._messenger is not None:
+            self._messenger.close()
+        self.checkpoint.close()

@@ -1,6 +1,6 @@
-"""How an agent stands, for whoever looks after it: a file in its own folder, renewed every second.
+"""The status file of an agent: its state for those who operate it, renewed every second.
 
-Nothing is asked of neighbours for it, and nothing of it leaves the site.
+Neighbours are not asked for it, and nothing of it leaves the site.
 """
 
 from __future__ import annotations
@@ -11,109 +11,89 @@ import math
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elmesh.errors import ElmeshError
-from elmesh.run.base import Progress
 
-__all__ = ["STATUS", "Phase", "StatusFile", "read_status"]
+if TYPE_CHECKING:
+    from elmesh.agent.network_agent import NetworkAgent
 
-STATUS = "status.json"
-_VERSION = 1
+__all__ = ["agent_status", "read_status", "status_file"]
 
-
-class Phase:
-    """What an agent is doing, in one word."""
-
-    STARTING, FITTING, STAYING, ENDED, FAILED, STOPPED = "starting", "fitting", "staying", "ended", "failed", "stopped"
+_NAME, _VERSION = "status.json", 2
+_ENDED = ("ended", "failed", "stopped")
 
 
-class StatusFile:
-    """The file, and what it says.
+def agent_status(agent: NetworkAgent) -> dict[str, Any]:
+    """Return the state of an agent in plain JSON."""
+    step = agent.progress
+    return {
+        "version": _VERSION,
+        "pid": os.getpid(),
+        "time": time.time(),
+        "phase": agent.phase,
+        "problem": agent.problem,
+        "round": None if step is None else step.round,
+        "rounds": None if step is None else step.max_iter,
+        "objective": None if step is None else _finite(step.objective),
+        "consensus_gap": None if step is None else _finite(step.consensus_gap),
+        "residual": None if step is None else _finite(step.dual_residual),
+        **agent.status(),
+    }
 
-    Parameters
-    ----------
-    folder : path
-        The agent's folder for what it keeps.
-    look : callable
-        Gives what there is to say of the post and the journal.
-    every : float
-        Seconds from one renewal to the next.
-    """
 
-    def __init__(self, folder: Path, look: Any, every: float = 1.0) -> None:
-        self._path, self._look, self._every = folder / STATUS, look, every
-        self.phase, self.problem, self.progress = Phase.STARTING, None, None
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="elmesh-status", daemon=True)
-        self._thread.start()
+@contextmanager
+def status_file(agent: NetworkAgent, every: float = 1.0) -> Iterator[None]:
+    """Write an agent's status to its folder at intervals, and once more at the end."""
+    path, end = agent.identity.state / _NAME, threading.Event()
 
-    phase: str
-    problem: str | None
-    progress: Progress | None
+    def renew() -> None:
+        while not end.wait(every):
+            _write(path, agent_status(agent))
 
-    def say(self) -> dict[str, Any]:
-        """Return how the agent stands."""
-        step = self.progress
-        return {
-            "version": _VERSION,
-            "pid": os.getpid(),
-            "time": time.time(),
-            "phase": self.phase,
-            "problem": self.problem,
-            "round": None if step is None else step.round,
-            "rounds": None if step is None else step.max_iter,
-            "objective": None if step is None else _finite(step.objective),
-            "consensus_gap": None if step is None else _finite(step.consensus_gap),
-            "residual": None if step is None else _finite(step.dual_residual),
-            **self._look(),
-        }
+    thread = threading.Thread(target=renew, name="elmesh-status", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+        _write(path, agent_status(agent))
 
-    def write(self) -> None:
-        """Renew the file; what cannot be written is not worth a failure."""
-        partial, data = self._path.with_name(f".{STATUS}.partial"), json.dumps(self.say()).encode()
-        try:
-            partial.touch(mode=0o600)
-            partial.write_bytes(data)
-            partial.replace(self._path)
-        except OSError:
-            # A disk without room for a new file lets the old one be written over, and that is when it matters.
-            with contextlib.suppress(OSError), open(self._path, "r+b") as file:
-                file.write(data)
-                file.truncate()
 
-    def close(self) -> None:
-        """Write it once more, and no more."""
-        self._end.set()
-        self._thread.join()
-        self.write()
-
-    def _renew(self) -> None:
-        while not self._end.wait(self._every):
-            self.write()
+def _write(path: Path, status: dict[str, Any]) -> None:
+    """Replace the file without waiting for the disk; a failure to write it is ignored."""
+    partial, data = path.with_name(f".{_NAME}.partial"), json.dumps(status).encode()
+    try:
+        partial.touch(mode=0o600)
+        partial.write_bytes(data)
+        partial.replace(path)
+    except OSError:
+        # A disk without space for a new file allows the old one to be overwritten, and then it matters most.
+        with contextlib.suppress(OSError), open(path, "r+b") as file:
+            file.write(data)
+            file.truncate()
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:
-    """Return what an agent last said of itself, and whether it still runs; None if it never has."""
-    path = folder / STATUS
+    """Return the last status in an agent's folder, and whether it still runs; None if there is none."""
+    path = folder / _NAME
     if not path.exists():
         return None
     try:
         status = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(status, dict) or status.get("version") != _VERSION:
             raise TypeError
-        status["running"] = _runs(int(status["pid"])) and status["phase"] not in (
-            Phase.ENDED,
-            Phase.FAILED,
-            Phase.STOPPED,
-        )
+        status["running"] = _is_running(int(status["pid"])) and status["phase"] not in _ENDED
     except (ValueError, TypeError, KeyError, OSError, RecursionError):
-        raise ElmeshError(f"{path} is not a status as this elmesh writes it.") from None
+        raise ElmeshError(f"{path} is not a status file of this version of elmesh.") from None
     return status
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
 import typer
 
-from elmesh import MultiTaskELMClassifier, MultiTaskELMRegressor
+from elmesh import MultiTaskELMClassifier, MultiTaskELMRegressor, netconfig
 from elmesh.agent import Phase, Site, StatusFile
 from elmesh.cli.console import INTERRUPTED, ForceOption, JsonOption, Output, QuietOption, check_writable, fail, plain
 from elmesh.cli.logbook import Logbook, overhearing
@@ -24,13 +24,13 @@ from elmesh.cli.summary import summarise
 from elmesh.comm.network.errors import PeerError, RefusedError, RegroupedError, StoppedError
 from elmesh.errors import ElmeshError
 from elmesh.math.certificate import Certificate
-from elmesh.netconfig.config import Plan
-from elmesh.netconfig.identity import Identity
-from elmesh.netconfig.inputs import NumericInput
 from elmesh.run import Progress, watch
-from elmesh.tables import FILE_TASK, TableSchema, read_table, whole_labels
-from elmesh.tables.rows import find_column, finite_numbers
+from elmesh.tables import FILE_TASK, TableSchema, find_column, finite_numbers, read_table, whole_labels
 from elmesh.text import count
+
+if TYPE_CHECKING:
+    from elmesh.netconfig.config import NetworkConfig
+    from elmesh.netconfig.identity import Identity
 
 __all__ = ["LOST", "REFUSED", "agent"]
 
@@ -79,7 +79,7 @@ def agent(
     for name, value, choices in (("loss", on_loss, ("stop", "continue")), ("bad", on_bad, ("stop", "isolate"))):
         if value not in choices:
             raise ElmeshError(f'--on-{name} must be {" or ".join(choices)}, not "{value}".')
-    identity = Identity.read(agent)
+    identity = netconfig.identity.Identity.read(agent)
     log = Logbook(identity.name, log_json, quiet)
     output = _Logged(as_json, quiet, log=log) if log_json else Output(as_json, quiet)
     with output.warnings_as_notes():
@@ -126,21 +126,21 @@ def _run(
     log: Logbook,
 ) -> None:
     identity = site.identity
-    plan = identity.plan
+    config = identity.config
     # What a run that is gone on with has saved already is its own to replace.
     check_writable(out, force or (site.resumes and (out / "model.json").is_file()))
     site.open({"target": target, "out": str(out.absolute()), "data": _digest(frame)})
     log(
         "open",
         agent=identity.name,
-        network=plan.name,
+        network=config.name,
         address=identity.address,
-        neighbours=plan.neighbours(identity.name),
-        file=plan.digest.hex(),
+        neighbours=config.neighbors(identity.name),
+        file=config.digest.hex(),
     )
     if identity.days_left() < _SOON:
         log("certificate", agent=identity.name, days=identity.days_left())
-    _note_oddities(output, plan, frame)
+    _note_oddities(output, config, frame)
     if site.saved is not None and not (out / "model.json").is_file():
         raise ElmeshError(
             f"The model that this run has saved in {out} is gone; put it back, or begin anew with --fresh, here and at "
@@ -180,17 +180,17 @@ def _learn(
     site: Site, status: StatusFile, frame: pd.DataFrame, target: list[str], out: Path, output: Output, log: Logbook
 ) -> dict[str, Any]:
     """Fit together with the others and save the model; return what there is to say of it."""
-    plan = site.identity.plan
+    config = site.identity.config
     schema = _schema(site, frame, target)
     X, tasks = schema.encode(frame)
-    model = _estimator(plan, X.shape[1])
+    model = _estimator(config, X.shape[1])
     status.phase = Phase.FITTING
     with output.progress("Fitting") as show, site.hosting(), watch(_telling(show, status, log)):
         model.fit(X, schema.targets(frame), tasks=tasks)
     model.save(out, overwrite=out.exists(), extra={"table": schema.to_json()})
-    summary = summarise(model, schema, plan.solver, len(X)) | {"model": str(out)}
-    summary |= {"command": "agent", "agent": site.name, "network": plan.name, "file": plan.digest.hex()}
-    summary |= {"tasks": list(site.plan.names)}
+    summary = summarise(model, schema, config.solver, len(X)) | {"model": str(out)}
+    summary |= {"command": "agent", "agent": site.name, "network": config.name, "file": config.digest.hex()}
+    summary |= {"tasks": list(site.config.agent_names)}
     told: dict[str, Any] = plain(summary)
     site.conclude(told)
     return told
@@ -201,51 +201,51 @@ def _digest(frame: pd.DataFrame) -> str:
     return hashlib.sha256(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes()).hexdigest()
 
 
-def _estimator(plan: Plan, n_columns: int) -> MultiTaskELMClassifier | MultiTaskELMRegressor:
-    make = MultiTaskELMClassifier if plan.kind == "classification" else MultiTaskELMRegressor
+def _estimator(config: NetworkConfig, n_columns: int) -> MultiTaskELMClassifier | MultiTaskELMRegressor:
+    make = MultiTaskELMClassifier if config.kind == "classification" else MultiTaskELMRegressor
     return make(
-        plan.n_hidden,
-        activation=plan.activation,
-        weight_scale=plan.scale_for(n_columns),
-        solver=plan.make_solver(),
-        fit_intercept=plan.fit_intercept,
-        random_state=plan.seed,
+        config.n_hidden,
+        activation=config.activation,
+        weight_scale=config.weight_scale_for(n_columns),
+        solver=config.make_solver(),
+        fit_intercept=config.fit_intercept,
+        random_state=config.seed,
     )
 
 
 def _read(data: Path, identity: Identity, target: list[str]) -> pd.DataFrame:
     """Read this site's rows; all of them are of its own task."""
     frame = read_table(data)
-    for name in (*target, *(column.name for column in identity.plan.columns)):
+    for name in (*target, *(column.name for column in identity.config.columns)):
         find_column(frame, name)
-    if len(frame) > identity.plan.most_rows:
+    if len(frame) > identity.config.most_rows:
         raise ElmeshError(
             f"{data} has {len(frame):,} rows, and the network file says that no site has more than "
-            f"{identity.plan.most_rows:,}; neighbours would refuse what comes of it. Raise most_rows, everywhere."
+            f"{identity.config.most_rows:,}; neighbours would refuse what comes of it. Raise most_rows, everywhere."
         )
     return frame.assign(**{FILE_TASK: identity.name})
 
 
 def _schema(site: Site, frame: pd.DataFrame, target: list[str]) -> TableSchema:
     """Say how the table becomes numbers: as the network file declares, or as all agents have agreed."""
-    plan = site.identity.plan
-    whole = plan.kind == "classification" and whole_labels(frame, target[0])
+    config = site.identity.config
+    whole = config.kind == "classification" and whole_labels(frame, target[0])
     stats = {}
-    if plan.unscaled:
-        rows = {name: finite_numbers(frame, name) for name in plan.unscaled}
-        stats = site.scale(plan.unscaled, {name: x[~np.isnan(x)] for name, x in rows.items()})
-    return plan.schema(FILE_TASK, target, whole, stats)
+    if config.unscaled_columns:
+        rows = {name: finite_numbers(frame, name) for name in config.unscaled_columns}
+        stats = site.scale(config.unscaled_columns, {name: x[~np.isnan(x)] for name, x in rows.items()})
+    return netconfig.schema.make_schema(config, FILE_TASK, target, whole, stats)
 
 
-def _note_oddities(output: Output, plan: Plan, frame: pd.DataFrame) -> None:
+def _note_oddities(output: Output, config: NetworkConfig, frame: pd.DataFrame) -> None:
     """Mention what the network file did not expect of a column, and takes all the same; and what may be learned."""
-    if len(frame) < _TELLING * plan.n_hidden:
+    if len(frame) < _TELLING * config.n_hidden:
         output.note(
-            f"With {count(len(frame), 'row')} and {plan.n_hidden} hidden units a neighbour who wants to can work out "
+            f"With {count(len(frame), 'row')} and {config.n_hidden} hidden units a neighbour who wants to can work out "
             "much about these rows from what is sent; docs/security.md says how much, and what to do."
         )
-    for column in plan.columns:
-        if isinstance(column, NumericInput):
+    for column in config.columns:
+        if column.is_numeric:
             values = finite_numbers(frame, column.name)
             missing = int(np.isnan(values).sum())
             if column.range is not None:

@@ -1,4 +1,4 @@
-"""``elmesh demo``: the main job on bundled data, from nothing to a page one can look at."""
+"""``elmesh demo``: fit and compare the methods on bundled data, and write an HTML report."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ def demo(
     hidden: Annotated[int, typer.Option(min=1, help="Hidden units.")] = 300,
     graph: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Who talks to whom: ring, path, star, complete, random or grid."),
+        typer.Option(metavar="NAME", help="Communication graph: ring, path, star, complete, random or grid."),
     ] = "ring",
     draws: Annotated[int, typer.Option(min=1, help="Random draws of the sites' digits to average over.")] = 5,
     force: ForceOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Learn ten small sets of digits alone and together, and write a page that shows what it brought.
+    """Learn ten small sets of digits alone and together, and write an HTML report that compares the results.
 
-    Fits Local ELM (each site alone), MTL-ELM (all data in one place) and DMTL-ELM (data stay at home, neighbours
-    exchange what is shared; with exact messages, and with 2 bits a number) on digits that come with scikit-learn.
-    Nothing is set but the graph. Prints a table and writes report.html, overview.png and results.json.
+    Fits Local ELM (each site alone), MTL-ELM (all data in one place) and DMTL-ELM (data stay at their sites, neighbours
+    exchange messages about the shared layer; with exact messages, and with 2 bits per number) on the digits of
+    scikit-learn. Only the graph is given. Prints a table and writes report.html, overview.png and results.json.
     """
     from elmesh.cli import digits  # noqa: PLC0415  (it draws, which takes seconds to import; no other command does)
-    from elmesh.report import overview, page_of, render  # noqa: PLC0415  (as above)
+    from elmesh.report import comparison_page, draw_overview, render  # noqa: PLC0415  (as above)
 
     output = Output(as_json, quiet)
     check_writable(out, force)
     if out.exists() and not out.is_dir():
         raise ElmeshError(f"{out} is a file; choose another name for the folder.")
     split = digits.draw(seed)
-    make_topology(graph, sorted(set(split.tasks_train)), seed)  # a wrong name is told before the work, not after
+    make_topology(graph, sorted(set(split.tasks_train)), seed)  # refuses a wrong name before the work
 
     with output.warnings_as_notes():
         comparison = digits.compare(
@@ -50,9 +50,9 @@ def demo(
         )
     files = {name: out / name for name in ("report.html", "overview.png", "results.json")}
     out.mkdir(parents=True, exist_ok=True)
-    files["report.html"].write_text(render(page_of(comparison)), encoding="utf-8")
-    overview(comparison).savefig(files["overview.png"])
-    results = comparison.as_json()
+    files["report.html"].write_text(render(comparison_page(comparison)), encoding="utf-8")
+    draw_overview(comparison).savefig(files["overview.png"])
+    results = comparison.to_json()
     histories = {m.name: m.history.to_dict(orient="list") for m in comparison.methods}
     whole = json.dumps({**results, "histories": histories}, indent=1, allow_nan=False)
     files["results.json"].write_text(whole + "\n", encoding="utf-8")
@@ -60,8 +60,8 @@ def demo(
     table = comparison.table()
     output.table(table.columns, table.rows)
     output.say("")
-    output.say(f"{comparison.headline()} {comparison.others()}")
-    output.say(comparison.repeated())
-    output.say(comparison.traffic())
+    output.say(f"{comparison.headline()} {comparison.site_summary()}")
+    output.say(comparison.draw_summary())
+    output.say(comparison.traffic_summary())
     output.say(f"Open {files['report.html']} in a browser.")
     output.result({"command": "demo", **results, "files": list(map(str, files.values()))})

@@ -1,4 +1,4 @@
-"""The demo's work: ten sites of digits, the four methods, and what came of them."""
+"""The comparison of the demo: four methods on ten sites of digits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import elmesh
 from elmesh import DMTLELM, MTLELM, LocalELM, MultiTaskELMClassifier
 from elmesh.cli.console import Output
 from elmesh.datasets import TaskSplit, load_digits_tasks
-from elmesh.report import Comparison, Method
+from elmesh.report import Comparison, MethodResult
 from elmesh.run import Stop, watch
 from elmesh.solvers import Solver
 
@@ -23,30 +23,30 @@ __all__ = ["compare", "draw"]
 
 SITES = 10
 CLASSES = 3
-# Few rows to learn from, for that is when it pays to learn together, and as many to test with as the digits then leave.
+# Learning together helps most with few training rows. The test rows are as many as the data set then allows.
 TRAIN_ROWS = 60
 TEST_ROWS = 111
 ALONE, POOLED, TOGETHER, COARSE = "Local ELM", "MTL-ELM", "DMTL-ELM", "DMTL-ELM, 2 bits"
 
-STORY = (
-    f"{SITES} sites each hold {TRAIN_ROWS} pictures of handwritten digits, of {CLASSES} kinds out of ten, and learn to "
-    f"tell their kinds apart. No picture is at two sites, and {TEST_ROWS} more a site are kept for the test. What a "
-    "site gets is drawn at random several times over; errors are means over these draws. "
-    "Nothing is set by hand but who talks to whom. The sites run side by side on this machine; the bytes are those of "
-    "the messages they exchange."
+INTRODUCTION = (
+    f"Each of {SITES} sites has {TRAIN_ROWS} images of {CLASSES} of the ten handwritten digits and learns to classify "
+    f"them. No image is at two sites, and each site is tested on {TEST_ROWS} further images. The images are drawn at "
+    "random several times, and errors are means over these draws. Only the communication graph is given; all other "
+    "parameters are defaults or found automatically. All sites run on this machine, and the traffic is the size of the "
+    "messages between them."
 )
 
 
 class _Entry(NamedTuple):
     name: str
     solver: Solver
-    meaning: str
-    colour: str = "muted"
+    description: str
+    color: str = "muted"
     dash: str = "-"
 
 
 def draw(seed: int) -> TaskSplit:
-    """Draw at random which digits each site holds."""
+    """Draw the digits of each site at random."""
     return load_digits_tasks(n_tasks=SITES, classes=CLASSES, n_train=TRAIN_ROWS, n_test=TEST_ROWS, pca=None, seed=seed)
 
 
@@ -54,38 +54,37 @@ def _entries(graph: str) -> Iterator[_Entry]:
     yield _Entry(
         ALONE,
         LocalELM(),
-        "Every site learns alone from its own rows and hears nothing of the others. It is what the other three have "
-        "to beat.",
+        "Every site learns alone from its own rows and receives no messages. It is the baseline for the other three.",
     )
     yield _Entry(
         POOLED,
         MTLELM(),
-        "All data are brought to one place, which fits one shared layer U and, for every site, weights A of its own. "
-        "It is what the sites want to avoid, and the level that the next two should reach.",
+        "All data are in one place, which fits one shared layer U and separate weights A for every site. The sites "
+        "want to avoid this, and the next two methods should reach the same objective.",
         "green",
         ":",
     )
     yield _Entry(
         TOGETHER,
         DMTLELM(graph=graph),
-        "Every site keeps its rows and its A. For each step the sites add up their gradients for U over the graph, and "
-        "all take the same step, so that they hold the same U at any time. A neighbour may hear one site's own "
-        "gradient, never its rows.",
+        "Every site keeps its rows and its A. In each step the sites add up their gradients for U over the graph and "
+        "then take the same step, so that all of them always have the same U. A neighbour may receive the gradient of "
+        "a single site, but never its rows.",
         "blue",
     )
     yield _Entry(
         COARSE,
         DMTLELM(graph=graph, message_bits=2),
-        "The same, but a message tells only by how much its content has changed, in 2 bits a number, and goes along a "
-        "spanning tree of the graph. It trades more rounds for far fewer bytes, on the way to the same optimum.",
+        "The same method, but a message contains only the change since the last message, with 2 bits per number, and "
+        "messages use a spanning tree of the graph. It needs more rounds and far fewer bytes for the same optimum.",
         "orange",
         "--",
     )
 
 
 def compare(splits: Sequence[TaskSplit], output: Output, seed: int, hidden: int, graph: str) -> Comparison:
-    """Fit every method on every draw; errors are means over the draws, everything else is the first one's."""
-    methods: list[Method] = []
+    """Fit every method on every draw; errors are means over the draws, everything else is from the first draw."""
+    methods: list[MethodResult] = []
     means: dict[str, list[float]] = {}
     for entry in _entries(graph):
         errors = []
@@ -93,7 +92,7 @@ def compare(splits: Sequence[TaskSplit], output: Output, seed: int, hidden: int,
             words = f"{entry.name:<{len(COARSE)}}" + (f" draw {k + 1} of {len(splits)}" if len(splits) > 1 else "")
             model: Any = MultiTaskELMClassifier(hidden, solver=entry.solver, random_state=seed + k)
             with output.progress(words) as show, watch(show), warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # it would not say which method; the note does
+                warnings.simplefilter("ignore", ConvergenceWarning)  # it does not name the method; the note does
                 began = time.perf_counter()
                 model.fit(split.X_train, split.y_train, tasks=split.tasks_train)
                 seconds = time.perf_counter() - began
@@ -108,7 +107,7 @@ def compare(splits: Sequence[TaskSplit], output: Output, seed: int, hidden: int,
         if entry.name == TOGETHER:
             network, shape = first.graph_, first.U_.shape[-2:]
     return Comparison(
-        story=STORY,
+        introduction=INTRODUCTION,
         methods=methods,
         alone=ALONE,
         together=TOGETHER,
@@ -144,7 +143,7 @@ def _errors(model: Any, split: TaskSplit) -> dict[str, float]:
 
 
 def _each(found: dict[str, str]) -> str:
-    """Say what each method found, once where it is the same.
+    """List the value of each method, once if all are the same.
 
     >>> _each({"a": "12", "b": "12"}), _each({"a": "12", "b": "13"})
     ('12', '12 (a), 13 (b)')
@@ -153,28 +152,28 @@ def _each(found: dict[str, str]) -> str:
     return values[0] if len(set(values)) == 1 else ", ".join(f"{value} ({name})" for name, value in found.items())
 
 
-def _penalties(method: Method) -> str:
+def _penalties(method: MethodResult) -> str:
     mu1, mu2 = method.penalties
     return f"mu1 = mu2 = {mu1:g}" if mu1 == mu2 else f"mu1 = {mu1:g}, mu2 = {mu2:g}"
 
 
-def _method(entry: _Entry, model: Any, errors: dict[str, float], seconds: float) -> Method:
+def _method(entry: _Entry, model: Any, errors: dict[str, float], seconds: float) -> MethodResult:
     history = model.history_
-    return Method(
+    return MethodResult(
         name=entry.name,
-        meaning=entry.meaning,
+        description=entry.description,
         errors=errors,
         seconds=seconds,
         rounds=int(model.n_iter_),
         exchanges=int(model.n_exchanges_),
         bytes=int(history["bytes"].iloc[-1]) if len(history) else 0,
-        ending=model.stop_.name,
+        stop=model.stop_.name,
         advice=model.stop_.value,
         history=history[["round", "objective", "consensus_gap", "exchanges", "bytes"]],
         pooled=entry.name == POOLED,
         certificate=model.certificate_,
         rank=None if model.U_ is None else int(model.U_.shape[-1]),
         penalties=model.penalties_ or (),
-        colour=entry.colour,
+        color=entry.color,
         dash=entry.dash,
     )

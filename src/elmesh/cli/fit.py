@@ -103,7 +103,7 @@ def fit(
 ) -> None:
     """Learn the tasks of a table together and save the model.
 
-    Numbers are standardised and a missing one takes the median of the training rows, with a further column that
+    Numbers are standardised and a missing one takes the mean of the training rows, with a further column that
     says so; text is one-hot, and missing is a category of its own. A row without its task or target, an infinite
     value, dates and identifiers are errors. In CSV, empty cells, NA, N/A, NaN and null are missing.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elmesh.agent import StatusFile
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.identity import Identity
+
+if TYPE_CHECKING:
+    from elmesh.netconfig.identity import Identity
 
 __all__ = ["serving"]
 
@@ -67,7 +69,7 @@ class _Collector:
         gauge_of, counter_of = self._prometheus.GaugeMetricFamily, self._prometheus.CounterMetricFamily
         said = self._status.say()
         names = ["network", "agent"]
-        mine = [self._identity.plan.name, self._identity.name]
+        mine = [self._identity.config.name, self._identity.name]
         for name, words in _GAUGES.items():
             if said[name] is not None:
                 gauge = gauge_of(f"elmesh_{name}", words, labels=names)

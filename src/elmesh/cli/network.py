@@ -6,21 +6,23 @@ The group's further commands have files of their own; :mod:`elmesh.cli` puts the
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from elmesh import netconfig
 from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption
 from elmesh.cli.wish import check_kind
 from elmesh.comm.graph import GRAPH_NAMES
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.config import Plan
-from elmesh.netconfig.config_builder import draft_plan, name_of
-from elmesh.netconfig.example import Example
-from elmesh.netconfig.layout import AUTHORITY, NETWORK, Network, sign_request, write_site
 from elmesh.netconfig.names import ROUTER
-from elmesh.tables import Kind, read_table
+from elmesh.tables import ProblemKind, read_table
 from elmesh.text import count
+
+if TYPE_CHECKING:
+    from elmesh.netconfig.config import NetworkConfig
+    from elmesh.netconfig.data_spec import DataSpec
+    from elmesh.netconfig.layout import NetworkLayout
 
 __all__ = ["create", "csr", "sign"]
 
@@ -96,42 +98,42 @@ def create(
     output = Output(as_json, quiet)
     chosen = check_kind(kind)
     with output.warnings_as_notes():
-        example = _example(like, target, drop or [], chosen, target_range)
-        plan = draft_plan(
-            name if name is not None else name_of(folder.absolute().name),
+        data = _data_spec(like, target, drop or [], chosen, target_range)
+        config = netconfig.config_builder.build_config(
+            name if name is not None else netconfig.config_builder.default_name(folder.absolute().name),
             [part.strip() for part in agents.split(",")],
             graph,
             [part.strip() for part in listen.split(",")],
-            example,
+            data,
             rounds=rounds,
             n_hidden=hidden,
-            rank=_rank(rank, exchange, example),
+            rank=_rank(rank, exchange, data),
             exchange=exchange,
             seed=seed,
             routers=() if router is None else (router,),
         )
-    remark = "" if like is None else _what_is_public(plan, like)
-    network = Network(folder, plan)
+    remark = "" if like is None else _what_is_public(config, like)
+    network = netconfig.layout.NetworkLayout(folder, config)
     network.write(remark, days=days, keys=not csr, force=force)
-    _tell_network(output, network, example, remark, csr=csr, target=target or "COLUMN")
+    _tell_network(output, network, data, remark, csr=csr, target=target or "COLUMN")
     output.result(
         {
             "command": "network create",
-            "network": plan.name,
-            "file": str(folder / NETWORK),
-            "digest": plan.digest.hex(),
-            "authority": None if csr else str(folder / AUTHORITY),
+            "network": config.name,
+            "file": str(network.network_file),
+            "digest": config.digest.hex(),
+            "authority": None if csr else str(network.authority),
             "agents": [
                 {
-                    "name": member.name,
-                    "address": member.address,
-                    "neighbours": plan.neighbours(member.name),
-                    "folder": None if csr else str(folder / member.name),
+                    "name": agent.name,
+                    "address": agent.address,
+                    "neighbours": config.neighbors(agent.name),
+                    "folder": None if csr else str(folder / agent.name),
                 }
-                for member in plan.members
+                for agent in config.agents
             ],
-            "kind": plan.kind,
-            "columns": [column.name for column in plan.columns],
+            "kind": config.kind,
+            "columns": [column.name for column in config.columns],
             "public": remark or None,
         }
     )
@@ -151,7 +153,7 @@ def csr(
     tools of an authority that is there already, and sends back the certificate and the authority's own.
     """
     output = Output(as_json, quiet)
-    request = write_site(network, agent, out, force=force)
+    request = netconfig.layout.create_agent_folder(network, agent, out, force=force)
     output.say(f"The key of {agent} is {out / 'key.pem'}: keep it there, and give it to nobody.")
     output.say(f"Send {request} to whoever runs the network's authority. What comes back goes to")
     output.say(f"  {out / 'certificate.pem'}  the certificate of {agent}")
@@ -189,7 +191,8 @@ def sign(
     that the request came from that site: whoever holds the certificate and its key is that agent.
     """
     output = Output(as_json, quiet)
-    agent, certificate = sign_request(authority, request, Plan.read(network), out, days=days, force=force)
+    config = netconfig.config.NetworkConfig.read(network)
+    agent, certificate = netconfig.layout.sign_request(authority, request, config, out, days=days, force=force)
     output.say(f"{certificate} is the certificate of {agent}, good for {count(days, 'day')}.")
     output.say(
         f"Send it back with {authority / 'ca.pem'}; beside {agent}'s agent.toml they are certificate.pem and ca.pem."
@@ -204,29 +207,29 @@ def sign(
     )
 
 
-def _rank(text: str | None, exchange: str, example: Example) -> int | str:
-    """Read a rank; the plan says which are right."""
+def _rank(text: str | None, exchange: str, data: DataSpec) -> int | str:
+    """Read a rank; the config checks it."""
     if text is None:
         # With fewer directions than there are between classes, some cannot be told apart.
-        return "auto" if exchange == "sums" else max(6, example.n_classes - 1)
+        return "auto" if exchange == "sums" else max(6, data.n_classes - 1)
     return int(text) if text.isdecimal() and len(text) < 10 else text
 
 
-def _example(
-    like: Path | None, target: str | None, drop: list[str], kind: Kind | None, target_range: str | None
-) -> Example:
+def _data_spec(
+    like: Path | None, target: str | None, drop: list[str], kind: ProblemKind | None, target_range: str | None
+) -> DataSpec:
     """Find out about the columns, or that there are none yet."""
     if like is None:
         if target is not None or drop:
             raise ElmeshError(
                 f"--{'drop' if target is None else 'target'} is about the table of --like; give that too."
             )
-        return Example(kind or "classification", "", (), _ends(target_range))
+        return netconfig.data_spec.DataSpec(kind or "classification", target_range=_ends(target_range))
     if target is None:
         raise ElmeshError("--like needs --target, the column of the table that is to be predicted.")
     if target_range is not None:
         raise ElmeshError("--target-range is for a network without --like, which has the range from the table.")
-    return Example.of(read_table(like), target, kind, drop)
+    return netconfig.data_spec.DataSpec.from_table(read_table(like), target, kind, drop)
 
 
 def _ends(text: str | None) -> tuple[float, float] | None:
@@ -239,18 +242,19 @@ def _ends(text: str | None) -> tuple[float, float] | None:
     return least, most
 
 
-def _what_is_public(plan: Plan, like: Path) -> str:
+def _what_is_public(config: NetworkConfig, like: Path) -> str:
     facts = "The columns, their ranges and categories, and whether values are missing"
-    target = ", and the range of the target," if plan.target_range is not None else ""
+    target = ", and the range of the target," if config.target_range is not None else ""
     return f"{facts}{target} were taken from {like.name}: whoever has this file knows these facts of that table."
 
 
-def _tell_network(output: Output, network: Network, example: Example, remark: str, *, csr: bool, target: str) -> None:
-    plan, folder = network.plan, network.folder
-    file = folder / NETWORK
-    output.say(f"{file}: {count(len(plan.members), 'agent')}, {count(len(plan.edges), 'edge')}, {plan.kind}.")
+def _tell_network(
+    output: Output, network: NetworkLayout, data: DataSpec, remark: str, *, csr: bool, target: str
+) -> None:
+    config, folder, file = network.config, network.folder, network.network_file
+    output.say(f"{file}: {count(len(config.agents), 'agent')}, {count(len(config.edges), 'edge')}, {config.kind}.")
     if remark:
-        output.say(f"{plan.kind.capitalize()}: {example.reason}.")
+        output.say(f"{config.kind.capitalize()}: {data.reason}.")
         output.note(remark)
     if csr:
         output.say(f"Send {file} to every site. There: elmesh network csr network.toml --agent NAME --out NAME/")
@@ -259,20 +263,20 @@ def _tell_network(output: Output, network: Network, example: Example, remark: st
         )
         output.say("and send back the certificate together with the authority's own.")
     else:
-        output.say(f"{folder / AUTHORITY}: the authority. Its key signs for any agent: keep it to yourself.")
-        for member in plan.members:
+        output.say(f"{network.authority}: the authority. Its key signs for any agent: keep it to yourself.")
+        for agent in config.agents:
             output.say(
-                f"{folder / member.name}: for {member.name} at {member.address}, with its key: hand it over in private."
+                f"{folder / agent.name}: for {agent.name} at {agent.address}, with its key: hand it over in private."
             )
-        if plan.routers:
+        if config.routers:
             output.say(
-                f"{folder / ROUTER}: for the router at {plan.routers[0]}; there: elmesh network router agent.toml"
+                f"{folder / ROUTER}: for the router at {config.routers[0]}; there: elmesh network router agent.toml"
             )
         output.say("Then at each site, with its own table:")
-        some = plan.names[0]
+        some = config.agent_names[0]
         output.say(
             f"  elmesh agent {folder / some / 'agent.toml'} --data {some}.csv --target {target} --out {some}-model/"
         )
-    if not plan.columns:
+    if not config.columns:
         copies = "" if csr else ", and copy it over the network.toml in each agent's folder"
         output.note(f"{file} names no columns to learn from yet: add a section [[columns]] for each{copies}.")

@@ -8,7 +8,7 @@ import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,11 +16,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from elmesh import netconfig
 from elmesh.agent import Phase, read_status
 from elmesh.agent.diagnostics import Finding, inquire
 from elmesh.cli.console import INTERRUPTED, JsonOption, Output, QuietOption
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.identity import Identity
+
+if TYPE_CHECKING:
+    from elmesh.netconfig.identity import Identity
 
 __all__ = ["UNSOUND", "check", "status"]
 
@@ -44,10 +47,10 @@ def check(
     Nothing of a run is disturbed. Exit codes: 0 all is well; 1 something is not; 2 the agent's own files are not.
     """
     output = Output(as_json, quiet)
-    identity = Identity.read(agent)
-    plan = identity.plan
-    output.say(f"Agent {identity.name} of {plan.name}, reached at {identity.address}.")
-    output.say(f"Network file {plan.digest.hex()[:16]}, the same everywhere if this is the same everywhere.")
+    identity = netconfig.identity.Identity.read(agent)
+    config = identity.config
+    output.say(f"Agent {identity.name} of {config.name}, reached at {identity.address}.")
+    output.say(f"Network file {config.digest.hex()[:16]}, the same everywhere if this is the same everywhere.")
     output.say(f"Its certificate is good until {_day(identity.valid_until)}, {identity.days_left():.0f} days from now.")
     if identity.days_left() < _SOON:
         output.note(f"The certificate of {identity.name} ends in {identity.days_left():.0f} days; renew it in time.")
@@ -74,8 +77,8 @@ def check(
         {
             "command": "network check",
             "agent": identity.name,
-            "network": plan.name,
-            "file": plan.digest.hex(),
+            "network": config.name,
+            "file": config.digest.hex(),
             "valid_until": identity.valid_until.isoformat(),
             "running": running,
             "sound": sound,
@@ -99,7 +102,7 @@ def status(
     With --json and --watch, a JSON object a second.
     """
     output = Output(as_json, quiet)
-    identity = Identity.read(agent)
+    identity = netconfig.identity.Identity.read(agent)
     if not watch:
         _tell(output, _look(identity))
         return

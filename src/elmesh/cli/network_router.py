@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
+from elmesh import netconfig
 from elmesh.cli.console import INTERRUPTED, QuietOption
 from elmesh.cli.logbook import Logbook, overhearing
 from elmesh.comm.network.zenoh_session import Router
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.identity import Identity
 from elmesh.netconfig.names import ROUTER
 
 __all__ = ["router"]
@@ -30,7 +30,7 @@ def router(
     and nothing else. It keeps nothing, so it may be stopped and started at any time: agents wait for it. It can read
     what passes through it, and agents rely on it for who says what; run it where all sites trust the machine.
     """
-    identity = Identity.read(agent)
+    identity = netconfig.identity.Identity.read(agent)
     if identity.name != ROUTER:
         raise ElmeshError(
             f"{agent} is that of agent {identity.name}; the router's is made by elmesh network create --router."
@@ -40,6 +40,12 @@ def router(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
     with overhearing(log), Router(identity, lambda name, here: log("neighbour", name=name, here=here)):
-        log("open", agent=ROUTER, network=identity.plan.name, address=identity.address, neighbours=identity.plan.names)
+        log(
+            "open",
+            agent=ROUTER,
+            network=identity.config.name,
+            address=identity.address,
+            neighbours=identity.config.agent_names,
+        )
         over.wait()
     raise typer.Exit(INTERRUPTED)

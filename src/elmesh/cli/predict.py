@@ -38,7 +38,7 @@ def open_model(path: Path) -> tuple[Any, TableSchema]:
         )
     schema = TableSchema.from_json(model.extra_["table"])
     kind = "classification" if hasattr(model, "classes_") else "regression"
-    if schema.kind != kind or len(schema.columns) != model.n_features_in_:
+    if schema.kind != kind or len(schema.feature_names) != model.n_features_in_:
         raise ElmeshError(f"The model in {path} and its table description do not match; fit the model again.")
     return model, schema
 
@@ -109,7 +109,7 @@ def predict(
 ) -> None:
     """Predict new rows with a saved model.
 
-    The columns are read as in training: a missing number takes the training median, a category that training
+    The columns are read as in training: a missing number takes the training mean, a category that training
     never had counts as none of the known ones and is noted. The target need not be there. Rows keep their order.
     """
     output = Output(as_json, quiet)

@@ -1,4 +1,4 @@
-"""``elmesh reproduce``: the paper's evaluation, run again and set beside what it says."""
+"""``elmesh reproduce``: run the paper's evaluation and compare the results with its claims."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["reproduce"]
 
 
 class What(StrEnum):
-    """What can be reproduced."""
+    """An experiment, or all of them."""
 
     FIG3 = "fig3"
     FIG4 = "fig4"
@@ -38,31 +38,31 @@ class What(StrEnum):
 
 def reproduce(
     what: Annotated[What, typer.Argument(help="A figure, the table, or all of it.")],
-    out: Annotated[Path, typer.Option(help="Folder to write to; one that was begun is gone on with.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder to write to; an unfinished one is continued.")] = Path(
         "elmesh-paper"
     ),
     runs: Annotated[int, typer.Option(min=1, help="Random draws to average over; the paper has 100.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="What all randomness comes from.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
     force: ForceOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run the paper's experiments again, and set what comes of them beside what it says.
+    """Run the paper's experiments, and compare the results with its claims.
 
-    Writes report.html (each figure and table with the paper's statements and a verdict), every figure as PNG and SVG,
-    and results.json. Trials run in parallel, one process a core. Interrupted, the same command goes on where it was;
-    with more --runs it adds to what is there; another experiment into the same folder joins the same report.
+    Writes report.html (each figure and table with the paper's claims and a verdict), every figure as PNG and SVG, and
+    results.json. Trials run in parallel, one process per core. After an interruption the same command continues where
+    it stopped. More --runs add to the finished ones, and another experiment in the same folder joins its report.
 
-    Besides the figures and the table: "misprints" puts back three errors of the printed algorithms, "readings" shows
-    what the paper's unstated choices change, "choice" picks the rival methods' parameters on training rows.
+    Besides the figures and the table: "misprints" shows three errors of the printed algorithms, "readings" the effect
+    of choices that the paper does not state, and "choice" chooses the parameters of the methods on training rows.
     """
-    from elmesh.paper import reproduction  # noqa: PLC0415  (it draws, which takes seconds to import)
+    from elmesh.paper import reproduction  # noqa: PLC0415  (it imports Matplotlib, which takes seconds)
     from elmesh.paper.experiments import EXPERIMENTS  # noqa: PLC0415  (as above)
 
     output = Output(as_json, quiet)
     check_writable(out, force=True)
     names = list(EXPERIMENTS) if what is What.ALL else [what.value]
-    when = "when the trials under way are done"
+    when = "when the running trials are finished"
     with stop_on_interrupt(output, when) as request, output.bar("Reproducing") as show:
 
         def advance(name: str, done: int, total: int) -> None:
@@ -70,16 +70,21 @@ def reproduce(
 
         try:
             result = reproduction.reproduce(
-                dict.fromkeys(names, runs), seed, out, fresh=force, advance=advance, stopping=lambda: request.asked
+                dict.fromkeys(names, runs),
+                seed,
+                out,
+                fresh=force,
+                on_progress=advance,
+                should_stop=lambda: request.asked,
             )
         except KeyboardInterrupt:
-            fail(f"Stopped. What was finished is kept in {out}; the same command goes on from there.", INTERRUPTED)
+            fail(f"Stopped. Finished trials are saved in {out}; run the same command again to continue.", INTERRUPTED)
     for name, reason in result.missing.items():
         output.note(f"{name.upper()} is missing. {reason}")
     if not quiet:
         output.table(
-            ("experiment", "runs", "the paper's statements"),
-            [[name, str(result.runs[name]), result.summary(name)] for name in result.findings],
+            ("experiment", "runs", "claims of the paper"),
+            [[name, str(result.runs[name]), result.verdicts(name)] for name in result.analyses],
             left=3,
         )
     output.say(f"Open {out / reproduction.PAGE} in a browser.")

@@ -24,7 +24,7 @@ def summarise(model: Any, schema: TableSchema, solver: str, rows: int) -> dict[s
         "classes": list(model.classes_) if schema.kind == "classification" else None,
         "tasks": list(model.tasks_),
         "rows": rows,
-        "columns": schema.columns,
+        "columns": schema.feature_names,
         "solver": solver,
         "rank": int(model.U_.shape[-1]) if "rank" in model.solver.get_params() else None,
         "penalties": None if model.penalties_ is None else list(model.penalties_),

@@ -14,7 +14,7 @@ from elmesh.data.features import weight_scale
 from elmesh.errors import ElmeshError
 from elmesh.run import checkpointing
 from elmesh.solvers import Solver, make_solver
-from elmesh.tables import FILE_TASK, Kind
+from elmesh.tables import FILE_TASK, ProblemKind
 
 __all__ = ["Wish", "build_solver", "check_kind", "weight_scale"]
 
@@ -50,14 +50,14 @@ class Wish:
         runtime = {} if self.runtime == "stacked" else {"runtime": self.runtime}
         return build_solver(self.solver, self.mu, **self.parameters, **runtime)
 
-    def make_estimator(self, kind: Kind, n_columns: int) -> MultiTaskELMClassifier | MultiTaskELMRegressor:
+    def make_estimator(self, kind: ProblemKind, n_columns: int) -> MultiTaskELMClassifier | MultiTaskELMRegressor:
         """Make the estimator, for a table of so many columns once it is encoded."""
         make = MultiTaskELMClassifier if kind == "classification" else MultiTaskELMRegressor
         return make(
             self.hidden, weight_scale=weight_scale(n_columns), solver=self.make_solver(), random_state=self.seed
         )
 
-    def check_kind(self) -> Kind | None:
+    def check_kind(self) -> ProblemKind | None:
         """Return the kind, if one was asked for."""
         return check_kind(self.kind)
 
@@ -111,7 +111,7 @@ class Wish:
         return words + ["--gather"] * self.gather + ["--force"] * self.force + ["--", str(self.data)]
 
 
-def check_kind(kind: str | None) -> Kind | None:
+def check_kind(kind: str | None) -> ProblemKind | None:
     """Return the kind that --kind asks for, if it does."""
     if kind is None:
         return None

@@ -1,242 +1,326 @@
-r"""Sums over all agents, by neighbours' messages alone, in one of two ways.
+r"""Sums over all agents along a spanning tree, by messages between neighbours.
 
-*Mixing*: every agent replaces its value by a mix of it and its neighbours', on a schedule that ends in the average
-(:meth:`elmesh.comm.graph.Topology.averaging_roots`). On rings, paths and complete graphs that takes half the rounds
-of a tree, for many more messages.
+Every agent adds its children's partial sums to its own term, in the order that the tree fixes, and passes the result
+to its parent; the root's sum goes back along the same edges. So all agents end with the same sum, to the bit, and the
+bits do not depend on how agents are spread over processes. With fewer than 64 bits per number, messages are quantised
+differences (:mod:`elmesh.comm.codec`).
 
-*A tree*: values go to the root of a spanning tree, added up on the way, and the sum comes back: one message each way
-along each of its edges. All agents end with the same sum, to the bit. Coarse messages go this way.
+*Gossip* is the other way: every agent replaces its value by a mix of it and its neighbours', on a schedule that ends in
+the average (:meth:`elmesh.comm.graph.Topology.averaging_roots`). On rings, paths and complete graphs that takes half
+the rounds of a tree, and many more messages. Agents' results then differ by rounding.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
 import numpy as np
 
-from elmesh.comm.codec import Channel, message_size
+from elmesh.comm.codec import DeltaChannel, message_size
 from elmesh.comm.graph import Topology
-from elmesh.comm.requests import Sum, Total
-from elmesh.comm.traffic import Ledger
+from elmesh.comm.requests import AllReduce, AllReduceResult
+from elmesh.comm.traffic import TrafficLog
+from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
 
 __all__ = [
-    "PRECISION",
-    "Channels",
-    "StackedSums",
-    "by_mixing",
-    "coarse_parts",
+    "GOSSIP_PRECISION",
+    "ROOT",
+    "ChannelSet",
+    "Content",
+    "Relay",
+    "TreeAllReduce",
+    "TrustedRelay",
     "fine_bits",
-    "split_message",
-    "tree_bytes",
+    "uses_gossip",
 ]
 
-
-#: How closely mixed sums agree, as a share of how far the agents' own values were from their mean.
-PRECISION = 1e-10
-# Bits of what is to be told finely.
+#: How closely gossip agrees, as a share of how far the agents' own values were from their mean.
+GOSSIP_PRECISION = 1e-10
+#: The sender of the root's sum, which goes to all agents.
+ROOT = -1
+# Least bits of finely quantised columns.
 _FINE = 16
-# Agents beyond which averages that are exact in few rounds are not planned, so that a tree is always faster.
-_PLANNED = 2000
+# Number of agents above which no exact averaging schedule is computed, so that a tree is always faster.
+_MOST_GOSSIP = 2000
+
+#: The value of a sum, and its exact numbers.
+Content = tuple[FloatArray, FloatArray]
 
 
-def by_mixing(topology: Topology, bits: int | str) -> bool:
-    """Say whether sums are mixed: where messages are exact and it takes fewer rounds than a tree."""
-    if bits != 64 or topology.n_agents > _PLANNED:
+def uses_gossip(topology: Topology, bits: int | str) -> bool:
+    """Return whether sums are by gossip: if messages are exact and it takes fewer rounds than a tree."""
+    if bits != 64 or not 1 < topology.n_agents <= _MOST_GOSSIP:
         return False
-    return max(len(topology.averaging_roots(PRECISION)), topology.diameter) < topology.tree.rounds
+    return max(len(topology.averaging_roots(GOSSIP_PRECISION)), topology.diameter) < topology.tree.rounds
 
 
-class StackedSums:
-    """Sums of values that are all in this process, as agents would come by them and booked as they would send them."""
-
-    def __init__(self, topology: Topology, bits: int | str, ledger: Ledger) -> None:
-        self._topology, self._bits, self._ledger = topology, bits, ledger
-        self._mixing = topology.n_agents > 1 and by_mixing(topology, bits)
-        self._channels: dict[tuple[str, int, int], Channel] = {}
-
-    @property
-    def rounds(self) -> int:
-        """Rounds of messages that a sum takes."""
-        if self._mixing:
-            return max(len(self._topology.averaging_roots(PRECISION)), self._topology.diameter)
-        return self._topology.tree.rounds
-
-    def most_bytes(self, request: Total) -> int:
-        """Return what a sum takes at most."""
-        rows, columns = request.value.shape[-2:]
-        numbers, same = request.numbers.shape[-1], 0 if request.same is None else request.same.size
-        if self._topology.n_agents == 1:
-            return 0
-        if self._mixing:
-            mixed = 2 * len(self._topology.edges) * len(self._topology.averaging_roots(PRECISION))
-            settled = 0 if request.settle is None else request.settle.nbytes * (self._topology.n_agents - 1)
-            return int(8 * mixed * (rows * columns + same) + 8 * numbers * int(self._topology.relays.sum())) + settled
-        return tree_bytes(self._topology, request, self._bits)
-
-    def kept(self) -> dict[str, FloatArray]:
-        """Return what there is to remember: what every channel's hearers know."""
-        named = {f"{topic}/{speaker}/{kind}": channel for (topic, speaker, kind), channel in self._channels.items()}
-        return {f"channel/{name}/{part}": x for name, channel in named.items() for part, x in channel.kept().items()}
-
-    def take_up(self, kept: Mapping[str, FloatArray]) -> None:
-        """Be again as it was when ``kept`` was taken."""
-        self._channels.clear()
-        for name in kept:
-            if name.startswith("channel/") and name.endswith("/known"):
-                _, topic, speaker, kind, _ = name.split("/")
-                channel = Channel(self._bits if kind == "0" else fine_bits(self._bits))
-                channel.take_up(kept[name], kept[name.removesuffix("known") + "before"])
-                self._channels[topic, int(speaker), int(kind)] = channel
-
-    def add_up(self, request: Total) -> Sum:
-        """Return the sum of all agents' values."""
-        rows, columns = request.value.shape[-2:]
-        n = math.prod(request.value.shape[:-2])
-        values, numbers = request.value.reshape(n, rows, columns), request.numbers.reshape(n, request.numbers.shape[-1])
-        communicator = numbers.sum(axis=0)
-        if self._topology.n_agents == 1:
-            return Sum(values.sum(axis=0), communicator, request.same, request.settle)
-        if self._mixing:
-            # The numbers are not mixed but passed on, each agent's to everybody, so that all add up the same ones.
-            mixed = rows * columns + (0 if request.same is None else request.same.size)
-            self._ledger.everywhere(8 * mixed, times=len(self._topology.averaging_roots(PRECISION)))
-            self._ledger.beside(8 * numbers.shape[1] * self._topology.relays)
-            if request.settle is not None:
-                for agent in self._topology.tree.order[1:].tolist():
-                    parent = int(self._topology.tree.parent[agent])
-                    self._ledger.along(parent, agent, request.settle.nbytes, messages=0)
-            return Sum(values.sum(axis=0), communicator, request.same, request.settle)
-        if self._bits == 64:
-            for agent in self._topology.tree.order[1:].tolist():
-                parent = int(self._topology.tree.parent[agent])
-                for speaker, hearer in ((agent, parent), (parent, agent)):
-                    self._ledger.along(speaker, hearer, 8 * (rows * columns + numbers.shape[1]))
-            return Sum(values.sum(axis=0), communicator, request.same, request.settle)
-        return Sum(self._over_tree(request, values, 8 * numbers.shape[1]), communicator, request.same, request.settle)
-
-    def _over_tree(self, request: Total, values: FloatArray, beside: int) -> FloatArray:
-        tree, ledger = self._topology.tree, self._ledger
-        partial = values.copy()
-        for agent in tree.order[:0:-1].tolist():
-            parent = int(tree.parent[agent])
-            told, size = self._tell(request, partial[agent], agent)
-            partial[parent] += told
-            ledger.along(agent, parent, size + beside)
-        total, size = self._tell(request, partial[tree.order[0]], -1)
-        for agent in tree.order[1:].tolist():
-            ledger.along(int(tree.parent[agent]), agent, size + beside)
-        return total
-
-    def _tell(self, request: Total, value: FloatArray, speaker: int) -> tuple[FloatArray, int]:
-        """Return a value as its hearers come to know it, and the bytes of the message; -1 speaks to everybody."""
-        heard, size = [], 0
-        for kind, columns, bits in coarse_parts(value.shape[1], request.fine, self._bits):
-            channel = self._channels.setdefault((request.topic, speaker, kind), Channel(bits))
-            if request.undo:
-                channel.undo()
-            if request.turn is not None:
-                channel.turn(request.turn)
-            size += len(channel.tell(value[:, columns], request.ignore))
-            heard.append(channel.known)
-        return (np.hstack(heard) if heard else value), size
+def fine_bits(bits: int | str) -> int | str:
+    """Return the bits of finely quantised columns: at least 16."""
+    return max(bits, _FINE) if isinstance(bits, int) else _FINE
 
 
-class Channels:
-    """The coarse channels that one process speaks and listens on; the root of the tree speaks to everybody as -1.
+class ChannelSet:
+    """The quantised channels of one process, by topic, sender and part of the columns (coarse or fine).
 
     Parameters
     ----------
     bits : int or "auto"
-        Bits a number.
+        Bits per number.
     """
 
     def __init__(self, bits: int | str) -> None:
         self._bits = bits
-        self._channels: dict[tuple[str, int, int], Channel] = {}
+        self._channels: dict[tuple[str, int, int], DeltaChannel] = {}
 
-    def prepare(self, request: Total) -> None:
-        """Undo or turn what is known on a topic, if the request says so."""
+    def prepare(self, request: AllReduce) -> None:
+        """Revert or rotate the channels of a topic, as a request asks."""
         for (topic, _, _), channel in self._channels.items():
             if topic == request.topic:
-                if request.undo:
-                    channel.undo()
-                if request.turn is not None:
-                    channel.turn(request.turn)
+                if request.relative_to_previous:
+                    channel.revert()
+                if request.rotation is not None:
+                    channel.rotate(request.rotation)
 
-    def tell(self, request: Total, value: FloatArray, speaker: int) -> bytes:
-        """Return the message that tells a value."""
-        told = b""
-        for kind, columns, bits in coarse_parts(value.shape[1], request.fine, self._bits):
-            told += self._channel(request.topic, speaker, kind, bits).tell(value[:, columns], request.ignore)
-        return told
+    def encode(self, request: AllReduce, value: FloatArray, sender: int) -> tuple[bytes, FloatArray]:
+        """Return the message for a value, and the value that its receivers decode."""
+        message, decoded = b"", []
+        for part, columns, bits in self._parts(value.shape[1], request.fine_columns):
+            channel = self._channel(request.topic, sender, part, bits)
+            message += channel.encode(value[:, columns], request.skip_below)
+            decoded.append(channel.value)
+        return message, np.hstack(decoded) if decoded else value
 
-    def hear(
-        self, request: Total, speaker: int, message: bytes, shape: Sequence[int], k: int
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return the value that a message tells, and the k numbers beside it."""
-        body, numbers = message[: len(message) - 8 * k], np.frombuffer(message[len(message) - 8 * k :], "<f8")
-        heard = []
-        parts = list(coarse_parts(shape[1], request.fine, self._bits))
-        sizes = [len(range(shape[1])[columns]) for _, columns, _ in parts]
-        for (kind, _, bits), width, piece in zip(parts, sizes, split_message(body, shape[0], sizes), strict=True):
-            heard.append(self._channel(request.topic, speaker, kind, bits).hear(piece, (shape[0], width)))
-        return (np.hstack(heard) if heard else np.zeros((shape[0], shape[1]))), np.array(numbers, dtype=np.float64)
-
-    def known(self, topic: str, speaker: int, value: FloatArray) -> FloatArray:
-        """Return a value as those know it who were told of it last; without a channel, as it is."""
-        known = [
-            self._channels[topic, speaker, kind].known for kind in (0, 1) if (topic, speaker, kind) in self._channels
+    def decode(self, request: AllReduce, message: bytes, sender: int, shape: Sequence[int]) -> FloatArray:
+        """Return the value that a message encodes; raise if it is not one of that shape."""
+        rows, parts = shape[0], list(self._parts(shape[1], request.fine_columns))
+        pieces, rest = [], message
+        for _, columns, _ in parts:
+            size = message_size((rows, columns.stop - columns.start), rest[0]) if rest else 0
+            pieces.append(rest[:size])
+            rest = rest[size:]
+        if rest:
+            raise ElmeshError(f"A message of {len(message)} bytes is longer than one of a {rows} x {shape[1]} matrix.")
+        values = [
+            self._channel(request.topic, sender, part, bits).decode(piece, (rows, columns.stop - columns.start))
+            for (part, columns, bits), piece in zip(parts, pieces, strict=True)
         ]
-        return np.hstack(known) if known else value
+        return np.hstack(values) if values else np.zeros((rows, shape[1]))
 
-    def kept(self) -> dict[int, dict[str, FloatArray]]:
-        """Return what there is to remember, speaker by speaker."""
-        kept: dict[int, dict[str, FloatArray]] = {}
-        for (topic, speaker, kind), channel in self._channels.items():
-            arrays = {f"channel/{topic}/{kind}/{part}": x for part, x in channel.kept().items()}
-            kept[speaker] = {**kept.get(speaker, {}), **arrays}
-        return kept
+    def state_dict(self) -> dict[int, dict[str, FloatArray]]:
+        """Return what to resume from, per sender."""
+        state: dict[int, dict[str, FloatArray]] = {}
+        for (topic, sender, part), channel in self._channels.items():
+            arrays = {f"channel/{topic}/{part}/{name}": x for name, x in channel.state_dict().items()}
+            state.setdefault(sender, {}).update(arrays)
+        return state
 
-    def take_up(self, kept: Mapping[int, Mapping[str, FloatArray]]) -> None:
-        """Be again as it was when ``kept`` was taken."""
+    def load_state_dict(self, state: Mapping[int, Mapping[str, FloatArray]]) -> None:
+        """Resume from :meth:`state_dict`, among whatever other arrays there are."""
         self._channels.clear()
-        for speaker, arrays in kept.items():
+        for sender, arrays in state.items():
             for name in arrays:
-                if name.startswith("channel/") and name.endswith("/known"):
-                    _, topic, kind, _ = name.split("/")
-                    bits = self._bits if kind == "0" else fine_bits(self._bits)
-                    channel = self._channel(topic, speaker, int(kind), bits)
-                    channel.take_up(arrays[name], arrays[name.removesuffix("known") + "before"])
+                if name.startswith("channel/") and name.endswith("/value"):
+                    _, topic, part, _ = name.split("/")
+                    bits = fine_bits(self._bits) if int(part) else self._bits
+                    channel = self._channel(topic, sender, int(part), bits)
+                    head = name.removesuffix("value")
+                    channel.load_state_dict({"value": arrays[name], "previous": arrays[f"{head}previous"]})
 
-    def _channel(self, topic: str, speaker: int, kind: int, bits: int | str) -> Channel:
-        return self._channels.setdefault((topic, speaker, kind), Channel(bits))
+    def _parts(self, columns: int, fine: int) -> Iterator[tuple[int, slice, int | str]]:
+        """Yield the parts of a message: coarse (0) and fine (1) columns, with their bits."""
+        parts = (0, slice(0, columns - fine), self._bits), (1, slice(columns - fine, columns), fine_bits(self._bits))
+        return (part for part in parts if part[1].stop > part[1].start)
 
-
-def tree_bytes(topology: Topology, request: Total, bits: int | str) -> int:
-    """Return what a sum along the tree takes at most, over all agents."""
-    rows, columns = request.value.shape[-2:]
-    fine = min(request.fine, columns)
-    coarse = message_size((rows, columns - fine), 16 if bits == "auto" else int(bits))
-    finest = message_size((rows, fine), int(fine_bits(bits)))
-    return int(2 * (topology.n_agents - 1) * (coarse + finest + 8 * request.numbers.shape[-1]))
+    def _channel(self, topic: str, sender: int, part: int, bits: int | str) -> DeltaChannel:
+        return self._channels.setdefault((topic, sender, part), DeltaChannel(bits))
 
 
-def coarse_parts(columns: int, fine: int, bits: int | str) -> Iterator[tuple[int, slice, int | str]]:
-    """Yield what a coarse message is made of: which part it is, its columns, and their bits."""
-    parts = (0, slice(0, columns - fine), bits), (1, slice(columns - fine, columns), fine_bits(bits))
-    return (part for part in parts if part[1].stop > part[1].start)
+class Relay(Protocol):
+    """How partial sums cross from one process to another."""
+
+    def send_partial(self, agent: int, parent: int, shape: tuple[int, int], data: bytes) -> None:
+        """Send an agent's partial sum to its parent in another process."""
+
+    def receive_partial(self, child: int, shape: tuple[int, int], size: int | None) -> bytes:
+        """Return the partial sum of a child in another process; ``size`` is its number of bytes, if known."""
+
+    def share_total(self, data: bytes | None, shape: tuple[int, int], size: int | None) -> bytes:
+        """Return the root's total, which the root's process gives."""
+
+    def forward_total(self, data: bytes, shape: tuple[int, int]) -> None:
+        """Pass the total on, once it is checked."""
+
+    def checking(self, sender: int) -> AbstractContextManager[None]:
+        """Return a context in which a sender's message is decoded and checked."""
+
+    def check(self, sender: int, content: Content) -> None:
+        """Raise if decoded numbers cannot come from a correct agent."""
 
 
-def split_message(message: bytes, rows: int, widths: Sequence[int]) -> Iterator[bytes]:
-    """Yield the parts of a message, of so many columns each."""
-    for width in widths:
-        size = message_size((rows, width), message[0]) if message else 0
-        yield message[:size]
-        message = message[size:]
+class TrustedRelay:
+    """A relay between processes that trust each other; by itself, of agents that are all in one process."""
+
+    def send_partial(self, agent: int, parent: int, shape: tuple[int, int], data: bytes) -> None:
+        """Raise: no parent is elsewhere."""
+        raise TypeError(f"Agent {parent} is not in this process.")
+
+    def receive_partial(self, child: int, shape: tuple[int, int], size: int | None) -> bytes:
+        """Raise: no child is elsewhere."""
+        raise TypeError(f"Agent {child} is not in this process.")
+
+    def share_total(self, data: bytes | None, shape: tuple[int, int], size: int | None) -> bytes:
+        """Return the root's total."""
+        return data or b""
+
+    def forward_total(self, data: bytes, shape: tuple[int, int]) -> None:
+        """Do nothing: all processes have the total."""
+
+    def checking(self, sender: int) -> AbstractContextManager[None]:
+        """Return a context that does nothing."""
+        return nullcontext()
+
+    def check(self, sender: int, content: Content) -> None:
+        """Accept everything."""
 
 
-def fine_bits(bits: int | str) -> int | str:
-    """Return the bits of what is to be told finely: sixteen at least."""
-    return max(bits, _FINE) if isinstance(bits, int) else _FINE
+class TreeAllReduce:
+    """Sums over the agents of all processes along the spanning tree of a graph.
+
+    Parameters
+    ----------
+    topology : Topology
+        The graph of all agents.
+    own : sequence of int
+        The agents of this process, in increasing order.
+    bits : int or "auto"
+        Bits per number.
+    traffic : TrafficLog
+        Where messages of this process's agents are recorded.
+    relay : Relay
+        How partial sums cross between processes.
+    """
+
+    def __init__(
+        self, topology: Topology, own: Sequence[int], bits: int | str, traffic: TrafficLog, relay: Relay
+    ) -> None:
+        self._topology, self._bits, self._traffic, self._relay = topology, bits, traffic, relay
+        self._place = {agent: k for k, agent in enumerate(own)}
+        parent = topology.tree.parent.tolist()
+        # From the leaves to the root, so that an agent's children come before it.
+        inwards = topology.tree.order[::-1].tolist()
+        self._root = inwards[-1]
+        self._own = [agent for agent in inwards if agent in self._place]
+        self._parent = {agent: parent[agent] for agent in self._own}
+        self._children: dict[int, list[int]] = {agent: [] for agent in self._own}
+        for agent in inwards:
+            if parent[agent] in self._children:
+                self._children[parent[agent]].append(agent)
+        self._channels = ChannelSet(bits)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of messages per sum."""
+        return self._topology.tree.rounds
+
+    @property
+    def children(self) -> dict[int, list[int]]:
+        """The children in the tree of each agent of this process, in the order in which sums are added."""
+        return self._children
+
+    @property
+    def remote_senders(self) -> list[int]:
+        """Agents of other processes whose channels end in this one."""
+        return sorted({child for children in self._children.values() for child in children if child not in self._place})
+
+    def max_bytes(self, request: AllReduce) -> int:
+        """Return an upper bound on what a sum sends, over all agents."""
+        rows, columns = request.value.shape[-2:]
+        fine = min(request.fine_columns, columns)
+        coarse = message_size((rows, columns - fine), 16 if self._bits == "auto" else int(self._bits))
+        finest = message_size((rows, fine), int(fine_bits(self._bits)))
+        return int(2 * (self._topology.n_agents - 1) * (coarse + finest + 8 * request.exact.shape[-1]))
+
+    def sum(self, request: AllReduce) -> AllReduceResult:
+        """Return the sum over all agents; request arrays have one row per agent of this process."""
+        if self._topology.n_agents == 1:
+            return AllReduceResult(request.value[0], request.exact[0], request.average, request.broadcast)
+        self._channels.prepare(request)
+        total = self._inwards(request)
+        value, exact = self._outwards(request, total)
+        return AllReduceResult(value, exact, request.average, request.broadcast)
+
+    def _inwards(self, request: AllReduce) -> Content | None:
+        """Pass partial sums on to the root; return the total in the root's process."""
+        shape, received = _shape(request), dict[int, Content]()
+        for agent in self._own:
+            k = self._place[agent]
+            value, exact = request.value[k].copy(), request.exact[k].copy()
+            for child in self._children[agent]:
+                if child not in self._place:
+                    data = self._relay.receive_partial(child, shape, self._size(request))
+                    received[child] = self._decode(request, data, child)
+                their_value, their_exact = received.pop(child)
+                value += their_value
+                exact += their_exact
+            if agent == self._root:
+                return value, exact
+            data, decoded = self._encode(request, (value, exact), agent)
+            self._traffic.record(agent, self._parent[agent], len(data))
+            if self._parent[agent] in self._place:
+                received[agent] = decoded
+            else:
+                self._relay.send_partial(agent, self._parent[agent], shape, data)
+        return None
+
+    def _outwards(self, request: AllReduce, total: Content | None) -> Content:
+        """Send the root's total to all agents."""
+        data, decoded = (None, None) if total is None else self._encode(request, total, ROOT)
+        data = self._relay.share_total(data, _shape(request), self._size(request))
+        decoded = self._decode(request, data, ROOT) if decoded is None else decoded
+        self._relay.forward_total(data, _shape(request))
+        for agent in self._own:
+            for child in self._children[agent]:
+                self._traffic.record(agent, child, len(data))
+        return decoded
+
+    def _size(self, request: AllReduce) -> int | None:
+        """Return the bytes of a message if they are known beforehand."""
+        rows, columns = _shape(request)
+        return 8 * (rows * columns + request.exact.shape[-1]) if self._bits == 64 else None
+
+    def _encode(self, request: AllReduce, content: Content, sender: int) -> tuple[bytes, Content]:
+        value, exact = content
+        tail = np.ascontiguousarray(exact, "<f8").tobytes()
+        if self._bits == 64:
+            return np.ascontiguousarray(value, "<f8").tobytes() + tail, content
+        message, decoded = self._channels.encode(request, value, sender)
+        return message + tail, (decoded, exact)
+
+    def _decode(self, request: AllReduce, data: bytes, sender: int) -> Content:
+        shape, k = _shape(request), request.exact.shape[-1]
+        with self._relay.checking(sender):
+            end = len(data) - 8 * k
+            if end < 0 or (self._bits == 64 and len(data) != self._size(request)):
+                raise ElmeshError(f"A message of {len(data)} bytes is not a sum of a {shape[0]} x {shape[1]} matrix.")
+            exact = np.array(np.frombuffer(data[end:], "<f8"), dtype=np.float64)
+            if self._bits == 64:
+                value = np.frombuffer(data[:end], "<f8").astype(np.float64, copy=False).reshape(shape)
+            else:
+                value = self._channels.decode(request, data[:end], sender, shape)
+            self._relay.check(sender, (value, exact))
+        return value, exact
+
+    def state_dict(self) -> dict[int, dict[str, FloatArray]]:
+        """Return what to resume from, per sender."""
+        return self._channels.state_dict()
+
+    def load_state_dict(self, state: Mapping[int, Mapping[str, FloatArray]]) -> None:
+        """Resume from :meth:`state_dict`, among whatever other arrays there are."""
+        self._channels.load_state_dict(state)
+
+
+def _shape(request: AllReduce) -> tuple[int, int]:
+    return int(request.value.shape[-2]), int(request.value.shape[-1])

@@ -1,17 +1,19 @@
-r"""Coarse messages: what a value has changed by, in two to sixteen bits a number, or in single precision.
+r"""Quantised messages: differences in 2 to 16 bits per number, or in single precision.
 
-Both ends of a channel keep what the receiver knows so far. A message tells the difference between that and the value,
-rounded; both add the same rounded difference, so the error does not add up over rounds but is told with the next
-message. Where values settle, what the receiver knows settles on them: coarse messages have the same fixed point as
-exact ones. Nothing is random, and both ends compute the same numbers, to the bit.
+Both ends of a channel keep the receiver's present value. A message encodes the difference between that and the new
+value, rounded; both ends add the same rounded difference. So rounding errors do not accumulate over rounds: they are
+part of the next difference (error feedback), and a sequence of values that converges has the same limit with any
+number of bits. Nothing is random, and both ends compute the same numbers, to the bit.
 
-A message is one byte for the number of bits (0: nothing to tell); for up to 32 bits, two for a power of two that all of
-it is to be multiplied with; for up to sixteen bits a scale in single precision a column; and the numbers, packed. A
-column's levels are spread evenly over its range; with two or four bits, over the part of it that loses least of a
-normal distribution.
+A message is one byte for the number of bits (0: no change); up to 32 bits, two bytes for a power of two that scales
+all of it; up to 16 bits, one scale per column in single precision; then the numbers, packed. The levels of a column
+are spread evenly over its range; with 2 or 4 bits, over the part of the range that loses least of a normal
+distribution.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,25 +21,25 @@ from numpy.typing import NDArray
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
 
-__all__ = ["BITS", "Channel", "decode", "encode", "message_size"]
+__all__ = ["BITS", "DeltaChannel", "decode", "encode", "message_size"]
 
 
-#: Bits a number that a message may have.
+#: Bits per number that a message may have.
 BITS = (2, 4, 8, 16, 32, 64)
-# Half of the range that loses least of a normal distribution, in standard deviations. With more bits all of it is told.
+# Half of the range that loses least of a normal distribution, in standard deviations. More bits cover all of it.
 _RANGE = {2: 1.991, 4: 2.682}
-# With "auto", the fewest bits whose error is within this share of what is told; but a message is not made coarser than
-# pays beside its scales and the few bytes that go with it.
-_ERROR, _BESIDE = 0.4, 19
+# With "auto", the fewest bits whose error is within this share of the difference; but the numbers of a message need not
+# take fewer bytes than its scales and its other _OVERHEAD bytes.
+_ERROR, _OVERHEAD = 0.4, 19
 
 
 def encode(difference: FloatArray, bits: int) -> bytes:
-    """Write a matrix as a message.
+    """Encode a matrix as a message.
 
     Examples
     --------
     >>> message = encode(np.array([[1.0], [-1.0], [0.5], [0.0]]), 2)
-    >>> len(message)  # how many bits, one scale, four numbers of two bits
+    >>> len(message)  # number of bits, power, one scale, four numbers of two bits
     8
     >>> decode(message, (4, 1)).ravel()
     array([ 0.75, -0.75,  0.75,  0.25])
@@ -47,7 +49,7 @@ def encode(difference: FloatArray, bits: int) -> bytes:
     head = bytes([bits])
     if bits == 64:
         return head + np.ascontiguousarray(difference, "<f8").tobytes()
-    # Single precision ends at 1e38, and what features and targets of any scale make does not.
+    # Single precision ends at 1e38; features and targets of any scale may exceed that.
     power = int(np.frexp(np.abs(difference).max(initial=0.0))[1])
     head += power.to_bytes(2, "little", signed=True)
     reduced = np.ldexp(difference, -power)
@@ -61,12 +63,12 @@ def encode(difference: FloatArray, bits: int) -> bytes:
 
 
 def decode(message: bytes, shape: tuple[int, int]) -> FloatArray:
-    """Read a message of a matrix of known shape; raise if it is not one."""
+    """Decode a message of a matrix of known shape; raise if it is not one."""
     rows, columns = shape
     bits = message[0] if message else -1
     if bits not in (0, *BITS) or len(message) != message_size(shape, bits):
         raise ElmeshError(
-            f"A message of {len(message)} bytes, marked as of {bits} bits, is not that of a {rows} x {columns} matrix."
+            f"A message of {len(message)} bytes with {bits} bits per number is not a {rows} x {columns} matrix."
         )
     body = memoryview(message)[1:]
     if bits == 0:
@@ -78,10 +80,7 @@ def decode(message: bytes, shape: tuple[int, int]) -> FloatArray:
         return np.asarray(np.ldexp(np.frombuffer(body, "<f4").astype(np.float64), power).reshape(shape))
     scale = np.frombuffer(body[: 4 * columns], "<f4").astype(np.float64)
     if not np.all((scale >= 0) & (scale <= 1)):
-        raise ElmeshError(
-            f"A message of {len(message)} bytes has scales that no honest one has: they are from 0 to 1, before all "
-            "of it is multiplied with a power of two."
-        )
+        raise ElmeshError(f"A message of {len(message)} bytes has scales outside [0, 1]; a valid message has none.")
     half = 2 ** (bits - 1)
     codes = _unpack(body[4 * columns :], bits, rows * columns).reshape(shape).astype(np.float64)
     return np.asarray(np.ldexp((codes - half + 0.5) * (scale / half), power))
@@ -95,76 +94,76 @@ def message_size(shape: tuple[int, int], bits: int) -> int:
     return 3 + (4 * columns if bits < 32 else 0) + (rows * columns * bits + 7) // 8
 
 
-class Channel:
-    """One direction of a conversation about one topic: what the receiver knows, at either end.
+class DeltaChannel:
+    """One direction of communication on one topic: the receiver's present value, kept at both ends.
 
     Parameters
     ----------
     bits : int or "auto"
-        Bits a number.
+        Bits per number.
 
     Examples
     --------
-    >>> channel, value = Channel(2), np.array([[1.0], [0.3], [-0.7]])
+    >>> channel, value = DeltaChannel(2), np.array([[1.0], [0.3], [-0.7]])
     >>> for _ in range(20):
-    ...     message = channel.tell(value)  # again and again: what is left is told more and more finely
-    >>> bool(np.abs(channel.known - value).max() < 1e-6)
+    ...     message = channel.encode(value)  # the error shrinks with every message
+    >>> bool(np.abs(channel.value - value).max() < 1e-6)
     True
     """
 
     def __init__(self, bits: int | str) -> None:
         self._bits = bits
-        self.known: FloatArray = np.zeros((0, 0))
-        self._before = self.known
+        self.value: FloatArray = np.zeros((0, 0))
+        self._previous = self.value
 
-    def tell(self, value: FloatArray, ignore: float = 0.0) -> bytes:
-        """Return the message that brings the receiver up to ``value``, as near as its bits allow."""
+    def encode(self, value: FloatArray, skip_below: float = 0.0) -> bytes:
+        """Return the message that brings the receiver to ``value``, as near as its bits allow."""
         self._fit(value.shape)
-        difference = value - self.known
-        message = encode(difference, self._choose(difference, ignore))
-        self.hear(message, value.shape)
+        difference = value - self.value
+        message = encode(difference, self._choose_bits(difference, skip_below))
+        self.decode(message, value.shape)
         return message
 
-    def hear(self, message: bytes, shape: tuple[int, ...]) -> FloatArray:
-        """Take in a message, and return the value as it is now known."""
+    def decode(self, message: bytes, shape: tuple[int, ...]) -> FloatArray:
+        """Apply a message, and return the new value."""
         self._fit(shape)
         with np.errstate(invalid="ignore"):
-            self._before, self.known = self.known, self.known + decode(message, (shape[0], shape[1]))
-        return self.known
+            self._previous, self.value = self.value, self.value + decode(message, (shape[0], shape[1]))
+        return self.value
 
-    def undo(self) -> None:
-        """Forget the last message, at both ends."""
-        self.known = self._before
+    def revert(self) -> None:
+        """Undo the last message, at both ends."""
+        self.value = self._previous
 
-    def turn(self, matrix: FloatArray) -> None:
-        """Multiply what is known from the right, at both ends."""
-        if self.known.shape[1] == len(matrix):
-            self.known = self.known @ matrix
+    def rotate(self, matrix: FloatArray) -> None:
+        """Multiply the value by a matrix from the right, at both ends."""
+        if self.value.shape[1] == len(matrix):
+            self.value = self.value @ matrix
 
-    def kept(self) -> dict[str, FloatArray]:
-        """Return what there is to remember."""
-        return {"known": self.known, "before": self._before}
+    def state_dict(self) -> dict[str, FloatArray]:
+        """Return what to resume from."""
+        return {"value": self.value, "previous": self._previous}
 
-    def take_up(self, known: FloatArray, before: FloatArray) -> None:
-        """Be again as it was when these were kept."""
-        self.known, self._before = known, before
+    def load_state_dict(self, arrays: Mapping[str, FloatArray]) -> None:
+        """Resume from :meth:`state_dict`."""
+        self.value, self._previous = arrays["value"], arrays["previous"]
 
     def _fit(self, shape: tuple[int, ...]) -> None:
-        if self.known.shape != shape or not np.isfinite(self.known).all():
-            self.known = np.zeros(shape)
+        if self.value.shape != shape or not np.isfinite(self.value).all():
+            self.value = np.zeros(shape)
 
-    def _choose(self, difference: FloatArray, ignore: float) -> int:
+    def _choose_bits(self, difference: FloatArray, skip_below: float) -> int:
         if not np.isfinite(difference).all():
-            return 64  # whoever hears it is to see it
+            return 64  # so that the receiver sees it too
         size = float(np.linalg.norm(difference))
-        if not difference.any() or 0 < size <= ignore:
+        if not difference.any() or 0 < size <= skip_below:
             return 0
         if self._bits != "auto":
             return int(self._bits)
         rows, columns = difference.shape
-        beside = 4 * columns + _BESIDE
-        for bits in (b for b in BITS[:3] if rows * columns * b >= 8 * beside):
-            error = difference - decode(encode(difference, bits), (difference.shape[0], difference.shape[1]))
+        overhead = 4 * columns + _OVERHEAD
+        for bits in (b for b in BITS[:3] if rows * columns * b >= 8 * overhead):
+            error = difference - decode(encode(difference, bits), (rows, columns))
             if float(np.linalg.norm(error)) <= _ERROR * size:
                 return bits
         return BITS[3]

@@ -69,7 +69,7 @@ class Topology:
         ones = np.ones(len(hearer))
         return sp.csr_array((ones, (hearer, speaker)), shape=(self.n_agents, self.n_agents))
 
-    def neighbours(self, agent: int) -> NDArray[np.intp]:
+    def neighbors(self, agent: int) -> NDArray[np.intp]:
         """Return the neighbours of one agent, in increasing order."""
         hearer, speaker = self.ends
         return speaker[np.searchsorted(hearer, agent) : np.searchsorted(hearer, agent, side="right")]

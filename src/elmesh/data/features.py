@@ -5,9 +5,9 @@ paper)::
 
     h(x) = g(x W + b),     W and b uniform in [-s, s)
 
-Nobody sends ``W``: sites that agree on a seed and on the sizes hold the same weights, bit for bit, whatever
-the machine. NumPy promises that for the raw 64-bit stream of a bit generator but not for what
-``Generator.uniform`` makes of it, so the step from bits to numbers is written out here.
+``W`` is never sent: sites with the same seed and sizes have the same weights, to the bit, on any machine. NumPy
+guarantees that for the raw 64-bit stream of a bit generator, but not for ``Generator.uniform``, so the step from bits
+to numbers is written out here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _none(Z: FloatArray) -> FloatArray:
     return Z
 
 
-# Each may overwrite its argument: it is handed a product that nobody else holds.
+# Each may overwrite its argument, which has no other reference.
 _FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "sigmoid": _sigmoid,
     "tanh": _tanh,
@@ -66,17 +66,17 @@ ACTIVATIONS: tuple[str, ...] = tuple(_FUNCTIONS)
 
 
 def uniform(seed: int | tuple[int, ...], count: int) -> FloatArray:
-    """Return numbers uniform in [-1, 1), the same bit for bit wherever the seed is the same."""
+    """Return numbers uniform in [-1, 1), the same to the bit wherever the seed is the same."""
     stream = np.random.PCG64(np.random.SeedSequence(seed)).random_raw(count)
     # The top 53 bits k give 2 k / 2**53 - 1, exact in doubles.
     return (stream >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
 
 
 def weight_scale(n_columns: int) -> float:
-    """Give the size of hidden weights that keeps the sigmoid where it bends.
+    """Return the scale of hidden weights that avoids saturation of the sigmoid.
 
-    Weights uniform in [-1, 1) have variance 1/3, so a hidden unit adds up n standardised columns to a variance of
-    n/3. Beyond about 1 the sigmoid flattens out and the units all say 0 or 1; this factor brings it back to 1.
+    Weights uniform in [-1, 1) have variance 1/3, so the input of a hidden unit has variance n/3 for n standardised
+    columns. Beyond about 1 the sigmoid saturates; this factor brings the variance back to 1.
 
     Parameters
     ----------
@@ -111,10 +111,9 @@ class HiddenLayer:
 
     Notes
     -----
-    The weights are the first ``(n_inputs + 1) * n_hidden`` numbers of the PCG64 stream of ``seed``: W row by
-    row, then b. A layer of another size is therefore another layer, not a part of a larger one. Weights are
-    the same bit for bit on every machine; the product with ``X`` is left to the machine's BLAS and agrees to
-    rounding.
+    The weights are the first ``(n_inputs + 1) * n_hidden`` numbers of the PCG64 stream of ``seed``: W row by row, then
+    b. So a layer of another size is not a part of a larger one. Weights are the same to the bit on every machine; the
+    product with ``X`` is the machine's BLAS's, and agrees to rounding.
 
     Examples
     --------
@@ -133,16 +132,16 @@ class HiddenLayer:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        settle = object.__setattr__  # the frozen dataclass's one moment to turn NumPy scalars into plain numbers
-        settle(self, "n_inputs", _whole("n_inputs", self.n_inputs, 1))
+        assign = object.__setattr__  # to convert NumPy scalars to plain numbers
+        assign(self, "n_inputs", _whole("n_inputs", self.n_inputs, 1))
         if self.n_hidden is not None:
-            settle(self, "n_hidden", _whole("n_hidden", self.n_hidden, 1, "; or None for no hidden layer"))
+            assign(self, "n_hidden", _whole("n_hidden", self.n_hidden, 1, "; or None for no hidden layer"))
         if not isinstance(self.activation, str) or self.activation not in _FUNCTIONS:
             raise ElmeshError(
                 f"activation is {self.activation!r}; it must be one of {', '.join(map(repr, ACTIVATIONS))}."
             )
-        settle(self, "weight_scale", _positive("weight_scale", self.weight_scale))
-        settle(self, "seed", _whole("seed", self.seed, 0))
+        assign(self, "weight_scale", _positive("weight_scale", self.weight_scale))
+        assign(self, "seed", _whole("seed", self.seed, 0))
         if self.seed > _LARGEST_SEED:
             raise ElmeshError(f"seed is {self.seed}; it must be a whole number from 0 to 2**64 - 1.")
 
@@ -187,7 +186,7 @@ class HiddenLayer:
         return _FUNCTIONS[self.activation](Z)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the five parameters as a dict that JSON can hold.
+        """Return the five parameters as plain JSON.
 
         Examples
         --------
@@ -198,18 +197,7 @@ class HiddenLayer:
 
     @classmethod
     def from_json(cls, fields: object) -> HiddenLayer:
-        """Make the layer that `to_json` described.
-
-        Parameters
-        ----------
-        fields : dict
-            Exactly the keys that `to_json` writes; anything missing, unknown or out of range is an error.
-
-        Returns
-        -------
-        HiddenLayer
-            Equal to the one described.
-        """
+        """Return the layer of :meth:`to_json`; anything missing, unknown or out of range is an error."""
         expected = list(cls.__dataclass_fields__)
         if not isinstance(fields, Mapping) or set(fields) != set(expected):
             raise ElmeshError(f"A hidden layer is described by exactly the fields {', '.join(expected)}.")
@@ -217,14 +205,14 @@ class HiddenLayer:
 
 
 def _whole(name: str, value: object, least: int, otherwise: str = "") -> int:
-    """Read a whole number of at least `least`; True and 3.0 are not whole numbers that somebody meant."""
+    """Return a whole number of at least `least`; True and 3.0 are refused."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < least:
         raise ElmeshError(f"{name} is {value!r}; it must be a whole number of at least {least}{otherwise}.")
     return int(value)
 
 
 def _positive(name: str, value: object) -> float:
-    """Read a finite number above zero."""
+    """Return a finite number above zero."""
     number = math.nan
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
         try:

@@ -1,8 +1,7 @@
-"""What may name a task, and how labels are told in a sentence.
+"""Task labels: text, whole numbers, or True and False, all of one type.
 
-A label is text, a whole number, or True and False; all labels of one data set are of one of these types.
-Whatever the column comes as (list, array, pandas, polars, Arrow), plain Python values come out, so that ``3``
-from a NumPy array, from a file and from a saved model are the same task.
+A column of labels may be a list, an array, or a pandas, polars or Arrow column. The result is plain Python values, so
+that ``3`` from a NumPy array, from a file and from a saved model are the same task.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ __all__ = [
     "values_of",
 ]
 
-#: The types of label, in the user's words.
+#: The types of label, for messages.
 KINDS: dict[type, str] = {str: "text", int: "whole numbers", bool: "True and False"}
 
 
 def values_of(tasks: object) -> list[Any]:
-    """Read one column of anything as a list of plain Python values."""
+    """Return a column as a list of plain Python values."""
     shape = getattr(tasks, "shape", None)
     if shape is not None and len(shape) != 1:
         raise ElmeshError(f"tasks has shape {tuple(shape)}; give one column with one label a row.")
@@ -39,7 +38,7 @@ def values_of(tasks: object) -> list[Any]:
     if isinstance(tasks, (Mapping, set, frozenset)) or not isinstance(tasks, Iterable):
         raise ElmeshError(f"tasks is of type {type(tasks).__name__}; give one label a row, as a list or an array.")
     if getattr(getattr(tasks, "dtype", None), "kind", None) in ("M", "m"):
-        # NumPy would turn nanoseconds into whole numbers and nobody would notice
+        # NumPy would silently turn nanoseconds into whole numbers
         raise ElmeshError("tasks holds dates or times; use text or whole numbers as task labels.")
     for method in ("to_list", "tolist", "to_pylist"):  # pandas and polars, NumPy, Arrow
         if hasattr(tasks, method):
@@ -48,7 +47,7 @@ def values_of(tasks: object) -> list[Any]:
 
 
 def label_type(values: Sequence[Any]) -> Callable[[Any], Label]:
-    """Find the one plain type that all labels have, or say which row is the trouble."""
+    """Return the plain type that all labels have, or raise an error that names the first row with another."""
     found = {kind: plain_type(kind) for kind in set(map(type, values))}
     if None in found.values():
         _refuse(values)
@@ -61,7 +60,7 @@ def label_type(values: Sequence[Any]) -> Callable[[Any], Label]:
 
 
 def plain_type(kind: type) -> type[str] | type[int] | None:
-    """Give the plain type (str, int or bool) that a type of value stands for, None where there is none."""
+    """Return the plain type (str, int or bool) of a type of value, None if there is none."""
     if issubclass(kind, str):
         return str
     if issubclass(kind, (bool, np.bool_)):
@@ -70,7 +69,7 @@ def plain_type(kind: type) -> type[str] | type[int] | None:
 
 
 def is_missing(value: object) -> bool:
-    """Tell whether a value is None, NaN, or what pandas puts for a missing value."""
+    """Return whether a value is None, NaN, or missing in pandas."""
     if isinstance(value, (float, np.floating)):
         return bool(np.isnan(value))
     return value is None or value is pd.NA or value is pd.NaT

@@ -1,7 +1,7 @@
-"""One table a site, put under each other.
+"""One table per site, concatenated.
 
-Estimators take one table and a column that says which task each row is of. Users often hold a table for each
-task instead; `stack_tasks` makes the one from the other, and refuses tables whose columns differ.
+Estimators take one table and the task of each row. Users often have one table per task instead; `stack_tasks`
+concatenates them, and refuses tables whose columns differ.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["stack_tasks"]
 
 
 def stack_tasks(tables: Mapping[Any, tuple[Any, Any]]) -> tuple[Any, NDArray[Any], NDArray[Any]]:
-    """Put one table a task under each other, in the shape that the estimators take.
+    """Concatenate one table per task, in the form that estimators take.
 
     Parameters
     ----------
     tables : dict
         Task label to the pair ``(X, y)`` of that task: ``X`` of shape (rows, columns), a pandas or polars
-        frame or an array, with the same columns in every task; ``y`` with one target a row.
+        frame or an array, with the same columns in every task; ``y`` with one target per row.
 
     Returns
     -------
@@ -61,7 +61,7 @@ def stack_tasks(tables: Mapping[Any, tuple[Any, Any]]) -> tuple[Any, NDArray[Any
     _check_same_columns(Xs)
     _check_same_targets(ys)
     labels = np.repeat(np.array(list(Xs)), [len(X) for X in Xs.values()])
-    return _under_each_other(list(Xs.values())), np.concatenate(list(ys.values())), labels
+    return _concatenate(list(Xs.values())), np.concatenate(list(ys.values())), labels
 
 
 def _is_polars(X: object) -> bool:
@@ -77,11 +77,11 @@ def _form(X: object) -> str:
     return "polars frame" if _is_polars(X) else "pandas frame" if _is_frame(X) else "plain array"
 
 
-def _under_each_other(Xs: list[Any]) -> Any:
+def _concatenate(Xs: list[Any]) -> Any:
     if isinstance(Xs[0], pd.DataFrame):
         return pd.concat(Xs, ignore_index=True)
     if _is_polars(Xs[0]):
-        import polars  # noqa: PLC0415  (only there if somebody made a frame with it)
+        import polars  # noqa: PLC0415  (installed, because a frame was made with it)
 
         return polars.concat(Xs, how="vertical_relaxed")
     return np.concatenate(Xs)
@@ -111,7 +111,6 @@ def _check_same_columns(Xs: Mapping[Label, Any]) -> None:
             raise ElmeshError(f"Tasks {first!r} and {label!r} differ in their columns: {told}.")
     widths = {label: X.shape[1] for label, X in Xs.items()}
     if len(set(widths.values())) > 1:
-        # a majority tells nothing that the reader cannot see, but the first width must not hide the others
         odd = [label for label in widths if widths[label] != widths[first]]
         told = ", ".join(f"task {label!r} has {widths[label]}" for label in islice(odd, 10)) + more(len(odd))
         raise ElmeshError(
@@ -121,7 +120,7 @@ def _check_same_columns(Xs: Mapping[Label, Any]) -> None:
 
 
 def _difference(a: Label, columns_a: list[Any], b: Label, columns_b: list[Any]) -> str:
-    """Say in what two unequal lists of column names differ."""
+    """Describe how two lists of column names differ."""
     only_a = [name for name in columns_a if name not in columns_b]
     only_b = [name for name in columns_b if name not in columns_a]
     if only_a or only_b:
@@ -137,7 +136,7 @@ def _difference(a: Label, columns_a: list[Any], b: Label, columns_b: list[Any]) 
 
 
 def _check_same_targets(ys: Mapping[Label, NDArray[Any]]) -> None:
-    """Refuse what NumPy would join by force: text with numbers, one column with several."""
+    """Refuse what NumPy would silently convert: text with numbers, one column with several."""
     first, reference = next(iter(ys.items()))
     for label, y in ys.items():
         if _is_text(y) != _is_text(reference):

@@ -1,14 +1,13 @@
-r"""What a task's data is reduced to before any learning.
+r"""The sufficient statistics of a task.
 
-Two steps, neither of which loses anything the methods use:
+Two steps, neither of which loses anything that the methods use:
 
 1. :class:`Reduced` keeps the means of the hidden features H and of the targets T, and a triangular factor of the
    centred :math:`[H\;T]`. It never has more than L + d rows however many there were, and two of them merge into one,
    so a task can be read in chunks.
 2. :class:`Task` is the thin singular value decomposition :math:`H = P\,\mathrm{diag}(s)\,V'` with the targets in the
-same
-   basis, :math:`Y = P'T`. In it every update is a pair of thin products. Tasks of unequal size are stacked with zero
-   padding, which changes no solution.
+   same basis, :math:`Y = P'T`. In it every update is a pair of thin products. Tasks of unequal size are stacked with
+   zero padding, which changes no solution.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ __all__ = ["Reduced", "Task"]
 
 @dataclass(frozen=True, eq=False)
 class Reduced:
-    """A task's rows, reduced to at most L + d rows that say the same about any linear model.
+    """A task's rows, reduced to at most L + d rows with the same Gram matrix.
 
     Parameters
     ----------
     n_rows : int
-        How many rows were seen.
+        The number of rows.
     mean : ndarray of shape (L + d,)
         Means of features and targets; zeros without an intercept.
     factor : ndarray of shape (k, L + d)
@@ -92,9 +91,9 @@ class Task:
     Y : ndarray of shape (..., q, d)
         Targets in the basis of the left singular vectors.
     rest : ndarray of shape (...)
-        Squared norm of the part of the targets that no weights can reach.
+        Squared norm of the part of the targets outside the column space of H.
     rows : ndarray of shape (...)
-        Rows that the residuals are free in: how many there were, less one for an intercept.
+        Degrees of freedom of the residuals: the number of rows, less one for an intercept.
     """
 
     V: FloatArray

@@ -1,7 +1,7 @@
-"""From ``(X, y, tasks)`` to one array a task, and back; the checks on what a user says about tasks.
+"""Rows to tasks: from ``(X, y, tasks)`` to one array per task, with all checks of labels and targets.
 
-Rows with the same label form a task, in the order in which they came. Everything behind this module may rely
-on plain Python labels of one type, in sorted order, and on targets of shape (rows, outputs) for each task.
+Rows with the same label form a task, in their order. Other modules rely on plain Python labels of one type, sorted, and
+on targets of shape (rows, outputs) for each task.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ def group_rows(tasks: object, n_rows: int) -> Groups:
     Parameters
     ----------
     tasks : array-like of shape (n_rows,) or None
-        One label a row: a list, an array, or a pandas or polars column. None makes one task of all rows,
-        "all".
+        One label per row: a list, an array, or a pandas or polars column. None: all rows are one task, "all".
     n_rows : int
         Number of rows of the data.
 
@@ -65,7 +64,7 @@ def match_tasks(tasks: object, n_rows: int, known: Collection[Label]) -> Groups:
     Parameters
     ----------
     tasks : array-like of shape (n_rows,) or None
-        One label a row. None only where a single task is known.
+        One label per row; None only if a single task is known.
     n_rows : int
         Number of rows of the data.
     known : collection of labels
@@ -89,7 +88,7 @@ def match_tasks(tasks: object, n_rows: int, known: Collection[Label]) -> Groups:
             "each row is of."
         )
     groups = group_rows(tasks, n_rows)
-    # By type as well: True equals 1 to Python, not to the person who wrote it.
+    # By type as well: True equals 1 in Python, but not for users.
     known_types = set(map(type, known))
     known_labels = set(known)
     unknown = [label for label in groups if type(label) not in known_types or label not in known_labels]
@@ -118,7 +117,7 @@ def check_task_sizes(groups: Groups, minimum: int = 2) -> None:
     small = [label for label, rows in groups.items() if len(rows) < minimum]
     if not small:
         return
-    # "one sample" is what scikit-learn's callers, and its checks, look for in this complaint
+    # "one sample" is what scikit-learn's checks look for in this message
     words = {0: "no rows", 1: "only one row (one sample)"}
     sizes = {label: len(groups[label]) for label in small[:10]}
     told = ", ".join(f"task {label!r} has {words.get(n, f'only {n} rows')}" for label, n in sizes.items())
@@ -205,7 +204,7 @@ def regression_targets(y: ArrayLike, groups: Groups) -> dict[Label, NDArray[np.f
 
 
 def _class_labels(values: NDArray[Any]) -> NDArray[Any]:
-    """Check class labels: one sortable type, none missing."""
+    """Check that class labels have one sortable type and none is missing."""
     if values.ndim != 1:
         raise ElmeshError(f"y has shape {values.shape}; classification needs one class label a row.")
     if values.dtype.kind in "iubU":
@@ -217,7 +216,7 @@ def _class_labels(values: NDArray[Any]) -> NDArray[Any]:
         raise ElmeshError(f"The class is missing {row(missing)}; fill it in or leave the row out.")
     if values.dtype.kind == "f":
         return values
-    # An object column is text as pandas holds it, or numbers that lost their type on the way.
+    # An object column is text in pandas, or numbers that lost their type.
     kinds = {float if issubclass(kind, (float, np.floating)) else plain_type(kind) for kind in map(type, values)}
     if kinds == {str}:
         return values.astype(object)
@@ -227,7 +226,7 @@ def _class_labels(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _numbers(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Read targets as float64; text is never taken for a number."""
+    """Convert targets to float64; text is never converted."""
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
     if values.dtype.kind not in "OUST":

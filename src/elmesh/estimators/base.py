@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -16,7 +15,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from elmesh.comm.communicator import Communicator, raise_on_all
+from elmesh.checks import check_flag
+from elmesh.comm.communicator import raise_on_all
 from elmesh.data.features import HiddenLayer
 from elmesh.data.statistics import Reduced, Task
 from elmesh.data.tasks import Groups, match_tasks
@@ -24,29 +24,47 @@ from elmesh.errors import ElmeshError
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.estimators.parameters import describe
-from elmesh.math.blas import calm_blas
-from elmesh.run import Result, Stop, Venue, assemble, check_alike, processes_of
+from elmesh.math.blas import limit_blas_threads
+from elmesh.run.backend import Backend, FitContext, check_consistent, resolve_backend
+from elmesh.run.config import RunConfig
+from elmesh.run.result import StopReason
 from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.admm import ProximalADMM
 from elmesh.text import row
-from elmesh.typing import FloatArray
+from elmesh.typing import FloatArray, Label, StrPath
 from elmesh.version import __version__
 
-__all__ = ["FloatArray", "Label", "MultiTaskELM"]
+__all__ = ["Fitted", "MultiTaskELM"]
 
-Label = str | int
-
-# What a fit leaves behind that is the same in every process.
-_OF_ALL = ("history_", "n_iter_", "n_exchanges_", "stop_", "graph_", "certificate_", "traffic_", "penalties_")
+# Attributes of a fit that are the same in every process.
+_GLOBAL_ATTRIBUTES = (
+    "history_",
+    "n_iter_",
+    "n_exchanges_",
+    "stop_",
+    "graph_",
+    "certificate_",
+    "traffic_",
+    "penalties_",
+)
 # Above this, squares and the products of squares are no longer finite.
 _LARGEST = 1e75
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What a fit produced: the hidden layer, one head per task, and the ridge penalty of A_t (None: a Lasso)."""
+
+    layer: HiddenLayer
+    heads: dict[Label, Head]
+    penalty: float | None
 
 
 class MultiTaskELM(BaseEstimator):
     """What the classifier and the regressor share."""
 
     # With metadata routing switched on, `tasks` goes wherever it is needed without further requests.
-    __metadata_request__fit: ClassVar = {"tasks": True}
+    __metadata_request__fit: ClassVar = {"tasks": True, "run": True}
     __metadata_request__predict: ClassVar = {"tasks": True}
     __metadata_request__score: ClassVar = {"tasks": True}
 
@@ -58,7 +76,7 @@ class MultiTaskELM(BaseEstimator):
         *,
         activation: str = "sigmoid",
         weight_scale: float = 1.0,
-        solver: str | Solver = "dmtl-elm",
+        solver: str | Solver = "mesh-elm",
         fit_intercept: bool = True,
         random_state: Any = None,
     ) -> None:
@@ -69,82 +87,78 @@ class MultiTaskELM(BaseEstimator):
         self.fit_intercept = fit_intercept
         self.random_state = random_state
 
-    def _processes(self) -> Communicator:
-        """Return the processes that the fit takes place in."""
-        # Before its parameters are looked at: what is wrong with one process's solver is for all to know.
-        communicator = processes_of(self.solver)
-        with raise_on_all(communicator):
-            make_solver(self.solver)
-        return communicator
+    def _backend(self, run: RunConfig | None) -> tuple[RunConfig, Backend]:
+        """Return where the fit runs, having checked that the solver can run there."""
+        config = run or RunConfig()
+        backend = resolve_backend(config.backend)
+        with raise_on_all(backend.communicator):
+            backend.check(make_solver(self.solver))
+        return config, backend
 
-    def _assemble(self, communicator: Communicator, groups: Groups) -> Venue:
-        """Agree with the other processes, if there are any, on what is fitted, and on who has which tasks."""
-        solver = make_solver(self.solver)
+    def _agree(self, config: RunConfig, backend: Backend, groups: Groups) -> FitContext:
+        """Agree with the other processes, if any, on what is fitted, and on who has which tasks."""
+        solver, communicator = make_solver(self.solver), backend.communicator
         with raise_on_all(communicator):
-            if not isinstance(self.fit_intercept, (bool, np.bool_)):
-                raise ElmeshError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
+            check_flag("fit_intercept", self.fit_intercept)
             seed = self._seed()
         names: list[str] | None = getattr(self, "feature_names_in_", np.array(None)).tolist()
         width: int = getattr(self, "n_features_in_", 0)
-        self._fields: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "version": __version__,
             "kind": self._kind,
             **_flat(describe(self)),
             "columns": width if names is None else names,
         }
-        check_alike(communicator, self._fields)
-        # Without a whole number each process would draw a seed of its own.
-        self.seed_ = int(communicator.allgather(seed)[0])
-        venue = assemble(communicator, solver, list(groups), self.seed_)
-        self._fields |= {"seed": self.seed_, "tasks": venue.labels}
-        return venue
+        check_consistent(communicator, fields)
+        # Without an integer each process would draw a seed of its own.
+        seed = int(communicator.allgather(seed)[0])
+        assignment = backend.assign(solver, list(groups), seed)
+        fields |= {"seed": seed, "tasks": assignment.labels}
+        return FitContext(solver, assignment, seed, fields, config)
 
     def _fit(
-        self, X: FloatArray, groups: Groups, targets: Mapping[Label, FloatArray], venue: Venue
-    ) -> dict[Label, Head]:
-        """Learn from checked rows, set what every fit leaves behind, and return a head a task without classes."""
-        solver = make_solver(self.solver)
-        layer = HiddenLayer(X.shape[1], self.n_hidden, self.activation, self.weight_scale, self.seed_)
-        labels, topology = venue.mine, venue.topology
-        with raise_on_all(venue.communicator):
+        self, X: FloatArray, groups: Groups, targets: Mapping[Label, FloatArray], context: FitContext, backend: Backend
+    ) -> Fitted:
+        """Learn from checked rows and set the attributes of every fit; heads are without classes."""
+        solver, labels = context.solver, context.assignment.own
+        layer = HiddenLayer(X.shape[1], self.n_hidden, self.activation, self.weight_scale, context.seed)
+        with raise_on_all(backend.communicator):
             _check_size(X, targets)
         longest = max(len(groups[t]) for t in labels)
-        with calm_blas(longest, layer.width, min(longest, layer.width), always=venue.one_thread):
+        with limit_blas_threads(longest, layer.width, min(longest, layer.width), always=backend.one_thread):
             reduced = [Reduced.from_rows(layer(X[groups[t]]), targets[t], centre=self.fit_intercept) for t in labels]
             tasks = [Task.from_reduced(task) for task in reduced]
-        # A run may be gone on with for longer than was first asked.
-        fields = {name: value for name, value in self._fields.items() if name != "solver__max_iter"}
-        result = venue.run(solver, tasks, self.seed_, fields)
-        if result.stop in (Stop.MAX_ITER, Stop.DIVERGED, Stop.BUDGET) and venue.communicator.rank == 0:
+        # A run may be resumed for longer than was first asked.
+        fields = {name: value for name, value in context.fields.items() if name != "solver__max_iter"}
+        result = backend.run(replace(context, fields=fields), tasks)
+        failed = (StopReason.MAX_ITER, StopReason.DIVERGED, StopReason.BUDGET)
+        if result.stop in failed and backend.communicator.rank == 0:
             warnings.warn(f"After {result.n_iter} rounds: {result.stop.value}", ConvergenceWarning, stacklevel=3)
 
-        self._layer = layer
-        self._penalty = solver.private_penalty if result.state.mu2 is None else result.state.mu2
+        solution, topology, everything = result.solution, context.assignment.topology, context.assignment.labels
+        self.seed_ = context.seed
         self.tasks_ = np.array(labels)
         self.history_ = result.history
         self.n_iter_ = result.n_iter
         self.n_exchanges_ = result.n_exchanges
         self.stop_ = result.stop
-        self.graph_ = topology.to_networkx(venue.labels) if topology is not None else None
-        self.certificate_ = result.state.certificate
-        self.traffic_ = result.ledger.table(venue.labels) if topology is not None else None
-        self.penalties_ = None if result.state.mu1 is None else (result.state.mu1, result.state.mu2)
+        self.graph_ = topology.to_networkx(everything) if topology is not None else None
+        self.certificate_ = solution.certificate
+        self.traffic_ = result.traffic.table(everything) if topology is not None else None
+        self.penalties_ = None if solution.mu1 is None else (solution.mu1, solution.mu2)
         self.conditions_ = None
-        if topology is not None and isinstance(solver, ProximalADMM) and solver.own_basis:
-            stack = Task.stack(tasks)
-            self.conditions_ = solver.margins(stack, result.state, venue.degree, topology.n_agents)
-        U = result.state.U
+        if topology is not None and isinstance(solver, ProximalADMM):
+            degree = context.assignment.degree
+            self.conditions_ = solver.margins(Task.stack(tasks), solution, degree, topology.n_agents)
+        U = solution.U
         self.U_ = U[0] if U is not None and U.ndim == 3 and len(U) == 1 else U
-        self.A_ = {t: result.state.A[k, :, : targets[t].shape[1]].copy() for k, t in enumerate(labels)}
-        return {
-            t: Head(self._basis(k, result), self.A_[t], r.mean[: r.width], r.mean[r.width :])
-            for k, (t, r) in enumerate(zip(labels, reduced, strict=True))
+        self.A_ = {t: solution.A[k, :, : targets[t].shape[1]].copy() for k, t in enumerate(labels)}
+        bases = [U[k] if U is not None and U.ndim == 3 else U for k in range(len(labels))]
+        heads = {
+            t: Head(basis, self.A_[t], r.mean[: r.width], r.mean[r.width :])
+            for t, basis, r in zip(labels, bases, reduced, strict=True)
         }
-
-    @staticmethod
-    def _basis(k: int, result: Result) -> FloatArray | None:
-        U = result.state.U
-        return U if U is None or U.ndim == 2 else U[k]
+        return Fitted(layer, heads, solution.mu2)
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; ``solver__rank`` and the like also when the solver was given by its short name."""
@@ -158,7 +172,7 @@ class MultiTaskELM(BaseEstimator):
         return self
 
     def _seed(self) -> int:
-        """Return an integer ``random_state`` as it is: sites that agree on it share the hidden layer."""
+        """Return an integer ``random_state`` unchanged: sites with the same one share the hidden layer."""
         if isinstance(self.random_state, (int, np.integer)) and not isinstance(self.random_state, bool):
             seed = int(self.random_state)
             if not 0 <= seed < 2**64:
@@ -205,29 +219,31 @@ class MultiTaskELM(BaseEstimator):
         """
         check_is_fitted(self, "model_")
         alone: Self = clone(self)
-        if isinstance(alone.solver, Solver) and alone.solver.distributed:
-            # A graph or weights given agent by agent speak of the other sites.
-            own = alone.solver.get_params()
-            kept = ("rank", "mu", "mu1", "mu2", "method", "message_bits")
-            alone.solver = type(alone.solver)(**{name: own[name] for name in kept if name in own})
+        if isinstance(alone.solver, Solver):
+            alone.solver = alone.solver.for_one_task()
         alone._adopt(self.model_.for_task(task), self.n_features_in_, {})
         return alone
 
-    def gather(self) -> Self | None:
-        """Bring the models of all processes together, after a fit with ``runtime="mpi"``. All of them must call this.
+    def gather(self, run: RunConfig) -> Self | None:
+        """Bring the models of all processes together, after a fit with ``run``. All processes must call this.
+
+        Parameters
+        ----------
+        run : RunConfig
+            The configuration of the fit.
 
         Returns
         -------
         estimator or None
-            In the first process an estimator that holds every task, in the others None. A fit in one process gives
-            itself.
+            At rank 0 an estimator that holds every task, at the others None. A fit in one process returns itself.
         """
         check_is_fitted(self, "model_")
-        models = [MultiTaskModel.from_bytes(data) for data in self._processes().gather_bytes(self.model_.to_bytes())]
+        communicator = resolve_backend(run.backend).communicator
+        models = [MultiTaskModel.from_bytes(data) for data in communicator.gather_bytes(self.model_.to_bytes())]
         if not models:
             return None
         heads = {label: head for model in models for label, head in model.heads.items()}
-        # A basis that all share is one again.
+        # A basis that all share is stored once.
         first = heads[min(heads)].U
         shared = first is not None and all(
             np.array_equal(first, head.U) for head in heads.values() if head.U is not None
@@ -235,13 +251,32 @@ class MultiTaskELM(BaseEstimator):
         whole = {t: replace(heads[t], U=first) if shared else heads[t] for t in sorted(heads)}
         gathered: Self = clone(self)
         gathered._adopt(replace(self.model_, heads=whole), self.n_features_in_, self.extra_)
-        for name in _OF_ALL:
+        for name in _GLOBAL_ATTRIBUTES:
             setattr(gathered, name, getattr(self, name))
         return gathered
 
-    def save(
-        self, path: str | os.PathLike[str], *, overwrite: bool = False, extra: Mapping[str, Any] | None = None
-    ) -> None:
+    def summary(self) -> dict[str, Any]:
+        """Return the facts about a fit in plain JSON: solver, rank, penalties, certificate, rounds, bytes and more."""
+        check_is_fitted(self, "history_")
+        solver, history = make_solver(self.solver), self.history_
+        rank = None if self.U_ is None or "rank" not in solver.get_params() else int(self.U_.shape[-1])
+        return {
+            "kind": self._kind,
+            "tasks": self.tasks_.tolist(),
+            "solver": solver.name,
+            "rank": rank,
+            "penalties": None if self.penalties_ is None else list(self.penalties_),
+            "certificate": None if self.certificate_ is None else asdict(self.certificate_),
+            "rounds": int(self.n_iter_),
+            "exchanges": int(self.n_exchanges_),
+            "pooled": solver.pooled,
+            "bytes": int(history["bytes"].iloc[-1]) if len(history) else 0,
+            "objective": float(history["objective"].iloc[-1]) if len(history) else None,
+            "stop": self.stop_.name,
+            "advice": self.stop_.value,
+        }
+
+    def save(self, path: StrPath, *, overwrite: bool = False, extra: Mapping[str, Any] | None = None) -> None:
         """Write the fitted model to a folder: ``model.json`` and ``weights.safetensors``.
 
         Parameters
@@ -251,7 +286,7 @@ class MultiTaskELM(BaseEstimator):
         overwrite : bool, default=False
             Replace a model that is already there.
         extra : mapping, optional
-            Anything JSON can hold, kept with the model and given back as ``extra_`` by :func:`elmesh.load`.
+            Plain JSON that is saved with the model; :func:`elmesh.load` returns it as ``extra_``.
         """
         check_is_fitted(self, "model_")
         kept = self.extra_ if extra is None else dict(extra)
@@ -271,24 +306,23 @@ class MultiTaskELM(BaseEstimator):
         self.U_ = heads[0].U if shared else np.stack([head.U for head in heads if head.U is not None])
         self.seed_ = model.layer.seed
 
-    def _remember(self, heads: dict[Label, Head], y_ndim: int) -> None:
+    def _set_model(self, layer: HiddenLayer, heads: dict[Label, Head], y_ndim: int) -> None:
         names = tuple(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
-        self.model_ = MultiTaskModel(self._kind, self._layer, heads, names, y_ndim)
+        self.model_ = MultiTaskModel(self._kind, layer, heads, names, y_ndim)
         self.extra_ = {}
-        del self._layer, self._penalty, self._fields
 
 
 def _check_size(X: FloatArray, targets: Mapping[Label, FloatArray]) -> None:
     largest = max(float(np.abs(X).max()), *(float(np.abs(T).max()) for T in targets.values()))
     if largest > _LARGEST:
         raise ElmeshError(
-            f"The data hold numbers as large as {largest:.3g}, whose squares overflow; bring inputs and targets to "
-            "a scale of one or so."
+            f"The data contain numbers as large as {largest:.3g}, whose squares overflow; scale inputs and targets to "
+            "about one."
         )
 
 
 def _flat(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Name a solver's parameters as scikit-learn does, beside the estimator's own."""
+    """Return the parameters of the estimator and of its solver, named as scikit-learn names them."""
     solver = description["solver"]
     if not isinstance(solver, Mapping):
         return dict(description)

@@ -1,7 +1,7 @@
-"""What one task's predictions need, and nothing of any other task.
+"""The head of one task: all that its predictions need, and nothing of any other task.
 
-A head scores a row of hidden features h by ``(h - mean h) U A + mean t``: ``U`` is what the tasks agreed on,
-``A`` and the means are the task's own.
+A head scores a row of hidden features h by ``(h - mean h) U A + mean t``: ``U`` is shared by the tasks, ``A`` and the
+means are the task's own.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ __all__ = ["Head", "classes_from_json", "classes_to_json"]
 
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 
-# How class labels are held to what they stand for in JSON. Text is "str" in a NumPy array of fixed width and
-# "object" as pandas holds it.
+# From the dtype of class labels to their type in JSON. Text is "str" in NumPy arrays and "object" in pandas.
 _CLASS_TYPES: dict[str, type] = {
     "bool": bool,
     **dict.fromkeys(_INTEGERS, int),
@@ -35,12 +34,12 @@ _CLASS_TYPES: dict[str, type] = {
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """What one task's predictions need.
+    """All that one task's predictions need.
 
     Parameters
     ----------
     U : ndarray of shape (L, r) or None
-        What the tasks agreed on; None stands for the identity, where a task learned alone.
+        The basis that tasks share; None is the identity, where a task learned alone.
     A : ndarray of shape (r, d)
         The task's own weights; (L, d) where U is None.
     h_mean : ndarray of shape (L,)
@@ -50,7 +49,7 @@ class Head:
     classes : ndarray of shape (d,) or None
         The task's classes, sorted, in the order of the outputs; None for regression.
     temperature : float or None
-        What scores are divided by on the way to probabilities.
+        Scores are divided by it before the softmax.
 
     Examples
     --------
@@ -67,14 +66,14 @@ class Head:
     temperature: float | None = None
 
     def __post_init__(self) -> None:
-        settle = object.__setattr__
+        assign = object.__setattr__
         for name in ("U", "A", "h_mean", "t_mean"):
             if getattr(self, name) is not None:
                 # One memory layout before saving and after loading, as BLAS rounds differently by layout.
                 value = np.ascontiguousarray(getattr(self, name), dtype=np.float64)
                 if not np.isfinite(value).all():
                     raise ElmeshError(f"{name} holds NaN or infinite values.")
-                settle(self, name, value)
+                assign(self, name, value)
         L, d = self.h_mean.size, self.t_mean.size
         r = L if self.U is None else self.U.shape[-1]
         shapes = [
@@ -84,16 +83,16 @@ class Head:
             self.t_mean.shape,
         ]
         if shapes != [(L, r), (r, d), (L,), (d,)] or 0 in (L, d):
-            raise ElmeshError(f"The shapes of U, A, h_mean and t_mean do not belong together: {shapes}.")
+            raise ElmeshError(f"The shapes of U, A, h_mean and t_mean do not match: {shapes}.")
         if self.classes is not None:
-            settle(self, "classes", _checked(np.asarray(self.classes), d))
+            assign(self, "classes", _checked(np.asarray(self.classes), d))
         if self.temperature is not None:
             if isinstance(self.temperature, (bool, str)) or not 0 < self.temperature < math.inf:
                 raise ElmeshError(f"temperature is {self.temperature!r}; it must be a finite number above 0.")
-            settle(self, "temperature", float(self.temperature))
+            assign(self, "temperature", float(self.temperature))
 
     def scores(self, H: FloatArray) -> FloatArray:
-        """Score rows of hidden features, one column an output.
+        """Score rows of hidden features, one column per output.
 
         Parameters
         ----------
@@ -103,32 +102,35 @@ class Head:
         Returns
         -------
         ndarray of shape (n_rows, d)
-            For classification, one column a class of the task.
+            For classification, one column per class of the task.
         """
+        return np.asarray(self.features(H) @ self.A + self.t_mean)
+
+    def features(self, H: FloatArray) -> FloatArray:
+        """Return the centred hidden features in the basis U."""
         centred = H - self.h_mean
-        projected = centred if self.U is None else centred @ self.U
-        return np.asarray(projected @ self.A + self.t_mean)
+        return centred if self.U is None else centred @ self.U
 
     def copy(self) -> Head:
-        """Copy the head into memory of its own; its arrays may be views of ones that hold other tasks too."""
+        """Return a copy in its own memory; the arrays may be views of arrays of all tasks."""
         return deepcopy(self)
 
 
 def _checked(classes: NDArray[Any], d: int) -> NDArray[Any]:
-    """Check that classes can be saved and told apart, and give them the form they will have after loading."""
+    """Check that classes can be saved and are distinct, and return them in the form they have after loading."""
     if classes.dtype.kind == "U":
         classes = np.array(classes.tolist(), dtype=np.str_)  # as wide as this task's classes, not as all tasks'
     elif classes.dtype.kind == "O":
         if not all(isinstance(value, str) for value in classes):
             raise ElmeshError("Classes must be numbers or text of one type.")
     elif classes.dtype.name not in _CLASS_TYPES:
-        raise ElmeshError(f"Classes of type {classes.dtype} cannot be kept; use text or numbers.")
+        raise ElmeshError(f"Classes of type {classes.dtype} cannot be saved; use text or numbers.")
     else:
         classes = classes.astype(classes.dtype.name)
     if classes.dtype.kind == "f" and not np.isfinite(classes).all():
         raise ElmeshError("Classes hold NaN or infinite values.")
     if classes.shape != (d,) or not np.array_equal(classes, np.unique(classes)):
-        raise ElmeshError(f"Classes must be {d} sorted values without repeats, one an output.")
+        raise ElmeshError(f"Classes must be {d} sorted values without repeats, one per output.")
     return classes
 
 

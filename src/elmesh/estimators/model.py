@@ -1,8 +1,7 @@
-"""What fit produces: the hidden layer that all tasks share, and a head for each.
+"""A fitted model: the hidden layer that all tasks share, and one head per task.
 
-A task's head can be taken out alone, so that a site carries away nothing of the others. Models are saved as
-safetensors and JSON, never as pickle: here they are taken apart and put together, `elmesh.estimators.storage` has the
-files.
+A head can be extracted alone, so that a site's model contains nothing of the others. Models are saved as safetensors
+and JSON, never as pickle; :mod:`elmesh.estimators.storage` writes and reads the files.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ __all__ = ["Head", "MultiTaskModel"]
 
 @dataclass(frozen=True, eq=False)
 class MultiTaskModel:
-    """A fitted model: a hidden layer that all tasks share, and a head for each.
+    """A fitted model: a hidden layer that all tasks share, and one head per task.
 
     Parameters
     ----------
     kind : {"classification", "regression"}
-        What the heads' outputs are.
+        The kind of the heads' outputs.
     layer : HiddenLayer
         From inputs to hidden features.
     heads : dict
@@ -102,18 +101,7 @@ class MultiTaskModel:
         return {label: self.heads[self._known(label)].scores(self.layer(X[rows])) for label, rows in groups.items()}
 
     def for_task(self, label: Label) -> MultiTaskModel:
-        """Take out one task's model.
-
-        Parameters
-        ----------
-        label : str, int or bool
-            The task.
-
-        Returns
-        -------
-        MultiTaskModel
-            With that head alone, in memory of its own: nothing of another task is reachable from it.
-        """
+        """Return one task's model, in its own memory: nothing of another task is reachable from it."""
         label = self._known(label)
         return replace(self, heads={label: self.heads[label].copy()})
 
@@ -132,11 +120,11 @@ class MultiTaskModel:
         path : str or path
             The folder to make.
         estimator, extra : dict
-            What else to keep; only what JSON can hold. Tuples come back as lists.
+            Plain JSON to save with it; tuples are read back as lists.
         overwrite : bool, default=False
-            Whether an elmesh model at that path may be replaced. Nothing else ever is.
+            Whether an elmesh model at that path may be replaced; nothing else ever is.
         """
-        content, tensors = _take_apart(self)
+        content, tensors = _to_parts(self)
         content |= {"estimator": dict(estimator), "extra": dict(extra or {})}
         write_folder(path, content, tensors, overwrite=overwrite)
 
@@ -152,37 +140,37 @@ class MultiTaskModel:
         Returns
         -------
         model : MultiTaskModel
-            Its predictions are the saved model's to the bit.
+            Its predictions are the saved model's, to the bit.
         estimator, extra : dict
-            What was kept with it.
+            What was saved with it.
         """
         content, tensors = read_folder(path)
         try:
-            model = _put_together(content, tensors)
+            model = _from_parts(content, tensors)
             estimator, extra = content["estimator"], content["extra"]
             if not isinstance(estimator, dict) or not isinstance(extra, dict):
                 raise TypeError
         except ElmeshError as error:
             raise ElmeshError(f"{os.fspath(path)} does not hold a usable model: {error}") from error
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            # The checksums were right, so this was written by another program, or to deceive.
+            # The checksums are right, so another program wrote this.
             raise ElmeshError(f"{os.fspath(path)} does not describe a model as elmesh saves it.") from error
         return model, estimator, extra
 
     def to_bytes(self) -> bytes:
-        """Write the model as one piece, to be sent to another process."""
-        content, tensors = _take_apart(self)
+        """Return the model as bytes, to be sent to another process."""
+        content, tensors = _to_parts(self)
         text = json.dumps(content).encode()
         return len(text).to_bytes(8, "little") + text + safetensors.numpy.save(tensors)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> MultiTaskModel:
-        """Read what `to_bytes` wrote."""
+        """Return the model of :meth:`to_bytes`."""
         end = 8 + int.from_bytes(data[:8], "little")
-        return _put_together(json.loads(data[8:end]), safetensors.numpy.load(data[end:]))
+        return _from_parts(json.loads(data[8:end]), safetensors.numpy.load(data[end:]))
 
     def _known(self, label: Any) -> Label:
-        """Find the plain label that a model knows a task by."""
+        """Return the plain label of a task, or raise if there is no such task."""
         plain = plain_type(type(label))
         key = None if plain is None else plain(label)
         if key is None or key not in self.heads or type(key) is not type(next(iter(self.heads))):
@@ -190,8 +178,8 @@ class MultiTaskModel:
         return key
 
 
-def _take_apart(model: MultiTaskModel) -> tuple[dict[str, Any], Tensors]:
-    """Give what JSON is to hold of a model and what safetensors is to hold."""
+def _to_parts(model: MultiTaskModel) -> tuple[dict[str, Any], Tensors]:
+    """Return what is saved as JSON, and what as safetensors."""
     tensors: Tensors = {}
     stored: dict[tuple[tuple[int, ...], bytes], int] = {}  # tasks whose U is the same share one copy of it
     tasks: list[dict[str, Any]] = []
@@ -221,8 +209,8 @@ def _take_apart(model: MultiTaskModel) -> tuple[dict[str, Any], Tensors]:
     return content, tensors
 
 
-def _put_together(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
-    """Make the model again, and see that no part is missing, left over or of another shape."""
+def _from_parts(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
+    """Return the model of its parts; raise if one is missing, left over or of another shape."""
     layer = HiddenLayer.from_json(content["layer"])
     expected: dict[str, tuple[int, ...]] = {}
     heads: dict[Label, Head] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +13,9 @@ from sklearn.metrics import r2_score
 
 from elmesh.comm.communicator import Communicator, merge_by_task, raise_on_all
 from elmesh.data.tasks import check_task_sizes, group_rows, regression_targets
-from elmesh.estimators.base import FloatArray, Label, MultiTaskELM
+from elmesh.estimators.base import MultiTaskELM
+from elmesh.run.config import RunConfig
+from elmesh.typing import FloatArray, Label
 
 __all__ = ["MultiTaskELMRegressor"]
 
@@ -40,7 +42,7 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
 
     _kind = "regression"
 
-    def fit(self, X: ArrayLike, y: ArrayLike, tasks: object = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, tasks: object = None, *, run: RunConfig | None = None) -> Self:
         """Learn all tasks together.
 
         Parameters
@@ -51,28 +53,35 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
             Numbers to predict.
         tasks : array-like of shape (n_samples,), optional
             Task of each row, as text or whole numbers. Without it all rows are one task.
+        run : RunConfig, optional
+            Where the fit runs, its callback and its checkpoints; by default in this process.
 
         Returns
         -------
         self
         """
-        communicator = self._processes()
-        with raise_on_all(communicator):
+        config, backend = self._backend(run)
+        with raise_on_all(backend.communicator):
             X_checked, y_checked = self._read(X, y)
             groups = group_rows(tasks, len(X_checked))
             check_task_sizes(groups)
             targets = regression_targets(y_checked, groups)
-        venue = self._assemble(communicator, groups)
-        targets = {t: targets[t] for t in venue.mine}
-        scale = np.ones(targets[venue.mine[0]].shape[1])
-        if self.fit_intercept and not venue.declared:
-            scale = _common_scale(communicator, targets)
+        context = self._agree(config, backend, groups)
+        own = context.assignment.own
+        targets = {t: targets[t] for t in own}
+        scale = np.ones(targets[own[0]].shape[1])
+        if self.fit_intercept and not backend.scales_targets:
+            scale = _common_scale(backend.communicator, targets)
         self.target_scale_ = scale
-        heads = self._fit(X_checked, groups, {t: T / scale for t, T in targets.items()}, venue)
+        fitted = self._fit(X_checked, groups, {t: T / scale for t, T in targets.items()}, context, backend)
         self.A_ = {t: A * scale for t, A in self.A_.items()}
-        heads = {t: replace(head, A=self.A_[t], t_mean=head.t_mean * scale) for t, head in heads.items()}
-        self._remember(heads, y_checked.ndim)
+        heads = {t: replace(head, A=self.A_[t], t_mean=head.t_mean * scale) for t, head in fitted.heads.items()}
+        self._set_model(fitted.layer, heads, y_checked.ndim)
         return self
+
+    def summary(self) -> dict[str, Any]:
+        """Return the facts about a fit in plain JSON."""
+        return {**super().summary(), "classes": None}
 
     def predict(self, X: ArrayLike, tasks: object = None) -> FloatArray:
         """Return predictions, of the shape that ``y`` had."""

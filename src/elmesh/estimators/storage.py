@@ -1,7 +1,7 @@
-"""A model on disk: a folder that is whole or not there, and read only if every byte is as it was written.
+"""A model on disk: a folder that is complete or absent, and read only if every byte is as it was written.
 
 ``weights.safetensors`` holds the arrays and ``model.json`` all else, with the SHA-256 of the weights and one
-over its own content. Neither format can carry code. A folder is written beside its final place and moved there
+over its own content. Neither format can contain code. A folder is written beside its final place and moved there
 in one step, so that a crash leaves the old model or the new one. Nothing but a model is ever replaced.
 """
 

@@ -1,4 +1,4 @@
-"""From scores to probabilities: a softmax with one temperature a task, fitted on leave-one-out scores."""
+"""From scores to probabilities: a softmax with one temperature per task, fitted on leave-one-out scores."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import scipy.linalg
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from elmesh.estimators.head import Head
 from elmesh.typing import FloatArray
 
-__all__ = ["fit_temperature", "leave_one_out_lasso", "leave_one_out_scores", "probabilities"]
+__all__ = ["fit_temperature", "leave_one_out", "leave_one_out_lasso", "leave_one_out_ridge", "probabilities"]
 
 
 # Scores live on the scale of 0/1 targets; outside this range probabilities are all equal or all 0 and 1.
@@ -20,19 +19,19 @@ _DEPENDENT = 1e-10
 
 
 def probabilities(scores: FloatArray, temperature: float | None) -> FloatArray:
-    """Return probabilities that rise and fall with the scores."""
+    """Return the softmax of scores divided by the temperature."""
     shares: FloatArray = np.exp(log_softmax(scores / (temperature or 1.0), axis=1))
     return shares
 
 
-def leave_one_out_scores(
+def leave_one_out_ridge(
     features: FloatArray, scores: FloatArray, targets: FloatArray, penalty: float, intercept: bool
 ) -> FloatArray:
-    r"""Return what each row would have scored had a ridge regression not seen it.
+    r"""Return the score of each row by a ridge regression without it.
 
     With leverage :math:`h_i = z_i'(Z'Z + \mu I)^{-1}z_i` (plus 1/N for an intercept), the residual becomes
-    :math:`e_i/(1-h_i)`. This is exact, the means of features and targets without the row included, for centred features
-    and the scores of the ridge regression itself; coefficients that have not quite converged make it as approximate.
+    :math:`e_i/(1-h_i)`. This is exact for centred features and the scores of the ridge regression itself, and includes
+    the change of the means; for coefficients that have not quite converged it is approximate.
     """
     gram = features @ features.T if features.shape[0] < features.shape[1] else features.T @ features
     values, vectors = scipy.linalg.eigh(gram)
@@ -48,11 +47,11 @@ def leave_one_out_scores(
 def leave_one_out_lasso(
     features: FloatArray, A: FloatArray, scores: FloatArray, targets: FloatArray, intercept: bool
 ) -> FloatArray:
-    r"""Return what each row would have scored had a Lasso not seen it, which features it uses being given.
+    r"""Return the score of each row by a Lasso without it, for a given set of features in use.
 
     On the features that a column of A uses, the Lasso is least squares with a constant added to its normal equations,
     so the residual becomes :math:`e_i/(1-h_i)` with the leverage of least squares on these features alone. Exact unless
-    leaving out the row changes which they are.
+    leaving out the row changes that set.
     """
     leverage = np.full(scores.shape, 1.0 / len(features) if intercept else 0.0)
     for j, column in enumerate(A.T):
@@ -61,33 +60,22 @@ def leave_one_out_lasso(
     return np.asarray(targets - (targets - scores) / (1.0 - np.minimum(leverage, 1.0 - 1e-6)))
 
 
-def fit_temperature(H: FloatArray, head: Head, targets: FloatArray, penalty: float | None, intercept: bool) -> float:
-    """Return the temperature that minimises the log loss of leave-one-out scores.
-
-    Parameters
-    ----------
-    H : ndarray of shape (N, L)
-        The task's hidden features.
-    head : Head
-        The task's model.
-    targets : ndarray of shape (N, d)
-        0/1 targets.
-    penalty : float or None
-        The ridge penalty of the head's private coefficients; None if they are a Lasso's.
-    intercept : bool
-        Whether means were taken off.
-
-    Returns
-    -------
-    float
-    """
-    centred = H - head.h_mean
-    features = centred if head.U is None else centred @ head.U
-    scores = features @ head.A + head.t_mean
+def leave_one_out(
+    features: FloatArray,
+    A: FloatArray,
+    scores: FloatArray,
+    targets: FloatArray,
+    penalty: float | None,
+    intercept: bool,
+) -> FloatArray:
+    """Return the score of each row by coefficients fitted without it: of a ridge regression, or of a Lasso if None."""
     if penalty is None:
-        scores = leave_one_out_lasso(features, head.A, scores, targets, intercept)
-    else:
-        scores = leave_one_out_scores(features, scores, targets, penalty, intercept)
+        return leave_one_out_lasso(features, A, scores, targets, intercept)
+    return leave_one_out_ridge(features, scores, targets, penalty, intercept)
+
+
+def fit_temperature(scores: FloatArray, targets: FloatArray) -> float:
+    """Return the temperature that minimises the log loss of leave-one-out scores, for 0/1 targets."""
 
     def loss(log_temperature: float) -> float:
         return -float(np.mean(np.sum(targets * log_softmax(scores / np.exp(log_temperature), axis=1), axis=1)))

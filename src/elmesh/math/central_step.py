@@ -1,8 +1,8 @@
-r"""What methods that hold all tasks in one place share: where U starts, and the U step for given A_t.
+r"""The U step of methods that hold all tasks in one place, equation (9).
 
-The U step solves :math:`\sum_t G_t U A_tA_t' + \mu_1 U = \sum_t H_t'T_tA_t'`, equation (8). Unlike a single agent's,
-this sum has no common eigenvectors, so it is solved by conjugate gradients, with the one Kronecker product nearest to
-it as preconditioner: :math:`\bar G U \sum_t A_tA_t' + \mu_1 U`, :math:`\bar G` the mean of the :math:`G_t`, which two
+For given A_t it solves :math:`\sum_t G_t U A_tA_t' + \mu_1 U = \sum_t H_t'T_tA_t'`. Unlike a single agent's, this
+operator has no common eigenvectors, so it is solved by conjugate gradients, preconditioned by the nearest single
+Kronecker product: :math:`\bar G U \sum_t A_tA_t' + \mu_1 U`, :math:`\bar G` the mean of the :math:`G_t`, which two
 diagonalisations invert.
 """
 
@@ -14,7 +14,7 @@ import scipy.linalg
 from elmesh.data.statistics import Task
 from elmesh.typing import FloatArray
 
-__all__ = ["SharedU", "leading_vectors"]
+__all__ = ["CentralUStep", "leading_vectors"]
 
 
 def leading_vectors(beta: FloatArray, fill: FloatArray) -> FloatArray:
@@ -30,25 +30,19 @@ def leading_vectors(beta: FloatArray, fill: FloatArray) -> FloatArray:
     return np.asarray(U)
 
 
-class SharedU:
-    """The U step (9) of all tasks together."""
+class CentralUStep:
+    """The U step of all tasks together."""
 
-    def __init__(self, task: Task, mu1: float) -> None:
-        self._task, self._mu1 = task, mu1
+    def __init__(self, task: Task) -> None:
+        self._task = task
         scaled = task.V * task.s[..., None, :]
         mean = np.einsum("tlq,tkq->lk", scaled, scaled, optimize=True) / len(task.s)
         g, basis = scipy.linalg.eigh(mean)
         self._g, self._basis = np.maximum(g, 0.0), np.asarray(basis, dtype=np.float64)
 
-    def solve(
-        self, A: FloatArray, U: FloatArray, rtol: float = 1e-11, reduction: float = 0.0, most: int = 2000
-    ) -> FloatArray:
-        """Return U for the given A, starting from another U.
-
-        It ends when the residual is ``rtol`` of the right-hand side, or ``reduction`` of what it was at the start, or
-        after ``most`` steps.
-        """
-        task, mu1, basis = self._task, self._mu1, self._basis
+    def solve(self, A: FloatArray, U: FloatArray, mu1: float, rtol: float = 1e-11, max_iter: int = 2000) -> FloatArray:
+        """Return U for given A, starting from another U, to a residual of ``rtol`` times the right-hand side."""
+        task, basis = self._task, self._basis
         AA = A @ A.mT
         e, E = np.linalg.eigh(AA.sum(axis=0))
         inverse = 1.0 / (self._g[:, None] * np.maximum(e, 0.0) + mu1)
@@ -61,19 +55,18 @@ class SharedU:
             return np.asarray(basis @ (inverse * (basis.T @ X @ E)) @ E.T)
 
         right = np.sum(task.V @ (task.sY @ A.mT), axis=0)
-        enough = rtol * float(np.linalg.norm(right))
+        tolerance = rtol * float(np.linalg.norm(right))
         residual = right - apply(U)
-        enough = max(enough, reduction * float(np.linalg.norm(residual)))
-        step = precondition(residual)
-        direction, slope = step, float(np.vdot(residual, step))
-        for _ in range(most):
-            if np.linalg.norm(residual) <= enough:
+        z = precondition(residual)
+        direction, rz = z, float(np.vdot(residual, z))
+        for _ in range(max_iter):
+            if np.linalg.norm(residual) <= tolerance:
                 break
             image = apply(direction)
-            length = slope / float(np.vdot(direction, image))
-            U = U + length * direction
-            residual = residual - length * image
-            step = precondition(residual)
-            slope, before = float(np.vdot(residual, step)), slope
-            direction = step + (slope / before) * direction
+            alpha = rz / float(np.vdot(direction, image))
+            U = U + alpha * direction
+            residual = residual - alpha * image
+            z = precondition(residual)
+            rz, previous = float(np.vdot(residual, z)), rz
+            direction = z + (rz / previous) * direction
         return U

@@ -1,4 +1,4 @@
-r"""How far a U can be from the best there is, whatever its rank: the duality gap of the convex problem behind (6).
+r"""The duality gap of the convex problem behind (6): how far U is from the best of any rank.
 
 For U with enough columns, :math:`\min \tfrac{\mu_1}2|U|^2 + \tfrac{\mu_2}2|A|^2` over all factorisations
 :math:`UA = B` is :math:`\lambda|B|_*` with :math:`\lambda = \sqrt{\mu_1\mu_2}` and :math:`|\cdot|_*` the sum of
@@ -6,15 +6,14 @@ singular values. So problem (6) is
 
 .. math:: \min_B \sum_t \tfrac12|H_tB_t - T_t|^2 + \lambda\,|[B_1 \dots B_m]|_* ,
 
-which is convex, and its dual is :math:`\max_\Theta -\sum_t \tfrac12|\Theta_t|^2 + \langle\Theta_t, T_t\rangle` subject
+which is convex. Its dual is :math:`\max_\Theta -\sum_t \tfrac12|\Theta_t|^2 + \langle\Theta_t, T_t\rangle` subject
 to the operator norm of :math:`[H_1'\Theta_1 \dots H_m'\Theta_m]` being at most :math:`\lambda`. Residuals, scaled until
-they are allowed, give a bound that no U and no A can undercut. And where the norm of the residuals' correlation with
-the features exceeds :math:`\lambda` outside the span of U, each such direction is one that U lacks.
+they are feasible, give a lower bound for every U and A. Where the norm of the residuals' correlation with the features
+exceeds :math:`\lambda` outside the span of U, each such direction is missing in U.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,25 +24,24 @@ from elmesh.typing import FloatArray
 
 __all__ = [
     "SLACK",
-    "USED",
+    "USED_SHARE",
     "Certificate",
-    "Findings",
+    "CertificateData",
+    "certificate_data",
     "certify",
-    "directions_in_use",
+    "count_missing",
     "dual_bound",
-    "find",
-    "judge",
-    "lacking",
-    "slack_of",
+    "slack_for",
+    "used_columns",
 ]
 
 
-#: Share of the longest column of U below which one is not in use; its part of U A is the square of it.
-USED = 1e-2
-#: A correlation that exceeds lambda by this share is a direction that U lacks; less may be what is left to converge.
+#: Share of the longest column of U below which a column is unused; its share of U A is the square of that.
+USED_SHARE = 1e-2
+#: A correlation that exceeds lambda by this share is a missing direction; less may be a lack of convergence.
 SLACK = 1e-2
-# The least slack there is, for tolerances next to nothing.
-_FINEST = 1e-4
+# The slack of very small tolerances.
+_LEAST_SLACK = 1e-4
 _ROUNDING = 1e-12
 
 
@@ -88,45 +86,39 @@ class Certificate:
 
 
 @dataclass(frozen=True, eq=False)
-class Findings:
-    """What the certificate says, and what to do about it; the same at every agent.
+class CertificateData:
+    """What the certificate is made of, and which columns of U to add or to drop; the same at every agent.
 
     Parameters
     ----------
-    turn : ndarray of shape (r, used)
-        The rotation that makes the columns of U orthogonal, longest first, without those that carry nothing.
-    lacking : int
-        Directions outside U that would lower the objective.
-    strengths, directions : ndarray of shape (n,), (L, n)
-        Squared correlations outside U, largest first, and where they point.
-    bound : float
-        What no U can undercut.
+    rotation : ndarray of shape (r, used)
+        Makes the columns of U orthogonal, longest first, without unused ones.
+    n_missing : int
+        Number of directions outside U that would lower the objective.
+    eigenvalues, directions : ndarray of shape (n,), (L, n)
+        Squared correlations of the residuals outside U, largest first, and their directions.
+    lower_bound : float
+        A lower bound of the objective for every U.
     """
 
-    turn: FloatArray
-    lacking: int
-    strengths: FloatArray
+    rotation: FloatArray
+    n_missing: int
+    eigenvalues: FloatArray
     directions: FloatArray
-    bound: float
-
-    @classmethod
-    def of(cls, kept: Mapping[str, FloatArray]) -> Findings:
-        """Return findings from their fields, among whatever else there is, as arrays."""
-        lacking, bound = int(kept["lacking"]), float(kept["bound"])
-        return cls(kept["turn"], lacking, kept["strengths"], kept["directions"], bound)
+    lower_bound: float
 
     @property
-    def used(self) -> int:
-        """Directions of U that carry something."""
-        return int(self.turn.shape[1])
+    def n_used(self) -> int:
+        """Number of columns of U in use."""
+        return int(self.rotation.shape[1])
 
-    def change(self, rank: int) -> bool:
-        """Say whether U should have other than ``rank`` columns."""
-        return self.lacking > 0 or self.used != rank
+    def suggests_change(self, rank: int) -> bool:
+        """Return whether U should have other than ``rank`` columns."""
+        return self.n_missing > 0 or self.n_used != rank
 
     def certificate(self, objective: float) -> Certificate:
         """Return the certificate of a U with this objective."""
-        return judge(objective, self.bound, self.used, self.lacking)
+        return make_certificate(objective, self.lower_bound, self.n_used, self.n_missing)
 
 
 def dual_bound(norm: float, lam: float, R2: float, RY: float, rest: float) -> float:
@@ -151,53 +143,51 @@ def dual_bound(norm: float, lam: float, R2: float, RY: float, rest: float) -> fl
     return -(t * t * R2 / 2 + t * RY) + rest / 2
 
 
-def judge(objective: float, bound: float, rank: int, lacking: int) -> Certificate:
-    """Put a certificate together; ``lacking`` counts directions outside U that would lower the objective."""
-    excess = max(objective - bound, 0.0)
-    gap = excess / bound if bound > 0 else 0.0 if excess == 0 else np.inf
-    return Certificate(float(gap), lacking == 0, rank + lacking, objective, min(bound, objective))
+def make_certificate(objective: float, lower_bound: float, n_used: int, n_missing: int) -> Certificate:
+    """Return the certificate from its parts."""
+    excess = max(objective - lower_bound, 0.0)
+    gap = excess / lower_bound if lower_bound > 0 else 0.0 if excess == 0 else np.inf
+    return Certificate(float(gap), n_missing == 0, n_used + n_missing, objective, min(lower_bound, objective))
 
 
-def lacking(squares: FloatArray, lam: float, slack: float) -> int:
-    """Count squared singular values outside U that exceed lambda by more than convergence leaves open."""
+def count_missing(squares: FloatArray, lam: float, slack: float) -> int:
+    """Return how many squared singular values outside U exceed lambda by more than the slack."""
     return int(np.sum(squares > ((1 + slack) * lam) ** 2))
 
 
-def directions_in_use(U: FloatArray, E: FloatArray, lam: float) -> FloatArray:
-    r"""Return the rotation that makes the columns of U orthogonal, longest first, without those that carry nothing.
+def used_columns(U: FloatArray, E: FloatArray, lam: float) -> FloatArray:
+    r"""Return the rotation that makes the columns of U orthogonal, longest first, without unused ones.
 
-    A column is in use if it is not very short; or if it is, and its correlation with the residuals is all of
-    :math:`\lambda` nevertheless, as that of a direction is which belongs to the optimum.
+    A column is in use if it is not very short; or if it is, but its correlation with the residuals E is all of
+    :math:`\lambda`, as for directions of the optimum.
     """
     values, vectors = np.linalg.eigh(U.T @ U)
     longest = float(values.max(initial=0.0))
     columns = U @ vectors
-    told = np.linalg.norm(E.T @ columns, axis=0) >= (1 - SLACK) * lam * np.linalg.norm(columns, axis=0)
-    used = (values > USED**2 * longest) | (told & (values > _ROUNDING * longest))
+    active = np.linalg.norm(E.T @ columns, axis=0) >= (1 - SLACK) * lam * np.linalg.norm(columns, axis=0)
+    used = (values > USED_SHARE**2 * longest) | (active & (values > _ROUNDING * longest))
     return np.ascontiguousarray(vectors[:, used & (longest > 0)][:, ::-1])
 
 
-def slack_of(tol: float) -> float:
-    """Return how much a correlation may exceed lambda where gradients have been brought below a tolerance."""
-    return min(max(tol, _FINEST), SLACK)
+def slack_for(tol: float) -> float:
+    """Return the slack of correlations for gradients within a tolerance."""
+    return min(max(tol, _LEAST_SLACK), SLACK)
 
 
-def find(task: Task, U: FloatArray, R: FloatArray, lam: float, slack: float) -> Findings:
-    """Find what the certificate needs with all tasks at hand; R is their residuals with A_t at its best."""
+def certificate_data(task: Task, U: FloatArray, R: FloatArray, lam: float, slack: float) -> CertificateData:
+    """Return what the certificate needs, from all tasks; R is their residuals with A_t at its best."""
     E = np.moveaxis(task.V @ correlation(task, R), 0, 1).reshape(len(U), -1)
-    turn = directions_in_use(U, E, lam)
-    own = np.linalg.qr(U @ turn)[0]
-    directions, values, _ = np.linalg.svd(E - own @ (own.T @ E), full_matrices=False)
-    strengths = np.asarray(values, dtype=np.float64) ** 2
+    rotation = used_columns(U, E, lam)
+    Q = np.linalg.qr(U @ rotation)[0]
+    directions, values, _ = np.linalg.svd(E - Q @ (Q.T @ E), full_matrices=False)
+    squares = np.asarray(values, dtype=np.float64) ** 2
     R2, RY, rest = float(np.sum(square(R))), float(np.sum(R * task.Y)), float(np.sum(task.rest))
     bound = dual_bound(float(np.linalg.norm(E, 2)), lam, R2, RY, rest)
-    return Findings(turn, lacking(strengths, lam, slack), strengths, directions, bound)
+    return CertificateData(rotation, count_missing(squares, lam, slack), squares, directions, bound)
 
 
 def certify(task: Task, U: FloatArray, mu1: float, mu2: float, slack: float = SLACK) -> Certificate:
-    """Certify a U that all tasks of a stack share, with all of them at hand: exact singular values.
-
-    ``slack`` is by how much a correlation may exceed lambda before the rank is said to be too small.
+    """Certify a U that all tasks of a stack share, by exact singular values.
 
     Examples
     --------
@@ -211,4 +201,4 @@ def certify(task: Task, U: FloatArray, mu1: float, mu2: float, slack: float = SL
     A = solve_A(task, HU, np.zeros(1), mu2, 0.0)
     R = residual(task, HU, A)
     objective = float(np.sum(fit(task, R)) + mu1 / 2 * square(U) + mu2 / 2 * np.sum(square(A)))
-    return find(task, U, R, float(np.sqrt(mu1 * mu2)), slack).certificate(objective)
+    return certificate_data(task, U, R, float(np.sqrt(mu1 * mu2)), slack).certificate(objective)

@@ -1,8 +1,8 @@
 r"""Pure updates, for one agent or for many stacked along a leading axis.
 
 All work in the basis of :class:`~elmesh.data.statistics.Task`, where :math:`H = P\,\mathrm{diag}(s)\,V'`. There
-``HU`` = P'HU (q x r) stands for the rows seen through U and ``R`` = P'(HUA - T) (q x d) for the residuals; with them at
-hand the fit, its gradients and the A step need no product with anything of width L. The U step needs two.
+``HU`` = P'HU (q x r) are the features in the basis U and ``R`` = P'(HUA - T) (q x d) the residuals; given these, the
+fit, its gradients and the A step need no product with anything of width L. The U step needs two.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = [
 
 
 def project(task: Task, U: FloatArray) -> FloatArray:
-    """Return HU: what the task's rows become when seen through U."""
+    """Return HU: the task's features in the basis U."""
     return task.s_column * (task.V.mT @ U)
 
 
 def residual(task: Task, HU: FloatArray, A: FloatArray) -> FloatArray:
-    """Return R = HUA - T, as far as weights can change it."""
+    """Return R = HUA - T, within the column space of H."""
     return np.asarray(HU @ A - task.Y)
 
 
@@ -43,7 +43,7 @@ def fit(task: Task, R: FloatArray) -> FloatArray:
 
 
 def correlation(task: Task, R: FloatArray) -> FloatArray:
-    r"""Return V' times :math:`H'(HUA - T)`: what the features still know about the residual."""
+    r"""Return V' times :math:`H'(HUA - T)`: the correlation of the features with the residual."""
     return task.s_column * R
 
 
@@ -114,5 +114,5 @@ def square(X: FloatArray) -> FloatArray:
 
 
 def _overflown(like: FloatArray) -> FloatArray:
-    """Return what products give once numbers have overflowed, where LAPACK raises: other agents wait for a word."""
+    """Return NaN where LAPACK raises after an overflow: other agents wait for this agent's message."""
     return np.full_like(like, np.nan)

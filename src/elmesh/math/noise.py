@@ -1,13 +1,13 @@
-r"""How strongly the features would correlate with pure noise: the yardstick of the automatic penalty.
+r"""How strongly the features would correlate with pure noise: the scale of the automatic penalty.
 
 A penalty :math:`\lambda` on the trace norm sets to zero what correlates with the residuals less than :math:`\lambda`.
 Were the targets nothing but noise :math:`\epsilon_t`, that correlation would be
 :math:`N = [H_1'\epsilon_1 \dots H_m'\epsilon_m]`, and all of it should go. Its operator norm is about the root of that
 of :math:`E\,NN' = \sum_t \sigma_t^2 H_t'H_t`, with :math:`\sigma_t^2` the variance of a task's noise, which each task
-guesses for itself. The penalty is a share of it. It has the units of H times those of T, so scales need no thought.
+estimates for itself. The penalty is a share of it. It has the units of H times those of T, so it adapts to scales.
 
-A task with fewer rows than features mistakes for noise what it cannot learn alone. What it can learn within the few
-directions that the tasks share is the better guess, wherever that leaves less.
+A task with fewer rows than features takes for noise what it cannot learn alone. The estimate within the few directions
+that tasks share is better, wherever it is smaller.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["noise_image", "noise_variance", "noise_within"]
 
 # Penalties tried, as shares of the largest eigenvalue of H'H.
 _TRIED = 10.0 ** np.arange(-6.0, 1.01, 0.25)
-# A ridge that leaves its residuals less freedom than this share of the rows says nothing about noise: generalised
-# cross-validation of a fit that nearly interpolates is nought divided by nought.
+# A ridge that leaves its residuals a smaller share of degrees of freedom gives no estimate: generalised cross
+# validation of a fit that nearly interpolates is zero divided by zero.
 _FREE = 0.3
 
 

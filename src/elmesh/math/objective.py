@@ -50,7 +50,7 @@ def lagrangian(objectives: FloatArray, U: FloatArray, dual: FloatArray, disagree
 
 @dataclass(frozen=True, eq=False)
 class Margins:
-    """How far each agent is inside (positive) or outside (negative) its theorem's condition on tau.
+    """By how much each agent meets (positive) or misses (negative) its theorem's condition on tau.
 
     Parameters
     ----------

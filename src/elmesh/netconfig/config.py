@@ -1,300 +1,282 @@
-"""The network file, ``network.toml``: who takes part, who talks to whom, and what they compute.
+"""The network file, ``network.toml``: the agents, the graph between them, and the model they compute.
 
-It is public, and the same at every agent: all hold its :attr:`Plan.digest` against each other's before they begin. It
-has everything that agents must know alike and cannot work out from their own data: addresses and graph, the hidden
-layer's seed and size, the solver's parameters, and the columns with their ranges and categories, declared rather than
-measured, so that nothing about anybody's rows is told. A plan is checked as it is made, wherever it comes from.
+It is public and identical at every agent: agents compare its :attr:`NetworkConfig.digest` before they start. It holds
+everything that agents must agree on and cannot derive from their own data: addresses and graph, size and seed of the
+hidden layer, the parameters of the solver, and the columns. Ranges and categories of columns are declared, not
+measured, so they reveal nothing about any agent's rows.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+import textwrap
+from collections.abc import Collection, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import networkx as nx
+from msgspec import Meta, field
+from msgspec.structs import force_setattr
 
+from elmesh.checks import check_choice
 from elmesh.comm.graph import Topology, make_topology
 from elmesh.data.features import ACTIVATIONS, weight_scale
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.checks import (
-    LARGEST_SEED,
-    MOST,
-    check_choice,
-    check_count,
-    check_flag,
-    check_unlike,
-    check_whole,
-    checked_target,
-    sorted_edges,
-)
-from elmesh.netconfig.exchange import EXCHANGES, Exchange, choose_solver, clean_parameters
-from elmesh.netconfig.fields import read_text
-from elmesh.netconfig.inputs import Input, NumericInput
-from elmesh.netconfig.members import Member
-from elmesh.netconfig.names import ROUTER, Address, check_name, parse_address
-from elmesh.netconfig.scaling import make_schema
-from elmesh.netconfig.toml_file import read_fields, write_plan
+from elmesh.netconfig.address import Address, parse_address
+from elmesh.netconfig.columns import InputColumn, check_range
+from elmesh.netconfig.decoding import CheckedStruct, decode_toml
+from elmesh.netconfig.encoding import encode_toml
+from elmesh.netconfig.exchange import PARAMETER_COMMENTS, Exchange, choose_solver, normalize_parameters
+from elmesh.netconfig.files import read_text
+from elmesh.netconfig.names import ROUTER, check_name
 from elmesh.solvers import Solver
-from elmesh.tables.schema import Kind, TableSchema
+from elmesh.tables import ProblemKind
 from elmesh.text import listed
+from elmesh.typing import StrPath
 
-__all__ = ["Member", "Plan"]
+__all__ = ["AgentEntry", "NetworkConfig"]
 
-_MOST_BYTES = 8 * 2**20
+_MAX_BYTES = 8 * 2**20
+_MAX_HIDDEN = 100_000
+_MODEL = ("n_hidden", "activation", "weight_scale", "seed", "fit_intercept", "rank", "solver", "parameters")
+_FILE_NAMES = {name: f"model.{name}" for name in _MODEL} | {"target_range": "target.range", "edges": "graph.edges"}
+_HEADER = """\
+# The network file: public, and identical at every agent. Agents whose files differ in more than comments and
+# the order of sections refuse to connect to each other.
+"""
+_COLUMNS_COMMENT = """\
+The columns to learn from, the same at every agent: name, and
+  range = [low, high]        of a number; used for scaling, values may lie outside; or
+  categories = ["a", "b"]    all categories; any other value is encoded as none of them;
+  missing = true             if values may be missing; an additional column then marks them."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What the network is.
+_Rank = Annotated[int, Meta(ge=1, le=_MAX_HIDDEN)] | Literal["auto"]
+_Scale = Annotated[float, Meta(gt=0, le=1e6)] | Literal["auto"]
 
-    Attributes
-    ----------
-    name
-        The network's name.
-    members
-        The agents, sorted by name: agent number t is the t-th.
-    edges
-        Who talks to whom, by name, sorted.
-    kind
-        ``"classification"`` or ``"regression"``.
-    columns
-        The columns to learn from; none in a file that is yet to be filled in.
-    target_range
-        The declared range of what a regression predicts.
-    exchange
-        What agents tell each other: see :mod:`elmesh.netconfig.exchange`.
-    statistics
-        Whether agents may exchange count, mean and variance of columns without a range.
-    rounds
-        Most rounds; with ``exchange = "basis"`` all of them are run.
-    n_hidden, activation, weight_scale, seed
-        The hidden layer; a ``weight_scale`` of None is chosen by the number of columns.
-    fit_intercept
-        Whether each agent's outputs have an offset of their own.
-    rank
-        Columns of U; ``"auto"`` only with ``exchange = "sums"``.
-    solver, parameters
-        The solver's short name and its parameters.
-    most_rows
-        The most rows that any agent has, which bounds how large a neighbour's U can be.
-    routers
-        Addresses of routers, for agents that nobody can connect to.
+
+def _doc(description: str, **limits: Any) -> Meta:
+    """Return the comment on a field, with the limits of its value."""
+    return Meta(description=description, **limits)
+
+
+class AgentEntry(CheckedStruct, frozen=True):
+    """An agent of the network: its name, and the address ``host:port`` at which its neighbours reach it."""
+
+    name: str
+    address: str
+
+    def __post_init__(self) -> None:
+        CheckedStruct.__post_init__(self)
+        check_name("The name of an agent", self.name)
+        if self.name == ROUTER:
+            raise ElmeshError(f"No agent can be named {ROUTER}, which is the name of the router; rename it.")
+        address = parse_address(f"The address of agent {self.name}", self.address)
+        if address.is_unspecified:
+            raise ElmeshError(
+                f"The address of agent {self.name} is {self.address}, to which nothing can connect; give the address "
+                "that its neighbours use, and set the address it listens at in its agent.toml."
+            )
+        force_setattr(self, "address", str(address))
+
+
+class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=_FILE_NAMES):
+    """The content of a network file, checked whenever it is made.
+
+    The fields are in the order of the file, and their descriptions are the comments there. Agents are sorted by name,
+    edges are sorted pairs of names. A regression needs a ``target_range``, a classification must not have one.
 
     Examples
     --------
-    >>> members = (Member("south", "127.0.0.1:7452"), Member("north", "127.0.0.1:7451"))
-    >>> numbers = {"mu1": 1.0, "mu2": 1.0, "rho": 1.0}
-    >>> plan = Plan("pair", members, (("south", "north"),), "classification", parameters=numbers)
-    >>> plan.names, plan.neighbours("north"), plan.edges
+    >>> agents = (AgentEntry("south", "127.0.0.1:7452"), AgentEntry("north", "127.0.0.1:7451"))
+    >>> parameters = {"mu1": 1.0, "mu2": 1.0, "rho": 1.0}
+    >>> edges = (("south", "north"),)
+    >>> config = NetworkConfig(name="pair", kind="classification", agents=agents, edges=edges, parameters=parameters)
+    >>> config.agent_names, config.neighbors("north"), config.edges
     (['north', 'south'], ['south'], (('north', 'south'),))
-    >>> Plan.parse(plan.to_toml(), "a copy").digest == plan.digest
+    >>> NetworkConfig.parse(config.to_toml(), "a copy").digest == config.digest
     True
     """
 
-    name: str
-    members: tuple[Member, ...]
-    edges: tuple[tuple[str, str], ...]
-    kind: Kind
-    columns: tuple[Input, ...] = ()
-    target_range: tuple[float, float] | None = None
-    exchange: Exchange = "basis"
-    statistics: bool = False
-    rounds: int = 300
-    n_hidden: int = 300
-    activation: str = "sigmoid"
-    weight_scale: float | None = None
-    seed: int = 0
-    fit_intercept: bool = True
-    rank: int | str = 6
-    solver: str = "dmtl-elm"
-    parameters: dict[str, Any] = field(default_factory=dict)
-    most_rows: int = 1_000_000
-    routers: tuple[str, ...] = ()
+    name: Annotated[str, _doc("name of the network: a-z, 0-9, _ and -")]
+    kind: Annotated[ProblemKind, _doc('"classification" or "regression"')]
+    rounds: Annotated[int, _doc('number of rounds; at most so many with exchange "sums"', ge=1, le=10_000_000)] = 300
+    exchange: Annotated[
+        Exchange, _doc('data sent: "basis": U_t to neighbours and nothing else; "sums": also sums over all agents')
+    ] = "basis"
+    statistics: Annotated[bool, _doc("exchange count, mean and variance of columns without a range")] = False
+    most_rows: Annotated[int, _doc("most rows of any agent; bounds the size of U_t", ge=1, le=10**12)] = 1_000_000
+    routers: Annotated[
+        tuple[str, ...], _doc('addresses "host:port" of routers, for agents that accept no connections', max_length=64)
+    ] = ()
+
+    n_hidden: Annotated[int, _doc("number of hidden units", ge=1, le=_MAX_HIDDEN)] = 300
+    activation: Annotated[str, _doc(f"activation function: {', '.join(ACTIVATIONS)}")] = "sigmoid"
+    weight_scale: Annotated[_Scale, _doc('scale of hidden weights; "auto": by the number of columns')] = "auto"
+    # The integers of TOML have 64 bits, one of them the sign.
+    seed: Annotated[int, _doc("seed of the hidden weights and the initial U; not secret", ge=0, le=2**63 - 1)] = 0
+    fit_intercept: Annotated[bool, _doc("whether each agent's outputs have an intercept")] = True
+    rank: Annotated[_Rank, _doc('number of columns of U; "auto" only with exchange "sums"')] = 6
+    solver: Annotated[str, _doc("the method, such as dmtl-elm or, with exchange sums, mesh-elm")] = "dmtl-elm"
+    parameters: Annotated[dict[str, Any], _doc("parameters of the solver")] = field(default_factory=dict)
+
+    target_range: Annotated[tuple[float, float] | None, _doc("for scaling; values may lie outside")] = None
+    agents: Annotated[
+        tuple[AgentEntry, ...],
+        _doc("The agents: name, and the address at which its neighbours reach it.", min_length=1, max_length=4096),
+    ]
+    edges: Annotated[
+        tuple[tuple[str, str], ...],
+        _doc("pairs of agents that exchange messages; the graph must be connected", max_length=65_536),
+    ] = ()
+    columns: Annotated[tuple[InputColumn, ...], _doc(_COLUMNS_COMMENT, max_length=4096)] = ()
 
     def __post_init__(self) -> None:
-        settle = object.__setattr__  # the frozen dataclass's one moment to put things in order
-        check_name(self.name, "The network's name")
-        settle(self, "members", tuple(sorted(self.members, key=lambda member: member.name)))
-        settle(self, "routers", tuple(str(parse_address(text, "The address of a router")) for text in self.routers))
-        check_count(self.members, "agents", least=1)
-        check_count(self.routers, "routers")
-        check_unlike(self.names, "agent", "give each a name of its own")
-        check_unlike([*(member.address for member in self.members), *self.routers], "address", "each has its own")
-        settle(self, "edges", sorted_edges(self.edges, self.names))
-        check_choice(self.kind, "kind", ("classification", "regression"))
-        check_choice(self.exchange, "exchange", EXCHANGES)
-        check_flag(self.statistics, "statistics")
-        settle(self, "columns", tuple(self.columns))
-        self._check_columns()
-        settle(self, "target_range", checked_target(self.kind, self.target_range))
-        self._check_model()
-        settle(self, "parameters", clean_parameters(self.solver, self.parameters))
-        _ = self.topology  # connected, or an error that names the parts
-        self.make_solver()
+        CheckedStruct.__post_init__(self)
+        check_name("The network's name", self.name)
+        routers = tuple(str(parse_address("The address of a router", text)) for text in self.routers)
+        force_setattr(self, "routers", routers)
+        force_setattr(self, "agents", tuple(sorted(self.agents, key=lambda agent: agent.name)))
+        _check_unique("agent", self.agent_names)
+        _check_unique("address", [*(agent.address for agent in self.agents), *routers])
+        _check_unique("column", [column.name for column in self.columns])
+        force_setattr(self, "edges", _sorted_edges(self.edges, self.agent_names))
+        force_setattr(self, "target_range", _checked_target_range(self.kind, self.target_range))
+        if self.unscaled_columns and not self.statistics:
+            raise ElmeshError(
+                f'Column "{self.unscaled_columns[0]}" has neither range nor categories; declare range = [low, high] or '
+                "categories = [...], or let agents exchange count, mean and variance with statistics = true."
+            )
+        check_choice("activation", self.activation, ACTIVATIONS)
+        if self.rank != "auto" and self.rank > self.n_hidden:
+            raise ElmeshError(f"rank is {self.rank}; expected an integer from 1 to {self.n_hidden}, which is n_hidden.")
+        force_setattr(self, "parameters", normalize_parameters(self.solver, self.parameters))
+        _ = self.topology  # raises if the graph is not connected
+        self.make_solver()  # raises if a parameter is invalid
 
     @classmethod
-    def read(cls, path: str | Path) -> Plan:
-        """Read a network file.
-
-        Parameters
-        ----------
-        path
-            The file.
-
-        Raises
-        ------
-        ElmeshError
-            If it is not there, not TOML, or anything in it is unknown, missing or not as it must be.
-        """
-        path = Path(path)
-        return cls.parse(read_text(path, "network file", _MOST_BYTES), str(path))
+    def read(cls, path: StrPath) -> NetworkConfig:
+        """Read a network file; raise ElmeshError if it does not exist, is not TOML or has an invalid field."""
+        return cls.parse(read_text(Path(path), "network file", _MAX_BYTES), str(path))
 
     @classmethod
-    def parse(cls, text: str, source: str) -> Plan:
-        """Read the text of a network file.
-
-        Parameters
-        ----------
-        text
-            TOML.
-        source
-            What it is called in errors.
-        """
-        try:
-            read = read_fields(text)
-            members = tuple(Member(**member) for member in read.pop("members"))
-            return cls(members=members, **read)
-        except ElmeshError as error:
-            raise ElmeshError(f"{source}: {error}") from None
+    def parse(cls, text: str, source: str) -> NetworkConfig:
+        """Parse the text of a network file, named ``source`` in errors."""
+        return decode_toml(text, cls, source)
 
     def to_toml(self, remark: str = "") -> str:
-        """Give the network file, with comments for whoever edits it.
-
-        Parameters
-        ----------
-        remark
-            What to say in a comment at the top.
-        """
-        return write_plan(self._content(), remark)
+        """Return the network file, with a comment on each field and a remark at the top."""
+        remarks = "".join(f"# {line}\n" for line in textwrap.wrap(remark, 110))
+        return f"{_HEADER}{remarks}\n{encode_toml(self, PARAMETER_COMMENTS)}"
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of all content; comments, the order of agents and the ends of lines do not matter."""
-        text = json.dumps({"format": 1, **self._content()}, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(text.encode("ascii")).digest()
+        """SHA-256 of the content; comments, line ends and the order of agents and edges do not change it."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).digest()
 
     @property
-    def names(self) -> list[str]:
-        """The agents' names, sorted."""
-        return [member.name for member in self.members]
+    def agent_names(self) -> list[str]:
+        """The names of the agents, sorted."""
+        return [agent.name for agent in self.agents]
 
-    def number(self, name: str) -> int:
-        """Give the number of an agent."""
-        if name not in self._numbers:
-            raise ElmeshError(f"There is no agent {name!r} in the network {self.name}; there are {listed(self.names)}.")
-        return self._numbers[name]
+    def index(self, name: str) -> int:
+        """Return the index of an agent in :attr:`agents`."""
+        if name not in self._indices:
+            raise ElmeshError(
+                f"There is no agent {name!r} in the network {self.name}; there are {listed(self.agent_names)}."
+            )
+        return self._indices[name]
 
     def address_of(self, name: str) -> Address:
-        """Give the address of an agent, or of the router."""
+        """Return the address of an agent, or of the router."""
         if name == ROUTER and self.routers:
-            return parse_address(self.routers[0], "The address of the router")
-        return self.members[self.number(name)].place
+            return parse_address("The address of the router", self.routers[0])
+        return parse_address("The address", self.agents[self.index(name)].address)
 
-    def neighbours(self, name: str) -> list[str]:
-        """Give an agent's neighbours, sorted."""
-        return [self.members[i].name for i in self.topology.neighbours(self.number(name)).tolist()]
+    def neighbors(self, name: str) -> list[str]:
+        """Return the names of an agent's neighbours, sorted."""
+        return [self.agents[i].name for i in self.topology.neighbors(self.index(name)).tolist()]
 
     @cached_property
     def topology(self) -> Topology:
-        """The graph over the agents' numbers."""
-        return make_topology(self._graph(), self.names)
+        """The graph over the indices of the agents."""
+        return make_topology(self._graph(), self.agent_names)
 
     def make_solver(self) -> Solver:
-        """Make the solver, which tells no more than :attr:`exchange` allows."""
+        """Return the solver, which sends no more than :attr:`exchange` allows."""
         return choose_solver(
             self.solver, self.parameters, self.exchange, rank=self.rank, rounds=self.rounds, graph=self._graph()
         )
 
-    def scale_for(self, n_columns: int) -> float:
-        """Give the size of hidden weights for a table of so many columns once it is encoded."""
-        return weight_scale(n_columns) if self.weight_scale is None else self.weight_scale
+    def weight_scale_for(self, n_columns: int) -> float:
+        """Return the scale of the hidden weights for a table with this number of encoded columns."""
+        return weight_scale(n_columns) if self.weight_scale == "auto" else self.weight_scale
 
     @property
-    def unscaled(self) -> list[str]:
-        """Columns of numbers without a range, whose mean and standard deviation must be exchanged."""
-        return [column.name for column in self.columns if isinstance(column, NumericInput) and column.range is None]
+    def unscaled_columns(self) -> list[str]:
+        """Numeric columns without a range, whose means and standard deviations must be exchanged."""
+        return [column.name for column in self.columns if column.is_numeric and column.range is None]
 
-    def schema(
-        self,
-        task_column: str,
-        targets: Sequence[str],
-        whole_labels: bool,
-        stats: Mapping[str, tuple[float, float]] | None = None,
-    ) -> TableSchema:
-        """Say how a table becomes numbers: see :func:`elmesh.netconfig.scaling.make_schema`."""
-        return make_schema(self, task_column, targets, whole_labels, stats or {})
-
-    def parts(self, lost: Collection[str]) -> list[list[str]]:
-        """Give the connected parts that are left when these agents are gone, each sorted, the first name first."""
+    def components(self, lost: Collection[str]) -> list[list[str]]:
+        """Return the connected components of the graph without the lost agents, each sorted, sorted by first name."""
         graph = self._graph()
-        graph.remove_nodes_from([self.members[self.number(name)].name for name in lost])
+        graph.remove_nodes_from([self.agents[self.index(name)].name for name in lost])
         return sorted(sorted(part) for part in nx.connected_components(graph))
 
-    def without(self, lost: Collection[str], me: str) -> Plan:
-        """Give the plan of the connected part that an agent is in when others are gone.
-
-        Parameters
-        ----------
-        lost
-            The agents that are gone.
-        me
-            The agent that stays.
-        """
-        if me in lost:
-            raise ElmeshError(f"Agent {me} cannot go on without itself.")
-        self.number(me)
-        rest = set(next(part for part in self.parts(lost) if me in part))
-        return replace(
+    def without(self, lost: Collection[str], agent: str) -> NetworkConfig:
+        """Return the config of the connected component of ``agent`` without the lost agents."""
+        if agent in lost:
+            raise ElmeshError(f"Agent {agent} is itself one of the lost agents.")
+        self.index(agent)
+        rest = set(next(part for part in self.components(lost) if agent in part))
+        return msgspec.structs.replace(
             self,
-            members=tuple(member for member in self.members if member.name in rest),
-            edges=tuple(edge for edge in self.edges if edge[0] in rest and edge[1] in rest),
+            agents=tuple(entry for entry in self.agents if entry.name in rest),
+            edges=tuple(edge for edge in self.edges if rest.issuperset(edge)),
         )
 
     @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {member.name: i for i, member in enumerate(self.members)}
+    def _indices(self) -> dict[str, int]:
+        return {agent.name: i for i, agent in enumerate(self.agents)}
 
     def _graph(self) -> nx.Graph:
         graph = nx.Graph()
-        graph.add_nodes_from(self.names)
+        graph.add_nodes_from(self.agent_names)
         graph.add_edges_from(self.edges)
         return graph
 
-    def _content(self) -> dict[str, Any]:
-        return asdict(self) | {"columns": [column.content() for column in self.columns]}
 
-    def _check_columns(self) -> None:
-        check_count(self.columns, "columns")
-        check_unlike([column.name for column in self.columns], "column", "name each once")
-        if self.unscaled and not self.statistics:
-            raise ElmeshError(
-                f'Column "{self.unscaled[0]}" has neither range nor categories; declare range = [least, most] or '
-                "categories = [...], or let agents exchange count, mean and variance by statistics = true."
-            )
+def _check_unique(what: str, names: Sequence[str]) -> None:
+    for name, following in pairwise(sorted(names)):
+        if name == following:
+            raise ElmeshError(f'The {what} "{name}" occurs twice; each must be different.')
 
-    def _check_model(self) -> None:
-        for name in ("rounds", "n_hidden", "most_rows"):
-            check_whole(getattr(self, name), name, 1, MOST[name])
-        if self.rank != "auto":
-            check_whole(self.rank, "rank", 1, self.n_hidden)
-        check_whole(self.seed, "seed", 0, LARGEST_SEED)
-        check_choice(self.activation, "activation", ACTIVATIONS)
-        check_flag(self.fit_intercept, "fit_intercept")
-        scale = self.weight_scale
-        if scale is not None and not (type(scale) is float and 0 < scale <= MOST["weight_scale"]):
-            raise ElmeshError(f'weight_scale is {scale!r}; expected a number above 0, or "auto".')
+
+def _sorted_edges(edges: Sequence[tuple[str, str]], names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return the edges sorted, each with the smaller name first."""
+    known = set(names)
+    for edge in edges:
+        for name in edge:
+            if name not in known:
+                raise ElmeshError(
+                    f"The edge {list(edge)} contains {name!r}, which is not an agent; there are {listed(names)}."
+                )
+        if edge[0] == edge[1]:
+            raise ElmeshError(f"The edge {list(edge)} connects an agent to itself; remove it.")
+    edges = sorted((min(edge), max(edge)) for edge in edges)
+    _check_unique("edge", [f"{one} - {other}" for one, other in edges])
+    return tuple(edges)
+
+
+def _checked_target_range(kind: ProblemKind, ends: tuple[float, float] | None) -> tuple[float, float] | None:
+    if kind == "classification" and ends is not None:
+        raise ElmeshError("range in [target] is for a regression; remove it from a classification.")
+    if kind == "regression" and ends is None:
+        raise ElmeshError(
+            "A regression needs the range of its target, so that all agents scale it alike; add a section [target] "
+            "with range = [low, high]."
+        )
+    return None if ends is None else check_range("range in [target]", ends)

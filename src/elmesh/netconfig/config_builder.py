@@ -1,4 +1,4 @@
-"""A plan from what somebody says on a command line."""
+"""Build a network config from the options of ``elmesh network create``."""
 
 from __future__ import annotations
 
@@ -8,92 +8,79 @@ from typing import Any
 
 from elmesh.comm.graph import make_topology
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.config import Member, Plan
-from elmesh.netconfig.example import Example
-from elmesh.netconfig.names import Address, check_name, parse_address
+from elmesh.netconfig.address import LAST_PORT, Address, parse_address
+from elmesh.netconfig.config import AgentEntry, NetworkConfig
+from elmesh.netconfig.data_spec import DataSpec
+from elmesh.netconfig.names import check_name
 
-__all__ = ["draft_plan", "lay_out", "name_of"]
+__all__ = ["assign_addresses", "build_config", "default_name"]
 
-_LAST_PORT = 65535
-# For features and targets of size one or so, which declared ranges make; rho holds neighbours together from tens to
-# thousands of rows a site.
-_BASIS_NUMBERS = {"mu1": 1.0, "mu2": 1.0, "rho": 10.0}
+# For features and targets of magnitude one, which declared ranges produce; this rho suits tens to thousands of rows per
+# site.
+_BASIS_PARAMETERS = {"mu1": 1.0, "mu2": 1.0, "rho": 10.0}
 
 
-def draft_plan(
-    name: str, agents: Sequence[str], graph: str, listen: Sequence[str], example: Example, **fields: Any
-) -> Plan:
-    """Make a plan.
+def build_config(
+    name: str, agents: Sequence[str], graph: str, listen: Sequence[str], data: DataSpec, **fields: Any
+) -> NetworkConfig:
+    """Build the config of a network whose agents are the nodes of a named graph; the first is the centre of a star.
 
-    Parameters
-    ----------
-    name
-        The network's name.
-    agents
-        The agents' names, in the order that the graph takes them in: the first is the centre of a star.
-    graph
-        The graph's name.
-    listen
-        An address for each agent, or one from which ports count up.
-    example
-        What the columns are; none of them in an empty one.
-    **fields
-        Other fields of the plan: rounds, n_hidden, rank, exchange, seed.
+    ``listen`` has one address per agent, or a single one, whose port is that of the first agent.
 
     Examples
     --------
-    >>> nothing = Example("classification", "", (), None)
-    >>> plan = draft_plan("trio", ["b", "a", "c"], "star", ["127.0.0.1:7451"], nothing)
-    >>> plan.edges, plan.members[0].address
+    >>> data = DataSpec("classification")
+    >>> config = build_config("trio", ["b", "a", "c"], "star", ["127.0.0.1:7451"], data)
+    >>> config.edges, config.agents[0].address
     ((('a', 'b'), ('b', 'c')), '127.0.0.1:7452')
     """
     for agent in agents:
-        check_name(agent, "The name of an agent")
-    places = lay_out(listen, agents)
+        check_name("The name of an agent", agent)
+    addresses = assign_addresses(listen, agents)
     edges = make_topology(graph, list(agents), seed=fields.get("seed", 0)).edges.tolist()
-    return Plan(
-        name,
-        tuple(Member(agent, str(place)) for agent, place in zip(agents, places, strict=True)),
-        tuple((agents[i], agents[j]) for i, j in edges),
-        example.kind,
-        columns=example.columns,
-        target_range=example.target_range,
-        parameters=_BASIS_NUMBERS if fields.get("exchange", "basis") == "basis" else {},
+    return NetworkConfig(
+        name=name,
+        kind=data.kind,
+        agents=tuple(AgentEntry(agent, str(address)) for agent, address in zip(agents, addresses, strict=True)),
+        edges=tuple((agents[i], agents[j]) for i, j in edges),
+        columns=data.columns,
+        target_range=data.target_range,
+        parameters=_BASIS_PARAMETERS if fields.get("exchange", "basis") == "basis" else {},
         **fields,
     )
 
 
-def lay_out(listen: Sequence[str], agents: Sequence[str]) -> list[Address]:
-    """Give each agent its address: those said, or ports that count up from the one said.
+def assign_addresses(listen: Sequence[str], agents: Sequence[str]) -> list[Address]:
+    """Return one address per agent: those given, or consecutive ports from a single one.
 
     Examples
     --------
-    >>> [str(place) for place in lay_out(["[::1]:7000"], ["a", "b"])]
+    >>> [str(address) for address in assign_addresses(["[::1]:7000"], ["a", "b"])]
     ['[::1]:7000', '[::1]:7001']
     """
-    places = [parse_address(text, "An address of --listen") for text in listen]
-    if len(places) == 1:
-        host, first = places[0]
-        if first + len(agents) - 1 > _LAST_PORT:
+    addresses = [parse_address("An address of --listen", text) for text in listen]
+    if len(addresses) == 1:
+        host, first = addresses[0]
+        if first + len(agents) - 1 > LAST_PORT:
             raise ElmeshError(
-                f"--listen {listen[0]} leaves no ports for {len(agents)} agents, one each; start lower than "
-                f"{_LAST_PORT - len(agents) + 2}."
+                f"--listen {listen[0]} leaves too few ports for {len(agents)} agents, one each; start lower than "
+                f"{LAST_PORT - len(agents) + 2}."
             )
         return [Address(host, first + i) for i in range(len(agents))]
-    if len(places) != len(agents):
+    if len(addresses) != len(agents):
         raise ElmeshError(
-            f"--listen has {len(places)} addresses for {len(agents)} agents; give one for each, or a single one from "
-            "which ports count up."
+            f"--listen has {len(addresses)} addresses for {len(agents)} agents; give one for each, or a single one, "
+            "whose port is that of the first agent."
         )
-    return places
+    return addresses
 
 
-def name_of(folder: str) -> str:
-    """Make a network's name of a folder's.
+def default_name(folder: str) -> str:
+    """Return the name of a network that is created in a folder of this name.
 
     Examples
     --------
-    >>> name_of("My Net!"), name_of("...")
+    >>> default_name("My Net!"), default_name("...")
     ('my-net', 'network')
     """
     return re.sub(r"[^a-z0-9_-]+", "-", folder.lower()).strip("-_")[:32] or "network"

@@ -1,12 +1,12 @@
-"""What agents tell each other, and the solver that keeps to it.
+"""The data that agents exchange, and a solver that sends no other data.
 
-With ``exchange = "basis"`` nothing but its basis U_t leaves an agent, to its neighbours and nobody else. Whatever would
-have to be agreed on over the whole network is then a number in the network file: rank, penalties and rho; the start
-comes from the shared seed, and the run takes all its rounds, for nobody knows when the others are done.
+With ``exchange = "basis"`` an agent sends its basis U_t to its neighbours, and nothing else leaves it. Everything that
+would need agreement over the whole network is then a number in the network file: rank, penalties and rho. The initial U
+comes from the shared seed. The run takes all its rounds, because no agent can detect that the others have converged.
 
-With ``exchange = "sums"`` sums over all agents of blocks like U and of a few numbers go along a spanning tree of the
-graph too, which lets the agents choose these things together, stop when it is done, and certify the result. The first
-sum that an agent passes on may be its own share alone, so a neighbour can learn more.
+With ``exchange = "sums"`` agents also send sums over all agents, of blocks of the size of U and of a few numbers, along
+a spanning tree of the graph. The agents can then choose these parameters together, stop on convergence, and certify the
+result. The first sum that an agent sends may be its own contribution alone, so a neighbour can learn more.
 """
 
 from __future__ import annotations
@@ -16,108 +16,117 @@ from typing import Any, Literal
 
 import networkx as nx
 
+from elmesh.comm.requests import AllReduce, NeighborSum, Request
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.fields import suggest
-from elmesh.solvers import SOLVERS, Solver, make_solver
+from elmesh.netconfig.decoding import show_value, suggest
+from elmesh.solvers import Solver, make_solver, solver_classes
 
-__all__ = ["EXCHANGES", "Exchange", "choose_solver", "clean_parameters"]
+__all__ = ["DEFAULT_SOLVERS", "PARAMETER_COMMENTS", "PROVIDES", "Exchange", "choose_solver", "normalize_parameters"]
 
 Exchange = Literal["basis", "sums"]
-EXCHANGES = ("basis", "sums")
 
-_SOLVERS = ("dmtl-elm", "fo-dmtl-elm")
-# What the network file says elsewhere: by which name it is known there.
-_ELSEWHERE = {
+#: Kinds of request that agents answer.
+PROVIDES: dict[Exchange, frozenset[type[Request]]] = {
+    "basis": frozenset({NeighborSum}),
+    "sums": frozenset({NeighborSum, AllReduce}),
+}
+DEFAULT_SOLVERS: dict[Exchange, str] = {"basis": "dmtl-elm", "sums": "mesh-elm"}
+# Parameters of a solver that the network file sets outside [model.parameters], and the field that sets them.
+_OTHER_FIELDS = {
     "rank": "rank in [model]",
     "graph": "edges in [graph]",
     "max_iter": "rounds",
     "max_bytes": "rounds, which bounds them",
-    "runtime": "the command that runs it",
 }
-# What has no choice left when nothing but U_t may be told.
-_FIXED = {"method": "admm", "init": "seed", "certify": False, "tol": 0.0, "message_bits": 64}
-_NUMBERS = ("mu1", "mu2", "rho")
+# Parameters with a single valid value if agents send U_t only.
+_FIXED = {"init": "seed", "certify": False, "tol": 0.0}
+_REQUIRED_NUMBERS = ("mu1", "mu2", "rho")
 
 
-def clean_parameters(solver: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a solver's parameters in the one way they are written, sorted, or say which is unknown.
-
-    Parameters
-    ----------
-    solver
-        Its short name.
-    parameters
-        By name; texts, numbers, true and false.
+def normalize_parameters(solver: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a solver in canonical form, sorted by name; raise if one is unknown.
 
     Examples
     --------
-    >>> clean_parameters("dmtl-elm", {"rho": 2, "mu1": 0.5})
+    >>> normalize_parameters("dmtl-elm", {"rho": 2, "mu1": 0.5})
     {'mu1': 0.5, 'rho': 2.0}
     """
-    if solver not in _SOLVERS:
-        raise ElmeshError(f"solver is {solver!r}; expected one of {', '.join(_SOLVERS)}.")
-    known = [name for name in SOLVERS[solver]().get_params() if name not in _ELSEWHERE]
+    known = [name for name in _network_solver(solver)().get_params() if name not in _OTHER_FIELDS]
     for name, value in parameters.items():
-        if name in _ELSEWHERE:
-            raise ElmeshError(f"{name} is no field of [model.parameters]; it is given by {_ELSEWHERE[name]}.")
+        if name in _OTHER_FIELDS:
+            raise ElmeshError(f"{name} is not a field of [model.parameters]; it is set by {_OTHER_FIELDS[name]}.")
         if name not in known:
-            raise ElmeshError(f'"{name[:60]}" is no parameter of {solver}; {suggest(name, sorted(known))}')
+            raise ElmeshError(f'"{name[:60]}" is not a parameter of {solver}; {suggest(name, sorted(known))}')
         if not isinstance(value, str | int | float):
-            raise ElmeshError(f"{name} in [model.parameters] is {value!r}; expected a number or a text.")
-    # 2 and 2.0 are the same parameter; bits are counted.
-    return {name: value if name == "message_bits" else _plain(value) for name, value in sorted(parameters.items())}
+            raise ElmeshError(f"{name} in [model.parameters] is {show_value(value)}; expected a number or a string.")
+    # 2 and 2.0 are the same value of a parameter, except that message_bits is an integer.
+    return {name: value if name == "message_bits" else _canonical(value) for name, value in sorted(parameters.items())}
 
 
 def choose_solver(
     name: str, parameters: Mapping[str, Any], exchange: Exchange, *, rank: int | str, rounds: int, graph: nx.Graph
 ) -> Solver:
-    """Make the solver that tells no more than may be told.
-
-    Parameters
-    ----------
-    name
-        Its short name.
-    parameters
-        As :func:`clean_parameters` gives them.
-    exchange
-        What may be told.
-    rank, rounds, graph
-        The model's rank, the most rounds, and the agents' graph over their names.
-
-    Returns
-    -------
-    Solver
-        With checked parameters.
-    """
-    common = {"rank": rank, "graph": graph, "max_iter": rounds}
-    options = _basis_only(name, parameters, rank) if exchange == "basis" else dict(parameters)
-    return make_solver(SOLVERS[name](**common, **options))
+    """Return a solver, with normalized parameters, that sends no more than ``exchange`` allows."""
+    made, common = _network_solver(name), {"rank": rank, "graph": graph, "max_iter": rounds}
+    if exchange == "basis" and not made.sends_only_basis:
+        raise _needs_sums(f"{name} cannot be used, because it sends more than U_t", "choose another solver")
+    options = _basis_parameters(parameters, rank) if exchange == "basis" else dict(parameters)
+    solver = make_solver(made(**common, **options))
+    missing = sorted(request.__name__ for request in set(solver.requires) - PROVIDES[exchange])
+    if missing:
+        raise ElmeshError(f"{name} requires {' and '.join(missing)}, which a network does not provide.")
+    return solver
 
 
-def _basis_only(name: str, parameters: Mapping[str, Any], rank: int | str) -> dict[str, Any]:
-    fixed = {key: value for key, value in _FIXED.items() if key in SOLVERS[name]().get_params()}
-    for key, value in fixed.items():
-        asked = parameters.get(key, value)
-        if type(asked) is not type(value) or asked != value:
-            raise _needs_sums(f"{key} can only be {_toml(value)}, not {_toml(asked)}", "leave it out")
-    for key, value in {"rank": rank, **{key: parameters.get(key, "auto") for key in _NUMBERS}}.items():
+def _network_solver(name: str) -> type[Solver]:
+    """Return the class of a solver whose tasks are agents of a graph that can be given."""
+    classes = solver_classes()
+    usable = sorted(other for other, cls in classes.items() if {"graph", "rank"} <= set(cls().get_params()))
+    if name not in usable:
+        raise ElmeshError(f"solver is {show_value(name)}; a network can use one of {', '.join(usable)}.")
+    return classes[name]
+
+
+def _basis_parameters(parameters: Mapping[str, Any], rank: int | str) -> dict[str, Any]:
+    for key, value in _FIXED.items():
+        given = parameters.get(key, value)
+        if type(given) is not type(value) or given != value:
+            raise _needs_sums(f"{key} can only be {_toml(value)}, not {_toml(given)}", "remove it")
+    for key, value in {"rank": rank, **{key: parameters.get(key, "auto") for key in _REQUIRED_NUMBERS}}.items():
         if value == "auto":
-            raise _needs_sums(f'{key} must be a number, for "auto" is found from all agents\' data', "give one")
-    return {**parameters, **fixed}
+            raise _needs_sums(f'{key} must be a number, because "auto" is computed from all agents\' data', "give one")
+    return {**parameters, **_FIXED}
 
 
-def _plain(value: Any) -> Any:
-    """Make a whole number that a float can hold a float, and 0 of -0."""
+def _canonical(value: Any) -> Any:
+    """Return an integer that a float can represent as a float, and -0.0 as 0.0."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) + 0.0 if is_number and abs(value) < 2**53 else value
 
 
 def _needs_sums(problem: str, remedy: str) -> ElmeshError:
     return ElmeshError(
-        f'With exchange = "basis" {problem}; {remedy}, or let sums over all agents be told as well by '
+        f'With exchange = "basis" {problem}; {remedy}, or let agents also send sums over all agents, with '
         'exchange = "sums".'
     )
 
 
 def _toml(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).lower()
+
+
+#: Comments in the network file on the parameters of solvers.
+PARAMETER_COMMENTS = {
+    "mu1": "penalty on U",
+    "mu2": "penalty on each agent's own weights",
+    "rho": "penalty on the difference between neighbours",
+    "tau": "proximal weight on U",
+    "zeta": "proximal weight on each agent's own weights",
+    "gamma": "step size of the multipliers",
+    "delta": 'constant of the rule gamma = "paper"',
+    "proximal": '"linear" or "standard"',
+    "message_bits": "bits per number in messages",
+    "tol": "residual at which the run stops",
+    "init": "initial U",
+    "certify": "whether to bound the distance of the result from the optimum",
+}

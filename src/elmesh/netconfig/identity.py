@@ -1,62 +1,79 @@
-"""Who an agent is: ``agent.toml``, which names it, and the files that prove it.
+"""The identity of an agent: ``agent.toml``, and the files by which the agent proves who it is.
 
-Everything is checked before anybody is talked to, so that a wrong file is a sentence here and not a connection that
-does not come about: the key is this user's alone, belongs to the certificate, which an authority of this network has
-signed for this agent and for today. There is no way to run without: a missing file is an error.
+All files are checked before any connection is opened, so that a wrong file gives an error message here and not a failed
+connection: only this user can read the key, the key belongs to the certificate, and an authority of this network has
+signed the certificate for this agent and the current date. An agent cannot run without these files.
 """
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-from elmesh.errors import ElmeshError
-from elmesh.netconfig.authority import common_name
-from elmesh.netconfig.config import Plan
-from elmesh.netconfig.fields import parse_toml, read_text
-from elmesh.netconfig.keys import need_cryptography, public_bytes, read_key
-from elmesh.netconfig.names import check_name, parse_address
-from elmesh.netconfig.verify import check_chain, load_certificates
+from cryptography import x509
+from msgspec.structs import force_setattr
 
-with contextlib.suppress(ImportError):
-    from cryptography import x509
+from elmesh.comm.network.endpoint import Endpoint
+from elmesh.errors import ElmeshError
+from elmesh.netconfig.address import parse_address
+from elmesh.netconfig.config import NetworkConfig
+from elmesh.netconfig.decoding import CheckedStruct, decode_toml
+from elmesh.netconfig.files import read_text
+from elmesh.netconfig.names import check_name
+from elmesh.netconfig.pki.csr import common_name, host_names
+from elmesh.netconfig.pki.keys import public_bytes, read_key
+from elmesh.netconfig.pki.verify import load_certificates, verify_certificate
+from elmesh.typing import StrPath
 
 __all__ = ["Identity", "agent_toml"]
 
-_MOST_BYTES = 64 * 2**10
-_REMEDY = {
-    "network": "copy the network file there",
+_MAX_BYTES = 64 * 2**10
+_REMEDIES = {
+    "network": "copy the network file to this path",
     "key": "make one with elmesh network csr, or copy the one that elmesh network create made",
-    "certificate": "put the certificate there that the authority sent back",
-    "authority": "put the certificate of the network's authority there",
+    "certificate": "copy the certificate that the authority returned to this path",
+    "authority": "copy the certificate of the network's authority to this path",
 }
+
+
+class _AgentFile(CheckedStruct, frozen=True):
+    """The content of ``agent.toml``; paths are relative to its folder."""
+
+    name: str
+    network: str
+    key: str
+    certificate: str
+    authority: str
+    state: str = "state"
+    listen: str | None = None
+
+    def __post_init__(self) -> None:
+        CheckedStruct.__post_init__(self)
+        check_name("name", self.name)
+        if self.listen is not None:
+            force_setattr(self, "listen", str(parse_address("listen", self.listen)))
 
 
 @dataclass(frozen=True)
 class Identity:
-    """An agent, with all that it needs to prove that it is the one.
+    """An agent, its network, and the files by which it proves who it is.
 
     Attributes
     ----------
-    name
-        Its name in the network.
-    plan
-        The network.
-    folder
-        Where its ``agent.toml`` is.
+    name, config
+        The name of the agent, and the network.
+    folder, state
+        The folder of ``agent.toml``, and the folder for data that is kept between runs.
     key, certificate, authority
-        Its private key, its certificate with any intermediate ones, and those of the authorities it trusts.
-    state
-        The folder for what it keeps between runs.
+        The private key, the certificate with any intermediate ones, and the certificates of the trusted authorities.
     listen
-        Where it listens, if not at the address by which others reach it.
+        The address to listen at, if it is not the one in the network file.
     """
 
     name: str
-    plan: Plan
+    config: NetworkConfig
     folder: Path
     key: Path
     certificate: Path
@@ -65,71 +82,67 @@ class Identity:
     listen: str | None = None
 
     @classmethod
-    def read(cls, path: str | Path, *, now: datetime | None = None) -> Identity:
-        """Read ``agent.toml`` and check everything it names.
-
-        Parameters
-        ----------
-        path
-            The file.
-        now
-            The time at which the certificate must be good, if not now.
+    def read(cls, path: StrPath, *, now: datetime | None = None) -> Identity:
+        """Read ``agent.toml`` and check all files it names, at the current time or another one.
 
         Raises
         ------
         ElmeshError
-            If a file is missing, open to others, or does not belong to the others, or the agent is not in the network.
+            If a file is missing or readable by others, files do not belong together, or the network has no such agent.
         """
-        need_cryptography()
-        identity = cls._named(Path(path))
-        for name, remedy in _REMEDY.items():
-            if name != "network" and not getattr(identity, name).exists():
-                raise ElmeshError(f"The {name} file {getattr(identity, name)} is not there; {remedy}.")
+        identity = cls._read_files(Path(path))
         key = read_key(identity.key)
-        leaf, *between = load_certificates(identity.certificate)
-        if public_bytes(leaf.public_key()) != public_bytes(key.public_key()):
+        if public_bytes(identity._leaf.public_key()) != public_bytes(key.public_key()):
             raise ElmeshError(
-                f"{identity.certificate} is not the certificate of {identity.key}; put the two there that were made "
-                "for each other."
+                f"{identity.certificate} is not the certificate of {identity.key}; use a certificate and a key that "
+                "were made for each other."
             )
-        found = common_name(leaf.subject)
-        if found != identity.name:
+        name = common_name(identity._leaf.subject)
+        if name != identity.name:
             raise ElmeshError(
-                f"{identity.certificate} is the certificate of {found or 'nobody'!r}, not of agent {identity.name}; "
+                f"{identity.certificate} is the certificate of {name or 'no agent'!r}, not of agent {identity.name}; "
                 "each agent needs its own."
             )
-        check_chain(leaf, between, identity.certificate, identity.authority, now or datetime.now(UTC))
+        verify_certificate(identity.certificate, identity.authority, now or datetime.now(UTC))
         return identity
 
     @classmethod
-    def _named(cls, path: Path) -> Identity:
-        """Read what the file says, and the network file."""
-        text = read_text(path, "agent file", _MOST_BYTES)
+    def _read_files(cls, path: Path) -> Identity:
+        """Read ``agent.toml`` and the network file, and check that the other files exist."""
+        fields = decode_toml(read_text(path, "agent file", _MAX_BYTES), _AgentFile, str(path))
         folder = path.absolute().parent
-        try:
-            fields = parse_toml(text)
-            fields.only("name", "network", "key", "certificate", "authority", "state", "listen")
-            name = check_name(fields.text("name"), "name")
-            listen = str(parse_address(fields.text("listen"), "listen")) if fields.has("listen") else None
-            paths = {key: folder / fields.text(key) for key in _REMEDY}
-            state = folder / fields.text("state", "state")
-        except ElmeshError as error:
-            raise ElmeshError(f"{path}: {error}") from None
-        network = paths.pop("network")
-        if not network.exists():
-            raise ElmeshError(f"The network file {network} is not there; {_REMEDY['network']}.")
-        plan = Plan.read(network)
-        plan.address_of(name)  # or it is not in the network
-        return cls(name=name, plan=plan, folder=folder, **paths, state=state, listen=listen)
+        paths = {name: folder / getattr(fields, name) for name in _REMEDIES}
+        for name, remedy in _REMEDIES.items():
+            if not paths[name].exists():
+                raise ElmeshError(f"The {name} file {paths[name]} does not exist; {remedy}.")
+        config = NetworkConfig.read(paths.pop("network"))
+        config.address_of(fields.name)  # raises if the network has no such agent
+        return cls(fields.name, config, folder, **paths, state=folder / fields.state, listen=fields.listen)
+
+    def endpoint(self) -> Endpoint:
+        """Return what a transport must know of the network and of this agent."""
+        config = self.config
+        return Endpoint(
+            config.name,
+            self.name,
+            {name: tuple(config.neighbors(name)) for name in config.agent_names},
+            {agent.name: agent.address for agent in config.agents},
+            config.routers,
+            self.listen_address,
+            self.key,
+            self.certificate,
+            self.authority,
+            config.digest,
+        )
 
     @property
     def address(self) -> str:
-        """Where others reach it."""
-        return str(self.plan.address_of(self.name))
+        """The address at which neighbours reach the agent."""
+        return str(self.config.address_of(self.name))
 
     @property
-    def bind(self) -> str:
-        """Where it listens."""
+    def listen_address(self) -> str:
+        """The address at which the agent listens."""
         return self.listen or self.address
 
     @cached_property
@@ -138,47 +151,28 @@ class Identity:
 
     @property
     def valid_until(self) -> datetime:
-        """When its certificate ends, in UTC."""
+        """The end of the certificate's validity, in UTC."""
         return self._leaf.not_valid_after_utc
 
     def days_left(self, now: datetime | None = None) -> float:
-        """Say for how many days its certificate is still good."""
+        """Return the number of days until the certificate expires."""
         return (self.valid_until - (now or datetime.now(UTC))).total_seconds() / 86400.0
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts that its certificate names."""
-        try:
-            names = self._leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        except x509.ExtensionNotFound:
-            return []
-        return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+        """The hosts that the certificate names."""
+        return host_names(self._leaf.extensions)
 
 
-def agent_toml(
-    name: str, *, key: str = "key.pem", certificate: str = "certificate.pem", authority: str = "ca.pem"
-) -> str:
-    """Give an ``agent.toml`` with comments for whoever edits it.
-
-    Parameters
-    ----------
-    name
-        The agent's name.
-    key, certificate, authority
-        The files, beside this one.
-
-    Examples
-    --------
-    >>> agent_toml("north").splitlines()[1]
-    'name = "north"  # as in the network file'
-    """
+def agent_toml(name: str) -> str:
+    """Return an ``agent.toml`` with a comment on each field."""
     return f"""\
-# One agent of the network. Names of files are relative to the folder of this one.
+# One agent of the network. Paths are relative to the folder of this file.
 name = "{name}"  # as in the network file
-network = "network.toml"  # the network file, the same at every agent
-key = "{key}"  # this agent's private key: never give it to anybody
-certificate = "{certificate}"  # its certificate, signed by the authority for this name
-authority = "{authority}"  # the certificate of the network's authority
-state = "state"  # folder for the journal, from which a run goes on after a crash
-# listen = "0.0.0.0:7451"  # where to listen, if not at the address in the network file
+network = "network.toml"  # the network file, identical at every agent
+key = "key.pem"  # private key of this agent: never give it to anyone
+certificate = "certificate.pem"  # certificate of this agent, signed by the authority for this name
+authority = "ca.pem"  # certificate of the network's authority
+state = "state"  # folder for checkpoints, from which a run resumes after a crash
+# listen = "0.0.0.0:7451"  # address to listen at, if it is not the address in the network file
 """

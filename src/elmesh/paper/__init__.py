@@ -1,6 +1,7 @@
-"""The evaluation of *Decentralized Multi-Task Learning Based on Extreme Learning Machines*, run again.
+"""Reproduction of the evaluation of *Decentralized Multi-Task Learning Based on Extreme Learning Machines*.
 
-A file a figure or table says what is run (``trials``, ``measure``); its namesake in :mod:`elmesh.paper.findings` says
-what is made of it. :mod:`~elmesh.paper.trials` runs them in parallel and remembers, :mod:`~elmesh.paper.reproduction`
-puts everything into a folder.
+One module per figure or table defines its measurements (``measure``); the module of the same name in
+:mod:`elmesh.paper.analysis` derives the claims, figures and tables. :mod:`~elmesh.paper.solvers` builds and runs all
+solvers, :mod:`~elmesh.paper.parallel` runs trials in parallel, :mod:`~elmesh.paper.trials` saves their results, and
+:mod:`~elmesh.paper.reproduction` writes a folder with the report.
 """

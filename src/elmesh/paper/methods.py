@@ -1,167 +1,178 @@
-"""The eight methods with the paper's parameters, and one way to measure any of them."""
+"""The solvers of the evaluation with the paper's parameters, and the functions that run them.
+
+All other modules of the evaluation build and run solvers through this one.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
+from elmesh.comm.graph import Topology
+from elmesh.data.statistics import Task
 from elmesh.datasets import TaskSplit
 from elmesh.estimators.classifier import MultiTaskELMClassifier
-from elmesh.paper.protocol import AS_READ, DATA_SETS, DataSet
+from elmesh.paper.protocol import DATASETS, DEFAULT_VARIANT, Dataset
 from elmesh.paper.trials import Numbers
-from elmesh.solvers import DGSP, DMTLELM, DNSP, FODMTLELM, GOMTL, MTFL, MTLELM, LocalELM, Solver
+from elmesh.run import Progress, RunConfig, RunResult, run_local
+from elmesh.solvers.admm import ProximalADMM
+from elmesh.solvers.base import Solution, Solver
+from elmesh.solvers.dmtl_elm import DMTLELM
+from elmesh.solvers.fo_dmtl_elm import FODMTLELM
+from elmesh.solvers.go_mtl import GOMTL
+from elmesh.solvers.local_elm import LocalELM
+from elmesh.solvers.mtfl import MTFL
+from elmesh.solvers.mtl_elm import MTLELM
+from elmesh.solvers.subspace_pursuit import DGSP, DNSP
 
 __all__ = [
-    "CHOSEN",
-    "FIGURE_WEIGHTS",
-    "RANK",
-    "RIVALS",
-    "ROUNDS",
-    "TABLE_WEIGHTS",
-    "Method",
-    "Weights",
-    "central",
-    "chosen",
-    "fit",
-    "graph_methods",
-    "local",
-    "on_inputs",
-    "score",
-    "test",
-    "tuned",
-]
+    "FIGURE_WEIGHTS", "RANK", "RIVALS", "ROUNDS", "TABLE_WEIGHTS", "TUNED", "Method", "Parameters", "Weights", "admm",
+    "error_of", "extra_methods", "fit_and_test", "method_with", "mtl_elm", "paper_methods", "run_solver",
+    "theorem_margins", "tuned_methods", "tuned_parameters",
+]  # fmt: skip
 
-#: The paper does not give r. Six is two for each of a task's three classes.
-RANK = AS_READ.rank
+#: The paper does not give r. Six is two for each of the three classes of a task.
+RANK = DEFAULT_VARIANT.rank
 #: Iterations of MTL-ELM, DMTL-ELM and FO-DMTL-ELM.
 ROUNDS = 100
-_DELTA, _RHO = 100.0, 1.0
+#: The methods that the paper compares with. They use the inputs and no hidden layer.
+RIVALS: dict[str, type[Solver]] = {"MTFL": MTFL, "GO-MTL": GOMTL, "DGSP": DGSP, "DNSP": DNSP}
+
+Parameters = Mapping[str, float | int]
+#: Parameters for USPS, MNIST and the bundled digits, chosen by cross-validation on training rows
+#: (:func:`elmesh.paper.choices.measure_tuning`).
+TUNED: dict[str, tuple[Parameters, Parameters, Parameters]] = {
+    "Local ELM": ({"mu": 10.0}, {"mu": 30.0}, {"mu": 1.0}),
+    "MTFL": ({"mu": 3.0, "eps": 0.001}, {"mu": 1.0, "eps": 0.01}, {"mu": 0.3, "eps": 0.001}),
+    "GO-MTL": ({"rank": 10, "mu2": 10.0}, {"rank": 15, "mu2": 10.0}, {"rank": 10, "mu2": 3.0}),
+    "DGSP": ({"rank": 25, "mu": 10.0}, {"rank": 15, "mu": 30.0}, {"rank": 10, "mu": 1.0}),
+    "DNSP": ({"rank": 10, "mu": 10.0}, {"rank": 10, "mu": 30.0}, {"rank": 10, "mu": 1.0}),
+    "DMTL-ELM": (
+        {"rank": 20, "mu1": 3.0, "mu2": 3.0},
+        {"rank": 20, "mu1": 10.0, "mu2": 10.0},
+        {"rank": 15, "mu1": 3.0, "mu2": 3.0},
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The paper's proximal weights: tau + d_t on U in either method, zeta on A in both."""
+    """The proximal weights of the paper: tau + d_t on U, for exact and first-order steps, and zeta on A."""
 
     tau: int
     tau_first_order: int
     zeta: float
 
 
-#: Those of Table 1, and those of Fig. 5, which the paper has for USPS in general.
 TABLE_WEIGHTS = Weights(tau=20, tau_first_order=30, zeta=40.0)
+#: For Figs. 5 and 6.
 FIGURE_WEIGHTS = Weights(tau=10, tau_first_order=20, zeta=30.0)
-
-#: The paper's rivals, which work on the inputs themselves.
-RIVALS: dict[str, type[Solver]] = {"MTFL": MTFL, "GO-MTL": GOMTL, "DGSP": DGSP, "DNSP": DNSP}
-
-#: What methods choose on training rows; :mod:`elmesh.paper.choice` derives it.
-CHOSEN: dict[str, dict[str, dict[str, float | int]]] = {
-    "usps": {
-        "Local ELM": {"mu": 10.0},
-        "MTFL": {"mu": 3.0, "eps": 0.001},
-        "GO-MTL": {"rank": 10, "mu2": 10.0},
-        "DGSP": {"rank": 25, "mu": 10.0},
-        "DNSP": {"rank": 10, "mu": 10.0},
-        "DMTL-ELM": {"rank": 20, "mu1": 3.0, "mu2": 3.0},
-    },
-    "mnist": {
-        "Local ELM": {"mu": 30.0},
-        "MTFL": {"mu": 1.0, "eps": 0.01},
-        "GO-MTL": {"rank": 15, "mu2": 10.0},
-        "DGSP": {"rank": 15, "mu": 30.0},
-        "DNSP": {"rank": 10, "mu": 30.0},
-        "DMTL-ELM": {"rank": 20, "mu1": 10.0, "mu2": 10.0},
-    },
-    "digits": {
-        "Local ELM": {"mu": 1.0},
-        "MTFL": {"mu": 0.3, "eps": 0.001},
-        "GO-MTL": {"rank": 10, "mu2": 3.0},
-        "DGSP": {"rank": 10, "mu": 1.0},
-        "DNSP": {"rank": 10, "mu": 1.0},
-        "DMTL-ELM": {"rank": 15, "mu1": 3.0, "mu2": 3.0},
-    },
-}
 
 
 @dataclass(frozen=True)
 class Method:
-    """A solver, its name for people, and whether it sees the hidden layer or the inputs themselves.
+    """A solver with its title, on the hidden layer or on the inputs.
 
-    Those on the inputs have an intercept, of which the paper does not speak: principal components are centred and
-    one-hot targets are not, so without one they could not even say how frequent a class is. Sigmoid features hold a
-    constant anyway.
+    Methods on the inputs have an intercept, which the paper does not mention: principal components are centred and
+    one-hot targets are not. Sigmoid features contain a constant already.
     """
 
     title: str
     solver: Solver
     hidden: bool = True
-    intercept: bool | None = None
+    intercept: bool | None = None  # by default only without a hidden layer
 
 
-def local(data: DataSet) -> Method:
-    """Return Local ELM."""
-    return Method("Local ELM", LocalELM(mu=data.penalty))
+def mtl_elm(rank: int, mu: float, *, init: str, rounds: int) -> Solver:
+    """Return MTL-ELM, Algorithm 1 of the paper."""
+    return MTLELM(rank, mu, mu, init=init, max_iter=rounds, tol=0.0, certify=False)
 
 
-def on_inputs(data: DataSet) -> dict[str, Method]:
-    """Return the paper's four rivals with its parameters, as far as it gives them."""
-    mu = data.penalty
-    # The paper: lambda = 100 for GO-MTL on MNIST, and "the regularization parameter for other methods" elsewhere. In
-    # the method's own paper lambda is the penalty on the basis; that on the codes is not given.
-    basis = 100.0 if data.title == "MNIST" else mu
-    solvers: dict[str, Solver] = {
+def admm(rank: int, mu: float, *, rounds: int, first_order: bool, **parameters: Any) -> Solver:
+    """Return DMTL-ELM or FO-DMTL-ELM, Algorithms 2 and 3 of the paper, with its rule for gamma."""
+    shared = {
+        "rank": rank, "mu1": mu, "mu2": mu, "gamma": "paper", "max_iter": rounds, "tol": 0.0, "certify": False,
+        **parameters,
+    }  # fmt: skip
+    return FODMTLELM(**shared) if first_order else DMTLELM(**shared)
+
+
+def paper_methods(
+    data: Dataset, weights: Weights = TABLE_WEIGHTS, *, init: str = "random", rounds: int = ROUNDS
+) -> dict[str, Method]:
+    """Return the eight methods by title, with the paper's parameters where it gives them."""
+    mu = math.sqrt(data.penalty)
+    star = {"graph": "star", "rho": 1.0, "zeta": weights.zeta, "delta": 100.0, "proximal": "standard", "init": init}
+    on_hidden: dict[str, Solver] = {
+        "Local ELM": LocalELM(mu=data.penalty),
+        "MTL-ELM": mtl_elm(RANK, mu, init=init, rounds=rounds),
+        "DMTL-ELM": admm(RANK, mu, rounds=rounds, first_order=False, tau=f"{weights.tau} + d", **star),
+        "FO-DMTL-ELM": admm(RANK, mu, rounds=rounds, first_order=True, tau=f"{weights.tau_first_order} + d", **star),
+    }
+    # The paper gives lambda = 100 for GO-MTL on MNIST, and otherwise "the regularization parameter for other methods".
+    # In the publication of GO-MTL lambda is the penalty on the basis; the penalty on the codes is not given.
+    basis = 100.0 if data.title == "MNIST" else data.penalty
+    on_inputs: dict[str, Solver] = {
         "MTFL": MTFL(mu=10.0, eps=20.0),
         "GO-MTL": GOMTL(rank=RANK, mu1=basis, mu2=1.0),
-        "DGSP": DGSP(rank=RANK, mu=mu),
-        "DNSP": DNSP(rank=RANK, mu=mu),
+        "DGSP": DGSP(rank=RANK, mu=data.penalty),
+        "DNSP": DNSP(rank=RANK, mu=data.penalty),
     }
-    return {title: Method(title, solver, hidden=False) for title, solver in solvers.items()}
+    return {title: Method(title, solver) for title, solver in on_hidden.items()} | {
+        title: Method(title, solver, hidden=False) for title, solver in on_inputs.items()
+    }
 
 
-def tuned(title: str, data: DataSet, parameters: Mapping[str, float | int]) -> Method:
-    """Return a method with some parameters other than the paper's."""
+def extra_methods(data: Dataset) -> list[Method]:
+    """Return methods that are not in the paper: DMTL-ELM with a spectral start, and with automatic parameters."""
+    spectral = paper_methods(data, init="spectral")["DMTL-ELM"]
+    mu = math.sqrt(data.penalty)
+    automatic = DMTLELM(RANK, mu, mu, graph="star", certify=False)
+    return [replace(spectral, title="DMTL-ELM, spectral start"), Method("DMTL-ELM, automatic", automatic)]
+
+
+def method_with(title: str, data: Dataset, parameters: Parameters) -> Method:
+    """Return a method with some parameters replaced."""
     if title in RIVALS:
         return Method(title, RIVALS[title](**parameters), hidden=False)
-    method = local(data) if title == "Local ELM" else graph_methods(data, TABLE_WEIGHTS)[0]
+    method = paper_methods(data)[title]
     return replace(method, solver=clone(method.solver).set_params(**parameters))
 
 
-def chosen(name: str) -> list[Method]:
-    """Return the methods that choose parameters on training rows of a data set, with those."""
-    methods = [tuned(title, DATA_SETS[name], own) for title, own in CHOSEN[name].items()]
+def tuned_parameters(dataset: str) -> dict[str, Parameters]:
+    """Return the parameters of every method in :data:`TUNED` for one data set."""
+    return {title: parameters[list(DATASETS).index(dataset)] for title, parameters in TUNED.items()}
+
+
+def tuned_methods(dataset: str) -> list[Method]:
+    """Return the methods with the parameters chosen by cross-validation."""
+    methods = [method_with(title, DATASETS[dataset], own) for title, own in tuned_parameters(dataset).items()]
     return [replace(method, title=f"{method.title}, chosen") for method in methods]
 
 
-def central(data: DataSet, rounds: int = ROUNDS, init: str = "random") -> Method:
-    """Return MTL-ELM."""
-    root = math.sqrt(data.penalty)
-    solver = MTLELM(RANK, root, root, method="alternating", init=init, max_iter=rounds, tol=0.0, certify=False)
-    return Method("MTL-ELM", solver)
+def run_solver(
+    solver: Solver,
+    task: Task,
+    topology: Topology | None,
+    seed: int,
+    on_round: Callable[[Solution], None] | None = None,
+) -> RunResult:
+    """Run a solver on stacked tasks; ``on_round`` receives the variables at the start and after every round."""
+    return run_local(solver, task, topology, seed, _with_callback(on_round))
 
 
-def graph_methods(data: DataSet, weights: Weights, rounds: int = ROUNDS, init: str = "random") -> tuple[Method, Method]:
-    """Return DMTL-ELM and FO-DMTL-ELM on the star."""
-    root = math.sqrt(data.penalty)
-    shared: dict[str, Any] = {
-        "rank": RANK, "mu1": root, "mu2": root, "graph": "star", "rho": _RHO, "zeta": weights.zeta, "gamma": "paper",
-        "delta": _DELTA, "proximal": "standard", "init": init, "max_iter": rounds, "tol": 0.0,
-        "certify": False,
-    }  # fmt: skip
-    return (
-        Method("DMTL-ELM", DMTLELM(method="admm", tau=f"{weights.tau} + d", **shared)),
-        Method("FO-DMTL-ELM", FODMTLELM(tau=f"{weights.tau_first_order} + d", **shared)),
-    )
-
-
-def fit(method: Method, split: TaskSplit, n_hidden: int, seed: int) -> tuple[MultiTaskELMClassifier, float]:
-    """Fit a method to a draw's training rows; return the model and the seconds it took."""
+def fit_and_test(
+    method: Method, split: TaskSplit, n_hidden: int, seed: int, on_round: Callable[[Solution], None] | None = None
+) -> tuple[MultiTaskELMClassifier, Numbers]:
+    """Fit a classifier; return it with its test error in per cent, seconds, bytes sent, rounds and stop reason."""
     model = MultiTaskELMClassifier(
         n_hidden if method.hidden else None,
         solver=method.solver,
@@ -169,20 +180,35 @@ def fit(method: Method, split: TaskSplit, n_hidden: int, seed: int) -> tuple[Mul
         random_state=seed,
     )
     with warnings.catch_warnings():
-        # The paper stops at k = 100 whether or not that is enough; how the run ended is among the numbers.
+        # The paper stops after 100 rounds even if the run has not converged; the numbers include the stop reason.
         warnings.simplefilter("ignore", ConvergenceWarning)
         start = time.perf_counter()
-        model.fit(split.X_train, split.y_train, tasks=split.tasks_train)
-        return model, time.perf_counter() - start
-
-
-def test(model: MultiTaskELMClassifier, seconds: float, split: TaskSplit) -> Numbers:
-    """Test a fitted model: error in per cent, and the seconds, bytes and rounds it took, and how it ended."""
+        model.fit(split.X_train, split.y_train, tasks=split.tasks_train, run=_with_callback(on_round))
+        seconds = time.perf_counter() - start
     error = 100.0 * (1.0 - model.score(split.X_test, split.y_test, tasks=split.tasks_test))
     sent = int(model.history_["bytes"].iloc[-1]) if len(model.history_) else 0
-    return {"error": error, "seconds": seconds, "bytes": sent, "rounds": model.n_iter_, "stop": model.stop_.name}
+    return model, {
+        "error": error, "seconds": seconds, "bytes": sent, "rounds": model.n_iter_, "stop": model.stop_.name,
+    }  # fmt: skip
 
 
-def score(method: Method, split: TaskSplit, n_hidden: int, seed: int) -> Numbers:
-    """Fit a method and test it."""
-    return test(*fit(method, split, n_hidden, seed), split)
+def error_of(method: Method, split: TaskSplit, n_hidden: int, seed: int) -> float:
+    """Return the test error of a method on a draw, in per cent."""
+    _, numbers = fit_and_test(method, split, n_hidden, seed)
+    return float(numbers["error"])
+
+
+def theorem_margins(solver: Solver, task: Task, solution: Solution, topology: Topology) -> tuple[float, float] | None:
+    """Return the smallest tau and the largest value that Theorems 1 and 2 require; None for other solvers."""
+    if not isinstance(solver, ProximalADMM):
+        return None
+    margins = solver.margins(task, solution, topology.degree.astype(np.float64), topology.n_agents)
+    return float(margins.tau.min()), float(margins.required.max())
+
+
+def _with_callback(on_round: Callable[[Solution], None] | None) -> RunConfig:
+    def callback(progress: Progress) -> None:
+        if on_round is not None and progress.solution is not None:
+            on_round(progress.solution)
+
+    return RunConfig(callback=None if on_round is None else callback)

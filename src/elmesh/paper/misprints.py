@@ -1,109 +1,98 @@
-"""Three things that do not work as printed, each put back to see what it does: the start, a sign, the rule for gamma.
+"""Three parts of the paper's algorithms that do not work as printed: the start, a sign, and the rule for gamma.
 
-The last two in setting (a) of the convergence experiments, where everything is small enough to be run literally.
+Each is run as printed and corrected. The last two use setting (a) of Fig. 3, where the printed formulas are fast.
 """
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
-from elmesh.paper import methods
-from elmesh.paper.convergence import AGENTS, DELTA, PANELS, PENALTY, RANK, RHO, decentralised, problem, ring, run
-from elmesh.paper.printed import Agents
-from elmesh.paper.protocol import DATA_SETS, draw
-from elmesh.paper.trials import Numbers, Trial, repeat
-from elmesh.run import Progress, watch
+from elmesh.paper.convergence import AGENTS, PANELS, PENALTY, RANK, RHO, decentralized, make_problem, ring
+from elmesh.paper.methods import fit_and_test, paper_methods, run_solver
+from elmesh.paper.protocol import DATASETS, draw_tasks, stack_tasks
+from elmesh.paper.reference_formulas import ReferenceADMM
+from elmesh.paper.trials import Numbers, Trial
+from elmesh.solvers.base import Solution
 
-__all__ = ["CASES", "GAMMAS", "RANK_ONE", "SIGN_ROUNDS", "STARTS", "START_HIDDEN", "measure", "trials"]
+__all__ = ["CASES", "GAMMAS", "METHODS", "SIGN_ROUNDS", "STARTS", "START_HIDDEN", "measure_misprint"]
 
-NAME = "misprints"
 CASES = ("start", "sign", "gamma")
-ROUNDS = 1000
-SIGN_ROUNDS = 200
-#: Start and rank of each; in exact arithmetic ones are of rank one.
+METHODS = ("MTL-ELM", "DMTL-ELM")
+ROUNDS, SIGN_ROUNDS, START_HIDDEN = 1000, 200, 100
+#: Initialization and rank. In exact arithmetic a start of ones is equivalent to rank one.
 STARTS = {"ones": ("ones", 6), "rank one": ("random", 1), "random": ("random", 6)}
-START_HIDDEN = 100
-#: Share of the second singular value below which U counts as of rank one.
+# Ratio of the second singular value of U to the first, up to which U counts as of rank one.
 RANK_ONE = 1e-2
 GAMMAS = ("paper", "auto")
-_PANEL = PANELS["a"]
+PANEL = PANELS["a"]
 
 
-def trials(runs: int, seed: int) -> list[Trial]:
-    """Return the three in every run."""
-    return repeat(NAME, CASES, runs, seed)
+def measure_misprint(
+    trial: Trial, rounds: int = ROUNDS, sign_rounds: int = SIGN_ROUNDS, start_hidden: int = START_HIDDEN
+) -> Numbers:
+    """Run one misprint and its correction."""
+    if trial.case == "start":
+        return _measure_start(trial, start_hidden)
+    return _measure_sign(trial, sign_rounds) if trial.case == "sign" else _measure_gamma(trial, rounds)
 
 
-def measure(trial: Trial) -> Numbers:
-    """Put one misprint back, beside what is used in its place."""
-    return {"start": _start, "sign": _sign, "gamma": _gamma}[trial.case](trial)
+def _measure_start(trial: Trial, n_hidden: int) -> Numbers:
+    """Record the second singular value of U relative to the first, from each start, on the bundled digits.
 
-
-def _start(trial: Trial) -> Numbers:
-    """Follow the second singular value of U, as a share of the first, from each start, on the bundled digits.
-
-    From ones all columns of U get the same update, so in exact arithmetic the problem is the one of rank one, whatever
-    the rank asked for; that is run too. (Not in the convergence setting: there the penalty leaves room for one
-    direction only, whatever the start.)
+    From ones all columns of U have the same update, so in exact arithmetic the problem is that of rank one. The setting
+    of Fig. 3 would not show it: its penalty allows only one direction from any start.
     """
-    data, split = DATA_SETS["digits"], draw("digits", trial.seed)
+    data, split = DATASETS["digits"], draw_tasks("digits", trial.seed)
     numbers: Numbers = {}
     for start, (init, rank) in STARTS.items():
-        central = methods.central(data, init=init)
-        graph, _ = methods.graph_methods(data, methods.TABLE_WEIGHTS, init=init)
-        for method in (central, graph):
+        for title in METHODS:
+            method = paper_methods(data, init=init)[title]
             method.solver.set_params(rank=rank)
-            shares: list[float] = []
-            with watch(partial(_note_share, shares)):
-                model, seconds = methods.fit(method, split, START_HIDDEN, trial.seed)
-            numbers[f"{method.title}, {start}"] = {
-                "second": shares if trial.run == 0 else [],
-                # Iterations until U is no longer of rank one for practical purposes.
-                "broken": next((k for k, share in enumerate(shares) if share > RANK_ONE), None),
-                "error": methods.test(model, seconds, split)["error"],
+            states: list[Solution] = []
+            _, own = fit_and_test(method, split, n_hidden, trial.seed, states.append)
+            ratios = [_singular_value_ratio(state) for state in states]
+            numbers[f"{title}, {start}"] = {
+                "second": ratios if trial.run == 0 else [],
+                # First iteration at which U is not of rank one for practical purposes.
+                "broken": next((k for k, ratio in enumerate(ratios) if ratio > RANK_ONE), None),
+                "error": own["error"],
             }
     return numbers
 
 
-def _note_share(shares: list[float], progress: Progress) -> None:
-    if progress.state is not None:
-        U = np.asarray(progress.state.U)
-        values = np.linalg.svd(U if U.ndim == 2 else U.mean(axis=0), compute_uv=False)
-        shares.append(float(values[1] / values[0]) if len(values) > 1 else 0.0)
+def _singular_value_ratio(state: Solution) -> float:
+    U = np.asarray(state.U)
+    values = np.linalg.svd(U if U.ndim == 2 else U.mean(axis=0), compute_uv=False)
+    return float(values[1] / values[0]) if len(values) > 1 else 0.0
 
 
-def _sign(trial: Trial) -> Numbers:
-    """Run Algorithm 2 literally, with the multiplier's update as printed and with the sign that goes with (13)."""
-    H, T, _ = problem(_PANEL, trial.seed)
+def _measure_sign(trial: Trial, rounds: int) -> Numbers:
+    """Run Algorithm 2 with the printed update of the multiplier, and with the sign that matches (13)."""
+    H, T = make_problem(PANEL, trial.seed)
     rng = np.random.default_rng(trial.seed)
-    U = np.broadcast_to(rng.uniform(-1, 1, (_PANEL.L, RANK)), (AGENTS, _PANEL.L, RANK))
+    U = np.broadcast_to(rng.uniform(-1, 1, (PANEL.L, RANK)), (AGENTS, PANEL.L, RANK))
     A = rng.uniform(-1, 1, (AGENTS, RANK, 1))
-    topology = ring()
-    edges = [(int(i), int(j)) for i, j in topology.edges]
+    edges = [(int(i), int(j)) for i, j in ring().edges]
     # The prox-linear P_t = tau I - rho d_t I with tau = 1 + d_t.
-    P, Q = (
-        np.asarray(_PANEL.weight + (1 - RHO) * topology.degree, dtype=np.float64),
-        np.full(AGENTS, float(_PANEL.weight)),
-    )
+    P = np.asarray(PANEL.weight + (1 - RHO) * ring().degree, dtype=np.float64)
+    Q = np.full(AGENTS, float(PANEL.weight))
     numbers: Numbers = {}
-    for name, as_printed in (("as printed", True), ("ascent", False)):
-        agents = Agents(H, T, edges, U, A, PENALTY, PENALTY, RHO, P, Q, delta=None, as_printed=as_printed)
+    for name, printed_sign in (("as printed", True), ("ascent", False)):
+        agents = ReferenceADMM(H, T, edges, U, A, PENALTY, PENALTY, RHO, P, Q, printed_sign=printed_sign)
         values = [agents.objective()]
-        for _ in range(SIGN_ROUNDS):
+        for _ in range(rounds):
             agents.step()
             values.append(agents.objective())
         numbers[name] = {"objective": values if trial.run == 0 else values[-1:]}
     return numbers
 
 
-def _gamma(trial: Trial) -> Numbers:
-    """Follow how far agents are apart, with the paper's rule for gamma and with gamma = 1."""
-    _, _, task = problem(_PANEL, trial.seed)
+def _measure_gamma(trial: Trial, rounds: int) -> Numbers:
+    """Record the consensus gap with the paper's rule for gamma and with gamma = 1."""
+    task = stack_tasks(*make_problem(PANEL, trial.seed))
     numbers: Numbers = {}
     for gamma in GAMMAS:
-        solver, _ = decentralised(_PANEL, ROUNDS, gamma=gamma, delta=DELTA)
-        gaps = run(solver, task, trial.seed).history["consensus_gap"].tolist()
+        solver, _ = decentralized(PANEL, rounds, gamma=gamma)
+        gaps = run_solver(solver, task, ring(), trial.seed).history["consensus_gap"].tolist()
         numbers[gamma] = {"gap": gaps if trial.run == 0 else gaps[-1:]}
     return numbers

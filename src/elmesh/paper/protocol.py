@@ -1,9 +1,8 @@
-"""The paper's classification protocol, and the choices that it leaves open.
+"""The classification protocol of the paper, and the choices that it leaves open.
 
-Ten tasks of three digits each, 90 rows to learn from and 45 to be tested on, principal components of the pixels. The
-paper does not say which part of USPS the rows come from nor how the components are scaled; :class:`Reading` names a
-choice. :data:`AS_READ` is the one all experiments use; what the others change is an experiment of its own
-(:mod:`elmesh.paper.readings`).
+Ten tasks of three digits each, with 90 training and 45 test rows, on principal components of the pixels. The paper does
+not state which part of USPS it uses nor how the components are scaled. A :class:`ProtocolVariant` is one such choice;
+:mod:`elmesh.paper.variants` measures what the choices change.
 """
 
 from __future__ import annotations
@@ -24,31 +23,16 @@ from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
 
 __all__ = [
-    "AS_READ",
-    "DATA_SETS",
-    "DataSet",
-    "Reading",
-    "at_hand",
-    "draw",
-    "pictures",
-    "reduced",
-    "stand_in",
-    "why_missing",
-]
+    "DATASETS", "DEFAULT_VARIANT", "SCALINGS", "Dataset", "ProtocolVariant", "available_datasets", "draw_tasks",
+    "fallback_dataset", "hidden_features", "load_images", "missing_reason", "stack_tasks",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class DataSet:
-    """A data set of the evaluation.
+class Dataset:
+    """Title, number of principal components, and penalty of a data set.
 
-    Parameters
-    ----------
-    title : str
-        Its name for people.
-    components : int
-        Principal components kept.
-    penalty : float
-        The paper's regularisation for the methods that it did not propose; those that it did take its square root.
+    The penalty is that of the methods the paper compares with; the methods it proposes use its square root.
     """
 
     title: str
@@ -56,60 +40,47 @@ class DataSet:
     penalty: float
 
 
-DATA_SETS = {
-    "usps": DataSet("USPS", 64, 10.0),
-    "mnist": DataSet("MNIST", 87, 20.0),
-    # Not in the paper: it comes with scikit-learn, so that something can always be run. 95 % of the variance is kept.
-    "digits": DataSet("digits", 29, 10.0),
+DATASETS = {
+    "usps": Dataset("USPS", 64, 10.0),
+    "mnist": Dataset("MNIST", 87, 20.0),
+    # Not in the paper, but always available with scikit-learn. The components keep 95 % of the variance.
+    "digits": Dataset("digits", 29, 10.0),
 }
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How the paper's protocol is read where it can be read in several ways.
+class ProtocolVariant:
+    """One set of choices for what the paper leaves open."""
 
-    Parameters
-    ----------
-    pool : {"all", "train"}
-        Which part of USPS rows are drawn from.
-    scaling : str
-        What is done to the principal components before the hidden layer: a key of :data:`SCALINGS`.
-    pca_rows : {"train", "all"}
-        Whether components come from the training rows or from training and test rows together.
-    rank : int
-        Number of columns of U, and of latent tasks of the rivals.
-    rivals_intercept : bool
-        Whether the methods on the inputs themselves have an intercept.
-    """
-
-    pool: str = "train"
-    scaling: str = "none"
-    pca_rows: str = "train"
-    rank: int = 6
-    rivals_intercept: bool = True
+    pool: str = "train"  # the part of USPS that rows are drawn from: "train" or "all"
+    scaling: str = "none"  # of the principal components before the hidden layer: a key of SCALINGS
+    pca_rows: str = "train"  # whether PCA is fitted to the training rows or to "all" rows
+    rank: int = 6  # number of columns of U, and of latent tasks of the rivals
+    rivals_intercept: bool = True  # whether the methods on the inputs have an intercept
 
 
-AS_READ = Reading()
+#: The variant that all experiments use.
+DEFAULT_VARIANT = ProtocolVariant()
 
 
-def _by_column(train: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _column_range(train: FloatArray) -> tuple[FloatArray, FloatArray]:
     low, high = train.min(axis=0), train.max(axis=0)
     return (low + high) / 2, (high - low) / 2
 
 
-#: From the training rows' components to what is taken off them and what they are divided by.
+#: Functions from the components of the training rows to a shift and a divisor.
 SCALINGS: dict[str, Callable[[FloatArray], tuple[FloatArray | float, FloatArray | float]]] = {
     "none": lambda train: (0.0, 1.0),
     "pixels in [-1, 1]": lambda train: (0.0, 0.5),
     "largest component 1": lambda train: (0.0, float(np.abs(train).max())),
-    "each component in [-1, 1]": _by_column,
+    "each component in [-1, 1]": _column_range,
     "each component of variance 1": lambda train: (0.0, train.std(axis=0)),
 }
 
 
 @cache
-def pictures(name: str, pool: str = AS_READ.pool) -> Digits:
-    """Load a data set's pictures, pixels in [0, 1]."""
+def load_images(name: str, pool: str = DEFAULT_VARIANT.pool) -> Digits:
+    """Load the images of a data set, with pixels in [0, 1]."""
     if name == "mnist":
         return load_mnist5k()
     if name == "digits":
@@ -123,42 +94,46 @@ def pictures(name: str, pool: str = AS_READ.pool) -> Digits:
 
 
 @cache
-def why_missing(name: str) -> str:
-    """Return why a data set cannot be had and how to get it; an empty text if it is at hand."""
+def missing_reason(name: str) -> str:
+    """Return why a data set is not available and how to get it; an empty text if it is available."""
     try:
-        pictures(name)
+        load_images(name)
     except ElmeshError as error:
         return str(error)
     return ""
 
 
-def at_hand(*names: str) -> list[str]:
-    """Return those data sets that can be had; the digits that always can if there are none."""
-    return [name for name in names if not why_missing(name)] or ["digits"]
+def available_datasets(*names: str) -> list[str]:
+    """Return the data sets that are available; the bundled digits if there are none."""
+    return [name for name in names if not missing_reason(name)] or ["digits"]
 
 
-def stand_in(name: str) -> str:
-    """Return the data set itself if it is at hand, and else the digits that always are."""
-    return at_hand(name)[0]
+def fallback_dataset(name: str) -> str:
+    """Return the data set if it is available, and else the bundled digits."""
+    return available_datasets(name)[0]
 
 
-def draw(name: str, seed: int, reading: Reading = AS_READ) -> TaskSplit:
-    """Draw tasks at random in the paper's way."""
-    digits = pictures(name, reading.pool)
+def draw_tasks(name: str, seed: int, variant: ProtocolVariant = DEFAULT_VARIANT) -> TaskSplit:
+    """Draw the tasks of the paper at random."""
+    digits = load_images(name, variant.pool)
     split = make_digit_tasks(digits.X, digits.y, pca=None, seed=seed)
-    rows = split.X_train if reading.pca_rows == "train" else np.concatenate([split.X_train, split.X_test])
-    pca = PCA(DATA_SETS[name].components, svd_solver="covariance_eigh").fit(rows)
+    rows = split.X_train if variant.pca_rows == "train" else np.concatenate([split.X_train, split.X_test])
+    pca = PCA(DATASETS[name].components, svd_solver="covariance_eigh").fit(rows)
     train, test = pca.transform(split.X_train), pca.transform(split.X_test)
-    shift, size = SCALINGS[reading.scaling](train)
+    shift, size = SCALINGS[variant.scaling](train)
     return TaskSplit(
         (train - shift) / size, split.y_train, split.tasks_train, (test - shift) / size, split.y_test, split.tasks_test
     )
 
 
-def reduced(split: TaskSplit, n_hidden: int, seed: int) -> Task:
-    """Return the tasks as the solvers see them: without intercept, as in the paper."""
+def hidden_features(split: TaskSplit, n_hidden: int, seed: int) -> tuple[list[FloatArray], list[FloatArray]]:
+    """Return H and T of every task for the training rows."""
     H = HiddenLayer(split.X_train.shape[1], n_hidden, seed=seed)(split.X_train)
     groups = group_rows(split.tasks_train, len(H))
     targets, _ = one_hot(split.y_train, groups)
-    rows = [Reduced.from_rows(H[groups[t]], targets[t], centre=False) for t in groups]
-    return Task.stack([Task.from_reduced(task) for task in rows])
+    return [H[groups[t]] for t in groups], [targets[t] for t in groups]
+
+
+def stack_tasks(H: list[FloatArray], T: list[FloatArray]) -> Task:
+    """Return tasks in the form of the solvers; without an intercept, as in the paper."""
+    return Task.stack([Task.from_reduced(Reduced.from_rows(h, t, centre=False)) for h, t in zip(H, T, strict=True)])

@@ -1,85 +1,71 @@
-"""Run experiments into a folder: trials, numbers, figures, and a page.
+"""Run experiments and write a folder with their trials, numbers and figures, and a report.
 
-A folder remembers its trials (``trials.jsonl``) and which experiments it has (``results.json``), so that it can be
-gone on with after an interrupt, with more runs, or with another experiment.
+The folder keeps its trials (``trials.jsonl``) and the list of its experiments (``results.json``), so that a later run
+can continue after an interrupt, add runs, or add an experiment.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import elmesh
 from elmesh.errors import ElmeshError
+from elmesh.files import atomic_write
+from elmesh.paper.analysis import Analysis
 from elmesh.paper.experiments import EXPERIMENTS
-from elmesh.paper.findings.finding import Finding
-from elmesh.paper.protocol import DATA_SETS, why_missing
-from elmesh.paper.trials import Journal, Trial, run_trials, versions
-from elmesh.report import Claim, Fact, Page, Verdict, render, save, tally
+from elmesh.paper.parallel import run_trials
+from elmesh.paper.protocol import DATASETS, missing_reason
+from elmesh.paper.trials import Trial, TrialLog, software_versions
+from elmesh.report import Claim, Fact, Page, Verdict, count_verdicts, render, save_figure
 
-__all__ = ["Reproduction", "reproduce"]
+__all__ = ["PAGE", "Reproduction", "reproduce"]
 
-JOURNAL, RESULTS, PAGE = "trials.jsonl", "results.json", "report.html"
+LOG, RESULTS, PAGE = "trials.jsonl", "results.json", "report.html"
 
 
 @dataclass(frozen=True, eq=False)
 class Reproduction:
-    """What was found, by experiment.
+    """The analyses of all experiments of a folder."""
 
-    Parameters
-    ----------
-    findings : mapping
-        Name of each experiment to what came of it.
-    runs : mapping
-        Name of each experiment to its number of runs.
-    seed : int
-        What all randomness came from.
-    missing : mapping
-        Data sets that were not at hand, and how to get them.
-    """
-
-    findings: Mapping[str, Finding]
-    runs: Mapping[str, int]
+    analyses: Mapping[str, Analysis]  # by experiment
+    runs: Mapping[str, int]  # by experiment
     seed: int
-    missing: Mapping[str, str]
+    missing: Mapping[str, str]  # data sets that are not available, and how to get them
 
     @property
     def claims(self) -> list[Claim]:
-        """All statements, with their verdicts."""
-        return [claim for finding in self.findings.values() for claim in finding.section.claims]
+        """All claims with their verdicts."""
+        return [claim for analysis in self.analyses.values() for claim in analysis.section.claims]
+
+    def verdicts(self, name: str) -> str:
+        """Count the verdicts of an experiment, in words."""
+        return ", ".join(count_verdicts(self.analyses[name].section.claims).values()) or "no claims"
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``results.json`` holds."""
-        experiments = {
-            name: {
-                "title": finding.section.title,
+        """Return the content of ``results.json``."""
+        experiments = {}
+        for name, analysis in self.analyses.items():
+            section = analysis.section
+            experiments[name] = {
+                "title": section.title,
                 "runs": self.runs[name],
-                "claims": [
-                    {"statement": claim.statement, "found": claim.found, "verdict": claim.verdict.value}
-                    for claim in finding.section.claims
-                ],
+                "claims": [asdict(claim) | {"verdict": claim.verdict.value} for claim in section.claims],
                 "tables": [
-                    {
-                        "caption": t.caption,
-                        "columns": list(t.columns),
-                        "rows": [list(r) for r in t.rows],
-                        "note": t.note,
-                    }
-                    for t in finding.section.tables
+                    {"caption": t.caption, "columns": list(t.columns), "rows": list(map(list, t.rows)), "note": t.note}
+                    for t in section.tables
                 ],
-                "figures": [figure.id for figure in finding.section.figures],
-                "paragraphs": list(finding.section.paragraphs),
-                "terms": [list(term) for term in finding.section.terms],
-                "numbers": finding.numbers,
+                "figures": [figure.id for figure in section.figures],
+                "paragraphs": list(section.paragraphs),
+                "terms": list(map(list, section.terms)),
+                "numbers": analysis.numbers,
             }
-            for name, finding in self.findings.items()
-        }
         return {
             "elmesh": elmesh.__version__,
-            "versions": versions(),
+            "versions": software_versions(),
             "seed": self.seed,
             "missing": dict(self.missing),
             "experiments": experiments,
@@ -88,33 +74,27 @@ class Reproduction:
     def page(self) -> Page:
         """Return the report."""
         counts = {verdict: sum(claim.verdict is verdict for claim in self.claims) for verdict in Verdict}
-        named = ", ".join(f"{name} {number}" for name, number in versions().items())
+        software = ", ".join(f"{name} {number}" for name, number in software_versions().items())
+        runs = ", ".join(f"{name} {count} runs" for name, count in self.runs.items())
         return Page(
-            title="elmesh: the paper, reproduced",
+            title="elmesh: reproduction of the paper",
             headline="Decentralized Multi-Task Learning Based on Extreme Learning Machines, reproduced",
             lead=[
-                "Every figure and table of the paper's evaluation, run again, beside what the paper says of it. A "
-                "verdict is given where a 95 % interval over random draws decides; a statement about single runs "
-                "agrees if 95 % of them bear it out, and differs if fewer than half do. Else it could not be "
-                "determined.",
-                *(f"{DATA_SETS[name].title} is missing. {reason}" for name, reason in self.missing.items()),
+                "All figures and tables of the paper's evaluation, with the paper's claims about them. A claim gets a "
+                "verdict if a 95 % interval over random draws decides it. A claim about single runs agrees if 95 % of "
+                "the runs confirm it, and differs if fewer than half do. Otherwise it could not be determined.",
+                *(f"{DATASETS[name].title} is missing. {reason}" for name, reason in self.missing.items()),
             ],
             facts=[
-                Fact(str(counts[Verdict.AGREES]), "statements agree"),
+                Fact(str(counts[Verdict.AGREES]), "claims agree"),
                 Fact(str(counts[Verdict.DIFFERS]), "differ"),
                 Fact(str(counts[Verdict.UNDETERMINED]), "could not be determined"),
             ],
-            sections=[finding.section for finding in self.findings.values()],
-            foot=f"Seed {self.seed}; "
-            + ", ".join(f"{name} {runs} runs" for name, runs in self.runs.items())
-            + f"; elmesh {elmesh.__version__}, {named}. Every number is in {RESULTS}, every trial in {JOURNAL}.",
+            sections=[analysis.section for analysis in self.analyses.values()],
+            foot=f"Seed {self.seed}; {runs}; elmesh {elmesh.__version__}, {software}. All numbers are in {RESULTS}, "
+            f"all trials in {LOG}.",
             contents=True,
         )
-
-    def summary(self, name: str) -> str:
-        """Say in a few words what came of an experiment."""
-        finding = self.findings[name]
-        return ", ".join(tally(finding.section.claims).values()) or "nothing to judge"
 
 
 def reproduce(
@@ -123,69 +103,47 @@ def reproduce(
     folder: Path,
     *,
     fresh: bool = False,
-    advance: Callable[[str, int, int], object] = lambda name, done, total: None,
-    stopping: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[str, int, int], object] = lambda name, done, total: None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Reproduction:
-    """Run experiments, and write everything into a folder.
+    """Run experiments (name to number of runs), and write everything into a folder.
 
-    Parameters
-    ----------
-    wanted : mapping
-        Name of each experiment to its number of runs. Experiments that the folder has already are kept in the report.
-    seed : int
-        What all randomness comes from.
-    folder : Path
-        Made if it is not there; one that holds other things is refused.
-    fresh : bool
-        Whether to forget trials that the folder has.
-    advance : callable
-        Told the experiment, how many trials of it are done, and of how many.
-    stopping : callable
-        Whether to stop early; finished trials are kept and :class:`KeyboardInterrupt` is raised.
-
-    Returns
-    -------
-    Reproduction
+    Other experiments of the folder stay in the report; with ``fresh`` its trials are discarded. A folder with other
+    files is refused. ``on_progress`` receives an experiment, the number of its finished trials, and that of all its
+    trials. If ``should_stop`` returns True, running trials are finished and saved, and :class:`KeyboardInterrupt` is
+    raised.
     """
-    if folder.exists() and not fresh and not (folder / JOURNAL).exists() and any(folder.iterdir()):
-        raise ElmeshError(f"{folder} holds other things than a reproduction; choose another name for the folder.")
-    journal = Journal(folder / JOURNAL, seed, fresh=fresh)
-    runs = {name: n for name, n in ({} if fresh else _known(folder / RESULTS)).items() if name in EXPERIMENTS} | dict(
-        wanted
-    )
-    findings = {}
-    for name in (name for name in EXPERIMENTS if name in runs):
-        experiment = EXPERIMENTS[name]
-        trials = experiment.trials(runs[name], seed)
-        done = sum(trial in journal for trial in trials)
+    if folder.exists() and not fresh and not (folder / LOG).exists() and any(folder.iterdir()):
+        raise ElmeshError(f"{folder} contains other files than a reproduction; choose another folder.")
+    log = TrialLog(folder / LOG, seed, fresh=fresh)
+    runs = ({} if fresh else _runs_in(folder / RESULTS)) | dict(wanted)
+    analyses = {}
+    for name, experiment in EXPERIMENTS.items():
+        if name not in runs:
+            continue
+        trials = experiment.trials(name, runs[name], seed)
 
-        def step(trial: Trial, name: str = name, total: int = len(trials)) -> None:
-            nonlocal done
-            done += 1
-            advance(name, done, total)
+        def report(trial: Trial | None = None, name: str = name, trials: list[Trial] = trials) -> None:
+            on_progress(name, sum(trial in log for trial in trials), len(trials))
 
-        advance(name, done, len(trials))
-        finished = run_trials(trials, experiment.measure, journal, advance=step, stopping=stopping)
-        runs[name] = len({trial.run for trial in trials})  # some stop at fewer than were asked for
-        findings[name] = experiment.conclude(finished, runs[name])
-    needed = dict.fromkeys(name for experiment in findings for name in EXPERIMENTS[experiment].data)
-    missing = {name: reason for name in needed if (reason := why_missing(name))}
-    reproduction = Reproduction(findings, {name: runs[name] for name in findings}, seed, missing)
-    _write(reproduction, folder)
+        report()
+        results = run_trials(trials, experiment.measure, log, on_trial=report, should_stop=should_stop)
+        runs[name] = len({trial.run for trial in trials})  # can be fewer than requested
+        analyses[name] = experiment.analyze(results, runs[name])
+    needed = dict.fromkeys(dataset for name in analyses for dataset in EXPERIMENTS[name].datasets)
+    missing = {dataset: reason for dataset in needed if (reason := missing_reason(dataset))}
+    reproduction = Reproduction(analyses, {name: runs[name] for name in analyses}, seed, missing)
+    for analysis in analyses.values():
+        for figure in analysis.section.figures:
+            save_figure(figure.drawing, folder / figure.id)
+    text = json.dumps(reproduction.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+    atomic_write(folder / RESULTS, f"{text}\n".encode())
+    atomic_write(folder / PAGE, render(reproduction.page()).encode())
     return reproduction
 
 
-def _write(reproduction: Reproduction, folder: Path) -> None:
-    for finding in reproduction.findings.values():
-        for figure in finding.section.figures:
-            save(figure.drawing, folder / figure.id)
-    text = json.dumps(reproduction.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
-    (folder / RESULTS).write_text(text + "\n", encoding="utf-8")
-    (folder / PAGE).write_text(render(reproduction.page()), encoding="utf-8")
-
-
-def _known(path: Path) -> dict[str, int]:
-    """Return the experiments that a folder's results have, with their numbers of runs."""
+def _runs_in(path: Path) -> dict[str, int]:
+    """Return the number of runs of each experiment in a results file; nothing if it is damaged or missing."""
     try:
         experiments = json.loads(path.read_text(encoding="utf-8"))["experiments"]
         return {str(name): int(entry["runs"]) for name, entry in experiments.items()}

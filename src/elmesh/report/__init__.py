@@ -1,37 +1,19 @@
-"""What a run looked like: figures from data, and a page that needs nothing but a browser.
+"""Figures from data, and HTML pages that need only a browser.
 
-:mod:`~elmesh.report.figures` and :mod:`~elmesh.report.curves` draw, :mod:`~elmesh.report.sheet` makes figures
-of drawings and files of figures, and :mod:`~elmesh.report.page` lays out, whatever the experiment.
-:mod:`~elmesh.report.comparison` puts a comparison of methods into numbers and words, and
-:mod:`~elmesh.report.comparison_page` makes a picture and a page of it.
+:mod:`~elmesh.report.page` lays out a page for any experiment. :mod:`~elmesh.report.curves` and
+:mod:`~elmesh.report.site_plots` draw plots, and :mod:`~elmesh.report.figures` arranges and saves them.
+:mod:`~elmesh.report.comparison` describes a comparison of methods, and :mod:`~elmesh.report.comparison_report` makes a
+figure and a page from it.
 """
 
-from elmesh.report.claims import Claim, Verdict
-from elmesh.report.comparison import Comparison, Method
-from elmesh.report.comparison_page import overview, page_of
+from elmesh.report.comparison import Comparison, MethodResult
+from elmesh.report.comparison_report import comparison_page, draw_overview
 from elmesh.report.curves import Curve, draw_curves
-from elmesh.report.page import Fact, Figure, Page, Section, Table, render, tally
-from elmesh.report.sheet import figure, panels, save
+from elmesh.report.figures import figure, panels, save_figure
+from elmesh.report.page import Claim, Fact, Figure, Page, Section, Table, Verdict, count_verdicts, render
 from elmesh.report.style import STYLES
 
 __all__ = [
-    "STYLES",
-    "Claim",
-    "Comparison",
-    "Curve",
-    "Fact",
-    "Figure",
-    "Method",
-    "Page",
-    "Section",
-    "Table",
-    "Verdict",
-    "draw_curves",
-    "figure",
-    "overview",
-    "page_of",
-    "panels",
-    "render",
-    "save",
-    "tally",
-]
+    "STYLES", "Claim", "Comparison", "Curve", "Fact", "Figure", "MethodResult", "Page", "Section", "Table", "Verdict",
+    "comparison_page", "count_verdicts", "draw_curves", "draw_overview", "figure", "panels", "render", "save_figure",
+]  # fmt: skip

@@ -1,7 +1,7 @@
-"""Curves: values against rounds, sizes or ratios, with bands, and names at their ends.
+"""Curves: values against rounds, sizes or ratios, with bands, labelled at their ends.
 
-A curve that runs away must not flatten the others: the scale is theirs, and it leaves through the top, where
-it is named together with the power of ten that it reached.
+A curve that diverges must not flatten the others: the y axis fits the others, and the diverging curve is labelled above
+the axes where it leaves them, with the power of ten that it reaches.
 """
 
 from __future__ import annotations
@@ -13,74 +13,58 @@ from typing import Literal
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from elmesh.report.style import COLOURS, TEXT, name_ends, plain, scale
+from elmesh.report.style import COLORS, TEXT, clean_axes, label_ends, set_range
+from elmesh.typing import FloatArray
 
 __all__ = ["Curve", "draw_curves"]
 
-Array = NDArray[np.float64]
-
-# A curve that ends this many times above all that the others reach has run away.
-AWAY = 100.0
-# On a scale of its own choice, values that differ by no more than this factor are drawn evenly spaced.
-EVEN = 4.0
-FEW = 15
-# Markers that fill little of their square, made larger.
-SIZES: dict[str | None, float] = {"*": 11.0, "P": 8.5, "X": 8.5}
-# Points from one row of names above the axes to the next.
-ROW = 1.35 * TEXT
-RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+# A curve that ends this many times above the maximum of the others diverges.
+DIVERGED = 100.0
+# On an automatic y axis, values within this factor of each other get a linear scale.
+LINEAR_RANGE = 4.0
+# Curves with more points have markers at some of them only.
+MAX_MARKERS = 15
+# Markers that fill little of their square are drawn larger.
+MARKER_SIZES: dict[str | None, float] = {"*": 11.0, "P": 8.5, "X": 8.5}
+# Points from one row of labels above the axes to the next.
+LABEL_ROW = 1.35 * TEXT
+# Factor beyond the top of the axes at which values are cut off, because pixel coordinates would overflow.
+OUT_OF_SIGHT = 1e6
+SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One curve.
+    """One curve."""
 
-    Parameters
-    ----------
-    label : str
-        Written at its end; curves of one label are a group, and it is written once.
-    x, y : array_like
-        Its points; those not finite are left out, but for a `y` of infinity, which is running away.
-    colour : str
-        A key of :data:`~elmesh.report.style.COLOURS`.
-    dash : str
-        A line style of Matplotlib.
-    low, high : array_like, optional
-        A band around it, such as a 95 % interval.
-    marker : str, optional
-        A marker of Matplotlib at its points, or at some of them where they are many.
-    quiet : bool, default=False
-        Thin, for one of many.
-    """
-
-    label: str
+    label: str  # at its end; curves with the same label share one
     x: ArrayLike
-    y: ArrayLike
-    colour: str = "blue"
-    dash: str = "-"
-    low: ArrayLike | None = None
+    y: ArrayLike  # points that are not finite are left out; infinity counts as divergence
+    color: str = "blue"  # a key of COLORS
+    dash: str = "-"  # a line style of Matplotlib
+    low: ArrayLike | None = None  # with high: a band, such as a 95 % interval
     high: ArrayLike | None = None
-    marker: str | None = None
-    quiet: bool = False
+    marker: str | None = None  # of Matplotlib
+    thin: bool = False  # for one of many
 
-    def points(self) -> tuple[Array, Array]:
-        """Return the points that there are, those at infinity included."""
+    def points(self) -> tuple[FloatArray, FloatArray]:
+        """Return the points, including those at infinity and without those that are missing."""
         x, y = np.asarray(self.x, dtype=float), np.asarray(self.y, dtype=float)
-        there = np.isfinite(x) & (np.isfinite(y) | (y == np.inf))
-        return x[there], y[there]
+        valid = np.isfinite(x) & (np.isfinite(y) | (y == np.inf))
+        return x[valid], y[valid]
 
-    def band(self) -> tuple[Array, Array, Array] | None:
-        """Return `x`, `low` and `high`, or None."""
+    def band(self) -> tuple[FloatArray, FloatArray, FloatArray] | None:
+        """Return ``x``, ``low`` and ``high``, or None."""
         if self.low is None or self.high is None:
             return None
         return np.asarray(self.x, dtype=float), np.asarray(self.low, dtype=float), np.asarray(self.high, dtype=float)
 
-    def heights(self) -> Array:
+    def heights(self) -> FloatArray:
         """Return all finite heights of the curve and its band."""
         band = self.band()
-        heights: Array = np.concatenate([np.asarray(self.y, dtype=float), *(band[1:] if band else ())])
+        heights: FloatArray = np.concatenate([np.asarray(self.y, dtype=float), *(band[1:] if band else ())])
         return heights[np.isfinite(heights)]
 
 
@@ -95,102 +79,82 @@ def draw_curves(
     title: str = "",
     levels: Sequence[tuple[str, float]] = (),
 ) -> None:
-    """Draw curves, and levels to compare them with.
+    """Draw curves, and horizontal levels (label and height) to compare them with.
 
-    Parameters
-    ----------
-    ax : Axes
-    curves : sequence of Curve
-    x_label, y_label : str
-    x_scale : {"linear", "log", "rounds"}
-        ``"rounds"`` is a logarithmic scale that shows round 0.
-    y_scale : {"linear", "log", "auto"}
-        ``"auto"`` is logarithmic where values differ by more than a factor of 4 and none is negative. On a
-        logarithmic scale, values that are not positive are left out.
-    title : str
-    levels : sequence of (str, float)
-        Names and heights of horizontal lines; where one has the name of a curve, one label serves both.
-
-    Examples
-    --------
-    >>> from elmesh.report.sheet import figure
-    >>> curve = Curve("DMTL-ELM", [50, 100, 200], [9.0, 6.0, 5.0], low=[8.5, 5.5, 4.6], high=[9.5, 6.5, 5.4])
-    >>> fig = figure(lambda ax: draw_curves(ax, [curve], x_label="hidden units", y_label="test error, %"))
-    >>> fig.axes[0].get_xlabel()
-    'hidden units'
+    The x scale "rounds" is logarithmic and includes round 0. The y scale "auto" is logarithmic if values differ by more
+    than a factor of 4 and none is negative; a logarithmic scale leaves out values that are not positive.
     """
-    away = _run_away(curves, levels)
-    stay = [curve for curve in curves if curve not in away]
-    heights = np.concatenate([*(curve.heights() for curve in stay), [height for _, height in levels]])
-    logarithmic = y_scale == "log" or (y_scale == "auto" and _far_apart(heights))
-    plain(ax, grid="y")
-    _scale_x(ax, curves, x_scale)
-    _scale_y(ax, heights, logarithmic)
-    ax.set_xlabel(x_label, fontsize=TEXT, color=COLOURS["ink"])
-    ax.set_ylabel(y_label, fontsize=TEXT, color=COLOURS["ink"])
+    diverging = _diverging(curves, levels)
+    others = [curve for curve in curves if curve not in diverging]
+    heights = np.concatenate([*(curve.heights() for curve in others), [height for _, height in levels]])
+    logarithmic = y_scale == "log" or (y_scale == "auto" and _wide_range(heights))
+    clean_axes(ax, grid="y")
+    _set_x_range(ax, curves, x_scale)
+    _set_y_range(ax, heights, logarithmic)
+    ax.set_xlabel(x_label, fontsize=TEXT, color=COLORS["ink"])
+    ax.set_ylabel(y_label, fontsize=TEXT, color=COLORS["ink"])
 
-    ends: dict[str, list[float]] = {}
     for _, height in levels:
-        ax.axhline(height, color=COLOURS["muted"], linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
+        ax.axhline(height, color=COLORS["muted"], linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
+    ends: dict[str, list[float]] = {}
     for curve in curves:
         x, y = curve.points()
-        shown = ((y > 0) | (not logarithmic)) & (np.isfinite(y) | (curve in away))
+        shown = ((y > 0) | (not logarithmic)) & (np.isfinite(y) | (curve in diverging))
         if shown.any():
             _draw(ax, curve, x[shown], y[shown])
-            if curve in stay:
+            if curve in others:
                 ends.setdefault(curve.label, []).append(float(y[shown][-1]))
-    names = {name: (height, COLOURS["muted"]) for name, height in levels}
-    colours = {curve.label: COLOURS[curve.colour] for curve in curves}
-    name_ends(ax, names | {name: (float(np.median(end)), colours[name]) for name, end in ends.items()})
-    rows = _name_exits(ax, away)
+    labels = {label: (height, COLORS["muted"]) for label, height in levels}
+    colors = {curve.label: COLORS[curve.color] for curve in curves}
+    label_ends(ax, labels | {label: (float(np.median(end)), colors[label]) for label, end in ends.items()})
+    rows = _label_diverging(ax, diverging)
     if title:
-        pad = 10 + rows * ROW + 4 * (rows > 0)
-        ax.set_title(title, loc="left", fontsize=TEXT + 1, color=COLOURS["ink"], pad=pad)
+        pad = 10 + rows * LABEL_ROW + 4 * (rows > 0)
+        ax.set_title(title, loc="left", fontsize=TEXT + 1, color=COLORS["ink"], pad=pad)
 
 
-def _run_away(curves: Sequence[Curve], levels: Sequence[tuple[str, float]]) -> list[Curve]:
-    """Return the curves that end far above their start and above all that the others reach."""
-    reach = max((abs(height) for _, height in levels), default=0.0)
-    away: list[Curve] = []
+def _diverging(curves: Sequence[Curve], levels: Sequence[tuple[str, float]]) -> list[Curve]:
+    """Return the curves that end far above their start and above the maximum of all others."""
+    maximum = max((abs(height) for _, height in levels), default=0.0)
+    diverging: list[Curve] = []
     for curve in sorted((curve for curve in curves if curve.points()[1].size), key=lambda curve: curve.points()[1][-1]):
         _, y = curve.points()
-        if 0 < reach < y[-1] / AWAY and y[-1] > y[0]:
-            away.append(curve)
+        if 0 < maximum < y[-1] / DIVERGED and y[-1] > y[0]:
+            diverging.append(curve)
         else:
-            reach = max(reach, float(np.abs(curve.heights()).max(initial=0.0)))
-    return away
+            maximum = max(maximum, float(np.abs(curve.heights()).max(initial=0.0)))
+    return diverging
 
 
-def _far_apart(heights: Array) -> bool:
+def _wide_range(heights: FloatArray) -> bool:
     positive = heights[heights > 0]
-    return len(positive) > 0 and bool(heights.min() >= 0) and bool(positive.max() > EVEN * positive.min())
+    return len(positive) > 0 and bool(heights.min() >= 0) and bool(positive.max() > LINEAR_RANGE * positive.min())
 
 
-def _draw(ax: Axes, curve: Curve, x: Array, y: Array) -> None:
-    colour, band = COLOURS[curve.colour], curve.band()
+def _draw(ax: Axes, curve: Curve, x: FloatArray, y: FloatArray) -> None:
+    color, band = COLORS[curve.color], curve.band()
     if band is not None:
-        ax.fill_between(*band, color=colour, alpha=0.13, linewidth=0, zorder=2)
-        if len(x) == 1:  # a band has no width there
-            ax.vlines(*band, color=colour, linewidth=1.4, zorder=2)
-    # Past a million times the top of the axes it is out of sight, and pixels would overflow.
-    y = np.minimum(y, 1e6 * abs(ax.get_ylim()[1]))
-    if curve.quiet:
-        ax.plot(x, y, color=colour, linestyle=curve.dash, linewidth=1.0, alpha=0.75, zorder=2.5)
+        ax.fill_between(*band, color=color, alpha=0.13, linewidth=0, zorder=2)
+        if len(x) == 1:  # the band of a single point has no width
+            ax.vlines(*band, color=color, linewidth=1.4, zorder=2)
+    y = np.minimum(y, OUT_OF_SIGHT * abs(ax.get_ylim()[1]))
+    if curve.thin:
+        ax.plot(x, y, color=color, linestyle=curve.dash, linewidth=1.0, alpha=0.75, zorder=2.5)
         return
     ax.plot(
-        x, y, color=colour, linestyle=curve.dash, linewidth=2.0, zorder=3,
-        marker=curve.marker, markersize=SIZES.get(curve.marker, 6.5), markeredgecolor=COLOURS["surface"],
-        markeredgewidth=0.7, markevery=None if len(x) <= FEW else 0.15,
+        x, y, color=color, linestyle=curve.dash, linewidth=2.0, zorder=3,
+        marker=curve.marker, markersize=MARKER_SIZES.get(curve.marker, 6.5), markeredgecolor=COLORS["surface"],
+        markeredgewidth=0.7, markevery=None if len(x) <= MAX_MARKERS else 0.15,
     )  # fmt: skip
     if curve.marker is None:
-        ax.scatter(x[-1:], y[-1:], s=22, color=colour, zorder=4)
-    # A curve that ends early is led to its name at the edge; outside the axes there is nothing to see.
-    ax.plot([x[-1], ax.get_xlim()[1]], [y[-1], y[-1]], color=colour, linestyle=(0, (1, 3)), linewidth=1.0, zorder=2)
+        ax.scatter(x[-1:], y[-1:], s=22, color=color, zorder=4)
+    # A dotted line leads from the end of a short curve to its label at the edge.
+    ax.plot([x[-1], ax.get_xlim()[1]], [y[-1], y[-1]], color=color, linestyle=(0, (1, 3)), linewidth=1.0, zorder=2)
 
 
-def _scale_x(ax: Axes, curves: Sequence[Curve], kind: str) -> None:
+def _set_x_range(ax: Axes, curves: Sequence[Curve], scale: str) -> None:
     x = np.unique(np.concatenate([[], *(curve.points()[0] for curve in curves)]))
-    if kind == "rounds":
+    if scale == "rounds":
         last = max(1.0, float(x.max(initial=1.0)))
         ax.set_xscale("symlog", linthresh=1, linscale=0.5)
         ax.set_xlim(-0.05, last * 1.12)
@@ -199,50 +163,50 @@ def _scale_x(ax: Axes, curves: Sequence[Curve], kind: str) -> None:
         ax.xaxis.set_minor_locator(LogLocator(subs=list(range(2, 10))))
         ax.xaxis.set_minor_formatter(NullFormatter())
         return
-    x = x[(x > 0) | (kind != "log")]
+    x = x[(x > 0) | (scale != "log")]
     if len(x):
-        scale(ax, "x", float(x[0]), float(x[-1]), logarithmic=kind == "log", room=0.03)
-        # A few sizes that were tried are better ticks than round numbers between them.
-        if kind == "linear" and 1 < len(x) <= 8 and np.diff(x).min() > 0.1 * (x[-1] - x[0]):
+        set_range(ax, "x", float(x[0]), float(x[-1]), logarithmic=scale == "log", margin=0.03)
+        # If there are only a few values of x, they are better ticks than round numbers.
+        if scale == "linear" and 1 < len(x) <= 8 and np.diff(x).min() > 0.1 * (x[-1] - x[0]):
             ax.set_xticks(x, [f"{tick:,.6g}" for tick in x])
 
 
-def _scale_y(ax: Axes, heights: Array, logarithmic: bool) -> None:
+def _set_y_range(ax: Axes, heights: FloatArray, logarithmic: bool) -> None:
     heights = heights[(heights > 0) | (not logarithmic)]
     if len(heights):
         low, high = float(heights.min()), float(heights.max())
-        scale(ax, "y", low, high, logarithmic=logarithmic)
-        if not logarithmic and 0 <= low < high / EVEN:
+        set_range(ax, "y", low, high, logarithmic=logarithmic)
+        if not logarithmic and 0 <= low < high / LINEAR_RANGE:
             ax.set_ylim(bottom=0.0)
 
 
-def _name_exits(ax: Axes, away: Sequence[Curve]) -> int:
-    """Name each curve that leaves, above the place where it does; return how many rows of names there are."""
+def _label_diverging(ax: Axes, diverging: Sequence[Curve]) -> int:
+    """Label each diverging group above the point where it leaves the axes; return the number of label rows."""
     groups: dict[str, Curve] = {}
-    for curve in away:
+    for curve in diverging:
         groups.setdefault(curve.label, curve)
     for row, curve in enumerate(groups.values()):
         x, y = curve.points()
-        at, colour = _exit(ax, x, y), COLOURS[curve.colour]
+        exit_x, color = _exit_position(ax, x, y), COLORS[curve.color]
         last = np.log10(y[np.isfinite(y)].max(initial=1.0))
-        reached = f"past 10{str(int(last)).translate(RAISED)}" if last >= 1 else "without end"
-        ax.plot([at], [1.0], "^", color=colour, markersize=8, transform=ax.transAxes, clip_on=False, zorder=4)
-        # Far to the right there is no room for words: they begin at the left.
+        reached = f"above 10{str(int(last)).translate(SUPERSCRIPT)}" if last >= 1 else "to infinity"
+        ax.plot([exit_x], [1.0], "^", color=color, markersize=8, transform=ax.transAxes, clip_on=False, zorder=4)
+        # Text that started far to the right would be cut off, so it starts at the left.
         ax.annotate(
-            f"{curve.label} rises {reached}", (at if at < 0.4 else 0.0, 1.0), xycoords="axes fraction",
-            xytext=(-4, 6 + row * ROW), textcoords="offset points", ha="left", va="bottom", fontsize=TEXT - 1,
-            color=colour,
+            f"{curve.label} rises {reached}", (exit_x if exit_x < 0.4 else 0.0, 1.0), xycoords="axes fraction",
+            xytext=(-4, 6 + row * LABEL_ROW), textcoords="offset points", ha="left", va="bottom", fontsize=TEXT - 1,
+            color=color,
         )  # fmt: skip
     return len(groups)
 
 
-def _exit(ax: Axes, x: Array, y: Array) -> float:
-    """Return where a curve leaves through the top for good, from 0 at the left of the axes to 1 at the right."""
+def _exit_position(ax: Axes, x: FloatArray, y: FloatArray) -> float:
+    """Return where a curve finally leaves through the top, as a fraction of the width of the axes."""
     top = ax.get_ylim()[1]
     below = np.flatnonzero(y <= top)
     i = int(below[-1]) if len(below) else -1
     ends = np.clip([i, i + 1], 0, len(x) - 1)
-    shown = np.column_stack([x[ends], np.minimum(y[ends], 1e6 * abs(top))])
+    shown = np.column_stack([x[ends], np.minimum(y[ends], OUT_OF_SIGHT * abs(top))])
     (x0, y0), (x1, y1) = ax.transAxes.inverted().transform(ax.transData.transform(shown))
     part = (1 - y0) / (y1 - y0) if y1 > y0 else 0.0
     return float(np.clip(x0 + part * (x1 - x0), 0.0, 1.0))

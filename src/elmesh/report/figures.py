@@ -1,159 +1,91 @@
-"""Drawings of tasks and methods from plain data.
+"""Figures from plot functions, as files and as SVG elements for a page.
 
-Each ``draw_…`` function draws one idea into given axes, so that it can stand alone
-(:func:`~elmesh.report.sheet.figure`) or beside others. Curves are in :mod:`~elmesh.report.curves`.
+A plot function draws into the axes it is given. Nothing here uses pyplot or its global state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import io
+import re
+import string
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
 
-import numpy as np
+import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from elmesh.report.style import COLOURS, TEXT, beside, label, plain
+from elmesh.files import atomic_write
+from elmesh.report.style import COLORS, TEXT
+from elmesh.typing import StrPath
 
-__all__ = ["draw_agents", "draw_bars", "draw_errors", "signed"]
+__all__ = ["figure", "panels", "save_figure", "to_svg"]
+
+PlotFunction = Callable[[Axes], object]
 
 
-def draw_agents(ax: Axes, graph: Any, change: Mapping[str, float] | None = None) -> None:
-    """Draw who sends to whom, each agent coloured by whether its error fell, rose or stayed.
+def figure(draw: PlotFunction, size: tuple[float, float] = (5.0, 3.9)) -> Figure:
+    """Return a figure of one plot; ``size`` is in inches."""
+    fig = Figure(figsize=size, layout="constrained")
+    draw(fig.add_subplot())
+    return fig
 
-    Agents stand on a circle, the first at the top, so that no name hides another; the hub of a star stands in
-    the middle. Many names are turned to point outwards, very many are left out.
 
-    Parameters
-    ----------
-    ax : Axes
-    graph : networkx.Graph
-        Nodes are the tasks' labels.
-    change : mapping, optional
-        Error together less error alone, a task; below zero is better.
+def panels(draws: Sequence[PlotFunction]) -> Figure:
+    """Return a figure of several plots in two columns, row by row, each with its letter and 5 by 3.5 inches."""
+    rows = -(-len(draws) // 2)
+    fig = Figure(figsize=(10.0, 3.5 * rows), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1))
+    for i, draw in enumerate(draws):
+        ax = fig.add_subplot(rows, 2, i + 1)
+        draw(ax)
+        height = ax.transAxes + ax.titleOffsetTrans  # type: ignore[attr-defined]  # missing in Matplotlib's stubs
+        ax.annotate(
+            f"({string.ascii_lowercase[i]})", (0.0, 1.0), xycoords=height, xytext=(-7, 0),
+            textcoords="offset points", ha="right", fontsize=TEXT + 1, fontweight="bold", color=COLORS["ink"],
+        )  # fmt: skip
+    return fig
+
+
+def save_figure(fig: Figure, path: StrPath) -> tuple[Path, Path]:
+    """Write a figure as PNG and as SVG, and return the two files; the same figure gives the same bytes.
+
+    ``path`` has no suffix. Its folder is created. Text in the SVG is text that can be searched and edited.
     """
-    change = change or {}
-    turned = len(graph) > 12
-    nodes, place = list(graph.nodes), _places(graph)
-    points = np.array([place[node] for node in nodes])
-    for a, b in graph.edges:
-        (x0, y0), (x1, y1) = place[a], place[b]
-        ax.plot([x0, x1], [y0, y1], color=COLOURS["muted"], linewidth=1.4, zorder=1)
-    fill = [_verdict_colour(change.get(node, 0.0)) for node in nodes]
-    area = float(np.clip(3200 / len(nodes), 30, 320))
-    ax.scatter(points[:, 0], points[:, 1], s=area, c=fill, edgecolors=COLOURS["surface"], linewidths=2, zorder=2)
-    for node, (x, y) in zip(nodes if len(nodes) <= 60 else [], points, strict=False):
-        out = np.array([x, y]) if x or y else np.array([0.0, -1.0])
-        _name_node(ax, str(node), (x, y), out, np.sqrt(area) / 2 + 5, turned=turned)
-    ax.set_aspect("equal")
-    ax.set_axis_off()
-    # Room for the names outside the circle.
-    room = 0.75 if turned else 0.25
-    ax.set(xlim=(-1.15 - room, 1.15 + room), ylim=(-1 - room, 1 + room))
-    if change:
-        signs = [_sign(c) for c in change.values()]
-        for x, sign, word in ((0.1, -1, "better"), (0.5, 0, "the same"), (0.9, 1, "worse")):
-            ax.annotate(
-                f"{signs.count(sign)} {word}", (x, 0.0), xycoords="axes fraction", xytext=(0, -12),
-                textcoords="offset points", ha="center", va="top", fontsize=TEXT, color=_verdict_colour(sign),
-            )  # fmt: skip
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    # The suffix is appended, because the name itself may contain a dot.
+    png, svg = (Path(f"{path}.{suffix}") for suffix in ("png", "svg"))
+    for target, metadata in ((png, {"Software": None}), (svg, {"Date": None, "Creator": None})):
+        buffer = io.BytesIO()
+        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "elmesh"}):
+            fig.savefig(buffer, format=target.suffix[1:], dpi=150, facecolor=COLORS["surface"], metadata=metadata)
+        atomic_write(target, buffer.getvalue())
+    return png, svg
 
 
-def draw_errors(ax: Axes, alone: Mapping[str, float], together: Mapping[str, float]) -> None:
-    """Draw each task's error alone and together, joined; largest gain first, the mean at the foot.
+def to_svg(fig: Figure, *, prefix: str, title: str, description: str) -> str:
+    """Return a figure as an ``<svg>`` element for a page; the same figure gives the same text.
 
-    Parameters
-    ----------
-    ax : Axes
-    alone, together : mapping
-        Test error in per cent, a task; the same tasks in both.
+    The element has no size of its own. Colors are CSS variables named after the keys of
+    :data:`~elmesh.report.style.COLORS`, so that one figure serves light and dark pages. Text is outlines, which do not
+    depend on fonts. ``prefix`` precedes every id, so that the figures of a page share none; ``title`` and
+    ``description`` are for screen readers.
     """
-    order = sorted(alone, key=lambda task: (together[task] - alone[task], -alone[task], str(task)))
-    rows = [(str(task), alone[task], together[task]) for task in order]
-    rows.append(("mean", float(np.mean(list(alone.values()))), float(np.mean(list(together.values())))))
-    for y, (_, a, b) in enumerate(rows):
-        colour = _verdict_colour(b - a)
-        same = _sign(b - a) == 0
-        ax.plot([a, b], [y, y], color=colour, linewidth=3, solid_capstyle="butt", zorder=2)
-        ring, dot = ((58, COLOURS["surface"], COLOURS["muted"]), (12 if same else 58, colour, colour))
-        for x, (area, fill, edge) in ((a, ring), (b, dot)):
-            # Not clipped: an error of nought lies on the edge.
-            ax.scatter([x], [y], s=area, c=fill, edgecolors=edge, linewidths=1.8, zorder=3, clip_on=False)
-        beside(ax, signed(b - a), y, colour)
-
-    _, a, b = rows[0]
-    left, right = ("together", "alone") if b <= a else ("alone", "together")
-    label(ax, left, (min(a, b), 0), (6, 14), "right", "center")
-    label(ax, right, (max(a, b), 0), (-6, 14), "left", "center")
-    beside(ax, "change", -0.75, COLOURS["muted"])
-    ax.axhline(len(rows) - 1.5, color=COLOURS["muted"], linewidth=0.8)
-    plain(ax, grid="x")
-    ax.set_yticks(range(len(rows)), [name for name, _, _ in rows])
-    ax.set_ylim(len(rows) - 0.4, -1.3)
-    ax.set_xlim(0.0, 1.1 * max(1.0, *(max(a, b) for _, a, b in rows)))
-    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    ax.tick_params(axis="y", length=0, pad=9)
-    ax.set_xlabel("test error, %", fontsize=TEXT, color=COLOURS["ink"])
-
-
-def draw_bars(ax: Axes, bars: Sequence[tuple[str, float, str, str]]) -> None:
-    """Draw one bar a row; what it stands for is written at its end, so there is no scale.
-
-    Parameters
-    ----------
-    ax : Axes
-    bars : sequence of (str, float, str, str)
-        Name, length, what is written at the end of the bar, and colour (a key of `COLOURS`).
-    """
-    for y, (_, length, text, colour) in enumerate(bars):
-        ax.barh(y, length, height=0.62, color=COLOURS[colour], zorder=2)
-        label(ax, text, (length, y), (5, 0), "left", "center")
-    plain(ax, grid="x")
-    ax.spines["bottom"].set_visible(False)
-    ax.set_xticks([])
-    ax.set_yticks(range(len(bars)), [name for name, *_ in bars])
-    ax.tick_params(axis="y", length=0)
-    ax.set_ylim(len(bars) - 0.5, -0.5)
-    # Four fifths more than the longest bar: the words at its end are inside the axes.
-    ax.set_xlim(0.0, 1.8 * max(1e-9, *(length for _, length, *_ in bars)))
-
-
-def signed(change: float) -> str:
-    """Write a change in percentage points with its sign, one place after the point.
-
-    Examples
-    --------
-    >>> signed(-2.22), signed(0.0), signed(0.5)
-    ('−2.2', '0', '+0.5')
-    """
-    if abs(change) < 0.05:
-        return "0"
-    return f"{change:+.1f}".replace("-", "\N{MINUS SIGN}")
-
-
-def _sign(change: float) -> int:
-    return int(np.sign(round(change, 9)))
-
-
-def _verdict_colour(change: float) -> str:
-    return COLOURS[("muted", "magenta", "blue")[_sign(change)]]
-
-
-def _places(graph: Any) -> dict[Any, tuple[float, float]]:
-    """Put agents on a circle, clockwise from the top; the hub of a star in the middle."""
-    hubs = [node for node, degree in graph.degree if degree == graph.number_of_edges() > 2]
-    rim = [node for node in graph.nodes if node not in hubs]
-    angles = np.pi / 2 - 2 * np.pi * np.arange(len(rim)) / max(1, len(rim))
-    rounded = np.round(np.column_stack([np.cos(angles), np.sin(angles)]), 12).tolist()
-    return {node: (x, y) for node, (x, y) in zip(rim, rounded, strict=True)} | dict.fromkeys(hubs, (0.0, 0.0))
-
-
-def _name_node(
-    ax: Axes, name: str, at: tuple[float, float], out: NDArray[np.float64], away: float, *, turned: bool
-) -> None:
-    side = "center" if abs(out[0]) < 0.2 and not turned else ("left" if out[0] >= 0 else "right")
-    text = label(ax, name, at, out * away, side, "center")
-    if turned:
-        angle = float(np.degrees(np.arctan2(out[1], out[0])))
-        text.set(rotation=angle if out[0] >= 0 else angle + 180, rotation_mode="anchor", fontsize=TEXT - 2)
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": prefix}):
+        fig.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :].strip()
+    # The style element would apply to the whole page; the page has a style sheet with the same rules.
+    text = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\b(id="|xlink:href="#|url\(#)', rf"\g<1>{prefix}-", text)
+    for name, color in COLORS.items():
+        text = text.replace(color, f"var(--{name}, {color})")
+    head, body = text.split(">", 1)
+    head = re.sub(r'\s(?:width|height|version)="[^"]*"', "", head)
+    return (
+        f'{head} role="img" aria-labelledby="{prefix}-title {prefix}-description">'
+        f'<title id="{prefix}-title">{escape(title)}</title>'
+        f'<desc id="{prefix}-description">{escape(description)}</desc>{body}'
+    )

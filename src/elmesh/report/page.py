@@ -1,7 +1,7 @@
-"""A page that needs nothing but a browser: a headline, then sections of text, claims, figures and tables.
+"""An HTML page that needs only a browser: a headline, then sections of text, claims, figures and tables.
 
-All text is escaped by the template; a figure is drawn as SVG inside the page, and the page forbids itself any
-request to elsewhere. What is on a page is data (:class:`Page`), so that every experiment can have one.
+The content of a page is data (:class:`Page`). The template escapes all text and embeds figures as SVG; its content
+security policy forbids all requests.
 """
 
 from __future__ import annotations
@@ -9,31 +9,46 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import Enum
 from importlib.resources import files
 
 import matplotlib.figure
 from jinja2 import Environment, StrictUndefined
 
-from elmesh.report.claims import Claim, Verdict
-from elmesh.report.svg import to_svg
+from elmesh.report.figures import to_svg
 
-__all__ = ["Fact", "Figure", "Page", "Section", "Table", "render", "tally"]
+__all__ = ["Claim", "Fact", "Figure", "Page", "Section", "Table", "Verdict", "count_verdicts", "render"]
 
-# A verdict has a sign and words besides its colour. The words: of one claim, and of several.
+# Figures wider than this, in inches, take the whole width of the page.
+WIDE = 7.0
+
+
+class Verdict(Enum):
+    """Whether a result confirms a claim; the value is the wording in reports."""
+
+    AGREES = "agrees"
+    DIFFERS = "differs"
+    UNDETERMINED = "could not be determined"
+
+
+# Readers who cannot see the color of a verdict see its sign.
 SIGNS = {Verdict.AGREES: "✓", Verdict.DIFFERS: "≠", Verdict.UNDETERMINED: "?"}
-WORDS = {
-    Verdict.AGREES: ("agrees", "agree"),
-    Verdict.DIFFERS: ("differs", "differ"),
-    Verdict.UNDETERMINED: ("could not be determined",) * 2,
-}
-# Inches from which a drawing takes the whole width of the page.
-BROAD = 7.0
+PLURALS = {Verdict.AGREES: "agree", Verdict.DIFFERS: "differ"}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper, the result here, and the verdict."""
+
+    statement: str
+    found: str
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A number worth large type, and what it is."""
+    """A number in large type, and its meaning."""
 
     value: str
     meaning: str
@@ -41,21 +56,20 @@ class Fact:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text; columns after the first are numbers unless named in `words`. `note` stands under it."""
+    """Rows of text; columns after the first are numbers, except those in ``text_columns``."""
 
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    words: frozenset[str] = frozenset()
+    text_columns: frozenset[str] = frozenset()
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with its name (``id="fig-…"``), heading, caption, and words for those who cannot see it.
+    """A drawing with its id (``fig-…``), heading, caption, and a description for readers who cannot see it.
 
-    `numbers` is a table of what is drawn, folded under the figure. A drawing of more than 7 inches, such as
-    one of panels, takes the whole width of the page.
+    ``values`` is an optional table of the data in the figure, folded below it.
     """
 
     id: str
@@ -63,7 +77,17 @@ class Figure:
     caption: str
     description: str
     drawing: matplotlib.figure.Figure
-    numbers: Table | None = None
+    values: Table | None = None
+
+    @property
+    def wide(self) -> bool:
+        """Whether the figure takes the whole width of the page."""
+        return bool(self.drawing.get_figwidth() > WIDE)
+
+    @property
+    def svg(self) -> str:
+        """The drawing as an SVG element."""
+        return to_svg(self.drawing, prefix=self.id, title=self.title, description=self.description)
 
 
 @dataclass(frozen=True)
@@ -83,85 +107,58 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """All that a page says, top to bottom; with `contents`, a list of its sections and what they found."""
+    """The content of a page, top to bottom; ``contents`` adds a table of contents with the verdicts per section."""
 
     title: str
     headline: str
     lead: Sequence[str]
     facts: Sequence[Fact] = ()
-    sections: Sequence[Section] = field(default_factory=tuple)
+    sections: Sequence[Section] = ()
     foot: str = ""
     contents: bool = False
 
 
 def render(page: Page) -> str:
-    """Turn a page into HTML.
+    """Return a page as an HTML document that loads nothing.
 
-    Parameters
-    ----------
-    page : Page
-
-    Returns
-    -------
-    str
-        A whole document, of its own style and figures, that loads nothing.
-
-    Examples
-    --------
-    >>> html = render(Page("A run", "Nothing was lost", ["3 < 4."]))
-    >>> "<h1>Nothing was lost</h1>" in html, "3 &lt; 4." in html
+    >>> html = render(Page("A run", "No rows were lost", ["3 < 4."]))
+    >>> "<h1>No rows were lost</h1>" in html, "3 &lt; 4." in html
     (True, True)
     """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"svg": _svg, "unbroken": _unbroken, "broad": _broad}
+    environment.filters["keep_units"] = _keep_units
     template = files("elmesh.report").joinpath("template.html").read_text(encoding="utf-8")
-    sections = list(zip(_ids(page.sections), page.sections, strict=True))
-    parts = {"page": page, "sections": sections, "tally": tally, "signs": SIGNS}
-    return environment.from_string(template).render(parts)
+    sections = list(zip(_section_ids(page.sections), page.sections, strict=True))
+    return environment.from_string(template).render(
+        page=page, sections=sections, count_verdicts=count_verdicts, signs=SIGNS
+    )
 
 
-def tally(claims: Iterable[Claim]) -> dict[Verdict, str]:
-    """Count claims by verdict, in words; a verdict that none has is left out.
+def count_verdicts(claims: Iterable[Claim]) -> dict[Verdict, str]:
+    """Count claims by verdict, in words; verdicts without claims are left out.
 
-    Parameters
-    ----------
-    claims : iterable of Claim
-
-    Returns
-    -------
-    dict
-        Verdict to its count and the word that goes with it.
-
-    Examples
-    --------
     >>> claims = [Claim("It falls.", "It fell.", Verdict.AGREES)] * 3 + [Claim("To 1.", "To 2.", Verdict.DIFFERS)]
-    >>> ", ".join(tally(claims).values())
+    >>> ", ".join(count_verdicts(claims).values())
     '3 agree, 1 differs'
     """
     counts = Counter(claim.verdict for claim in claims)
     return {
-        verdict: f"{counts[verdict]} {WORDS[verdict][counts[verdict] > 1]}" for verdict in Verdict if counts[verdict]
+        verdict: f"{n} {verdict.value if n == 1 else PLURALS.get(verdict, verdict.value)}"
+        for verdict in Verdict
+        if (n := counts[verdict])
     }
 
 
-def _unbroken(text: str) -> str:
-    """Keep a number and its unit on one line."""
+def _keep_units(text: str) -> str:
+    """Put no-break spaces between numbers and their units."""
     return re.sub(r"(?<=\d) (?=%|MB|×)|(?<=×) (?=\d)", "\N{NO-BREAK SPACE}", text)
 
 
-def _ids(sections: Sequence[Section]) -> list[str]:
-    """Name sections by their titles, so that a link to one lasts; a title that comes again gets its number.
+def _section_ids(sections: Sequence[Section]) -> list[str]:
+    """Derive ids from titles, so that links stay valid; a repeated title gets a number.
 
-    >>> _ids([Section("Figure 3: (a) and (b)"), Section("Data"), Section("Data"), Section("μ")])
+    >>> _section_ids([Section("Figure 3: (a) and (b)"), Section("Data"), Section("Data"), Section("μ")])
     ['section-figure-3-a-and-b', 'section-data', 'section-data-2', 'section-μ']
     """
     slugs = ["-".join(["section", *re.findall(r"\w+", section.title.lower())]) for section in sections]
     return [slug if slugs.index(slug) == i else f"{slug}-{slugs[: i + 1].count(slug)}" for i, slug in enumerate(slugs)]
-
-
-def _broad(figure: Figure) -> bool:
-    return bool(figure.drawing.get_figwidth() > BROAD)
-
-
-def _svg(figure: Figure) -> str:
-    return to_svg(figure.drawing, prefix=figure.id, title=figure.title, description=figure.description)

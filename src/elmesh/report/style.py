@@ -1,7 +1,7 @@
-"""What all drawings share: colours, plain axes, scales with few ticks, and names where the eye already is.
+"""Style shared by all plots: colors, line styles, plain axes, and labels placed next to the data.
 
-Colours are those of :data:`COLOURS`; people with any common colour blindness tell them apart, the less easily
-told pairs by dash and marker too (:data:`STYLES`). Lines carry their name at their end instead of in a legend.
+Readers with any common color blindness can distinguish :data:`COLORS`; pairs that are harder to distinguish also differ
+in dash and marker (:data:`STYLES`). Lines are labelled at their ends, so no plot needs a legend.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import Affine2D
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.isotonic import isotonic_regression
 
-__all__ = ["COLOURS", "STYLES", "TEXT", "Style", "beside", "label", "name_ends", "plain", "scale"]
+from elmesh.typing import FloatArray
 
-COLOURS = {
+__all__ = ["COLORS", "STYLES", "TEXT", "Style", "clean_axes", "label_ends", "label_margin", "label_point", "set_range"]
+
+COLORS = {
     "ink": "#1b1f24",
     "muted": "#59636f",
     "rule": "#dde2e8",
@@ -33,138 +35,118 @@ COLOURS = {
     "red": "#6b0f12",
     "olive": "#5a5600",
 }
-# A figure is 5 inches wide: on a phone, about as many CSS pixels as it has points.
+#: Font size in points. A figure is 5 inches wide: on a phone it has about as many CSS pixels as points.
 TEXT = 12.0
 
 
 class Style(TypedDict):
-    """How a curve is told from others; ``Curve(label, x, y, **style)`` takes one."""
+    """Color, dash and marker of a curve, for ``Curve(label, x, y, **style)``."""
 
-    colour: str
+    color: str
     dash: str
     marker: str
 
 
 STYLES: tuple[Style, ...] = (
-    {"colour": "blue", "dash": "-", "marker": "o"},
-    {"colour": "orange", "dash": "--", "marker": "s"},
-    {"colour": "green", "dash": "-", "marker": "^"},
-    {"colour": "magenta", "dash": "-.", "marker": "D"},
-    {"colour": "ink", "dash": ":", "marker": "X"},
-    {"colour": "violet", "dash": "--", "marker": "v"},
-    {"colour": "olive", "dash": "-.", "marker": "P"},
-    {"colour": "red", "dash": ":", "marker": "*"},
+    {"color": "blue", "dash": "-", "marker": "o"},
+    {"color": "orange", "dash": "--", "marker": "s"},
+    {"color": "green", "dash": "-", "marker": "^"},
+    {"color": "magenta", "dash": "-.", "marker": "D"},
+    {"color": "ink", "dash": ":", "marker": "X"},
+    {"color": "violet", "dash": "--", "marker": "v"},
+    {"color": "olive", "dash": "-.", "marker": "P"},
+    {"color": "red", "dash": ":", "marker": "*"},
 )
 
 
-def plain(ax: Axes, grid: str) -> None:
-    """Take from axes what says nothing; `grid` names the axis whose values are read, ``"x"`` or ``"y"``."""
+def clean_axes(ax: Axes, grid: str) -> None:
+    """Remove the frame, and draw grid lines for the axis ``grid`` ("x" or "y") only."""
     ax.spines[["top", "right"]].set_visible(False)
-    ax.spines[["left", "bottom"]].set_color(COLOURS["muted"])
+    ax.spines[["left", "bottom"]].set_color(COLORS["muted"])
     if grid == "x":
         ax.spines["left"].set_visible(False)
-        ax.xaxis.grid(visible=True, color=COLOURS["rule"], linewidth=0.8)
-    else:
-        ax.yaxis.grid(visible=True, color=COLOURS["rule"], linewidth=0.8)
+    (ax.xaxis if grid == "x" else ax.yaxis).grid(visible=True, color=COLORS["rule"], linewidth=0.8)
     ax.set_axisbelow(True)
-    ax.tick_params(which="both", colors=COLOURS["muted"], labelcolor=COLOURS["ink"], labelsize=TEXT - 1)
+    ax.tick_params(which="both", colors=COLORS["muted"], labelcolor=COLORS["ink"], labelsize=TEXT - 1)
 
 
-def scale(ax: Axes, name: str, low: float, high: float, *, logarithmic: bool, room: float = 0.06) -> None:
-    """Give an axis the range from `low` to `high` with a little room at both ends, and few round ticks.
-
-    Parameters
-    ----------
-    ax : Axes
-    name : str
-        Of the axis, ``"x"`` or ``"y"``.
-    low, high : float
-        Least and greatest value; above zero where `logarithmic`.
-    logarithmic : bool
-    room : float, default=0.06
-        At each end, as a part of the range.
-    """
-    axis = ax.xaxis if name == "x" else ax.yaxis
+def set_range(ax: Axes, axis_name: str, low: float, high: float, *, logarithmic: bool, margin: float = 0.06) -> None:
+    """Set the range of the axis "x" or "y", with a margin (a share of the range) at both ends and few round ticks."""
+    axis = ax.xaxis if axis_name == "x" else ax.yaxis
     if not logarithmic:
         spread = high - low or abs(high) or 1.0
-        ax.set(**{f"{name}lim": (low - room * spread, high + room * spread)})
+        ax.set(**{f"{axis_name}lim": (low - margin * spread, high + margin * spread)})
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         return
-    factor = max(high / low, 2.0) ** room
-    ax.set(**{f"{name}scale": "log", f"{name}lim": (low / factor, high * factor)})
+    factor = max(high / low, 2.0) ** margin
+    ax.set(**{f"{axis_name}scale": "log", f"{axis_name}lim": (low / factor, high * factor)})
     wide = high > 100 * low
-    # Less than two decades have too few powers of ten: write 1, 2 and 5 times each.
+    # Fewer than two decades have too few powers of ten: use 1, 2 and 5 times each.
     axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=7))
     powers = wide and (high > 1e4 or low < 1e-3)
     axis.set_major_formatter(LogFormatterMathtext() if powers else FuncFormatter(lambda v, _: f"{v:,.6g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
-def label(ax: Axes, text: str, at: ArrayLike, offset: ArrayLike, ha: str, va: str) -> Text:
-    """Write inside the axes, `offset` points away from a place in data, readable over lines."""
+def label_point(ax: Axes, text: str, at: ArrayLike, offset: ArrayLike, ha: str, va: str) -> Text:
+    """Write inside the axes, ``offset`` points away from a point in data coordinates, legible over lines."""
     x, y = np.asarray(at, float)
     dx, dy = np.asarray(offset, float)
     return ax.annotate(
         text, (x, y), xytext=(dx, dy), textcoords="offset points", ha=ha, va=va, fontsize=TEXT - 1,
-        color=COLOURS["ink"], path_effects=[withStroke(linewidth=3, foreground=COLOURS["surface"])], zorder=5,
+        color=COLORS["ink"], path_effects=[withStroke(linewidth=3, foreground=COLORS["surface"])], zorder=5,
     )  # fmt: skip
 
 
-def beside(ax: Axes, text: str, y: float, colour: str) -> None:
-    """Write to the right of the axes at a height in data."""
+def label_margin(ax: Axes, text: str, y: float, color: str) -> None:
+    """Write to the right of the axes at the height ``y`` in data coordinates."""
     ax.annotate(
         text, (1.0, y), xycoords=("axes fraction", "data"), xytext=(8, 0), textcoords="offset points",
-        ha="left", va="center", fontsize=TEXT - 1, color=colour,
+        ha="left", va="center", fontsize=TEXT - 1, color=color,
     )  # fmt: skip
 
 
-def name_ends(ax: Axes, names: Mapping[str, tuple[float, str]]) -> None:
-    """Write each name to the right of the axes at its height, moved apart as little as keeps them legible.
+def label_ends(ax: Axes, labels: Mapping[str, tuple[float, str]]) -> None:
+    """Write labels (text to height in data coordinates and color) to the right of the axes, without overlaps.
 
-    Where they stand is found when the figure is drawn: only then is the size of the axes known.
-
-    Parameters
-    ----------
-    ax : Axes
-        With its scales and limits set.
-    names : mapping
-        Name to its height in data and its colour.
+    Positions are computed whenever the figure is drawn, because only then the size of the axes is known.
     """
-    order = sorted(names, key=lambda name: names[name][0])
-    ends = [names[name][0] for name in order]
-    for i, name in enumerate(order):
-        colour = names[name][1]
+    order = sorted(labels, key=lambda text: labels[text][0])
+    ends = [labels[text][0] for text in order]
+    for i, text in enumerate(order):
+        color = labels[text][1]
         ax.annotate(
-            name, (0.0, 0.0), xycoords=_place(ax, ends, i, 17), ha="left", va="center", fontsize=TEXT - 1, color=colour,
-            annotation_clip=False,
+            text, (0.0, 0.0), xycoords=_label_position(ax, ends, i, 17), ha="left", va="center", fontsize=TEXT - 1,
+            color=color, annotation_clip=False,
         )  # fmt: skip
-        # A text of its own would count the leader as part of its box.
+        # A separate annotation, because Matplotlib counts an arrow as part of the bounding box of its text.
         ax.annotate(
             "", (1.0, ends[i]), xycoords=("axes fraction", "data"), xytext=(0.0, 0.0),
-            textcoords=_place(ax, ends, i, 15), annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.9, "shrinkA": 0, "shrinkB": 2},
+            textcoords=_label_position(ax, ends, i, 15), annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.9, "shrinkA": 0, "shrinkB": 2},
         )  # fmt: skip
 
 
-def _place(ax: Axes, ends: list[float], i: int, away: float) -> Callable[[Any], Affine2D]:
-    """Return what Matplotlib asks, each time it draws, for where the name of end `i` stands."""
+def _label_position(ax: Axes, ends: list[float], i: int, offset: float) -> Callable[[Any], Affine2D]:
+    """Return a function that gives Matplotlib the position of label ``i`` at each drawing."""
 
     def transform(_: Any) -> Affine2D:
         point = ax.figure.dpi / 72
-        heights = _apart(ax.transData.transform([(1.0, end) for end in ends])[:, 1], ax.bbox, 1.35 * (TEXT - 1) * point)
-        return Affine2D().translate(ax.bbox.x1 + away * point, heights[i])
+        heights = ax.transData.transform([(1.0, end) for end in ends])[:, 1]
+        return Affine2D().translate(
+            ax.bbox.x1 + offset * point, _spread(heights, ax.bbox, 1.35 * (TEXT - 1) * point)[i]
+        )
 
     return transform
 
 
-def _apart(heights: NDArray[np.float64], box: Any, step: float) -> NDArray[np.float64]:
-    """Move rising heights at least a step apart, within the box if they fit, by as little as that needs.
+def _spread(heights: FloatArray, box: Any, step: float) -> FloatArray:
+    """Move increasing heights at least ``step`` apart, within the box if they fit, with the least squared change.
 
-    Rising after even steps are taken off means no closer than a step: least squares under that condition.
+    Heights are at least a step apart if they still increase after ``step * index`` is subtracted: isotonic regression.
     """
     even = step * np.arange(len(heights))
     slack = max(0.0, box.height - even[-1])
     middle = box.y0 + (box.height - even[-1]) / 2
-    bounds = {"y_min": middle - slack / 2, "y_max": middle + slack / 2}
-    moved: NDArray[np.float64] = isotonic_regression(heights - even, **bounds) + even
+    moved: FloatArray = isotonic_regression(heights - even, y_min=middle - slack / 2, y_max=middle + slack / 2) + even
     return moved

@@ -1,21 +1,20 @@
-"""Ways to drive the agents: all of them in one process, or spread over many. The algorithms know nothing of it."""
+"""Running a solver: the driver and its monitor, backends, checkpoints."""
 
-from elmesh.run.backend import Venue, assemble, check_alike, processes_of
-from elmesh.run.base import Progress, Result, Stop
-from elmesh.run.checkpoints import CheckpointWarning, checkpointing
-from elmesh.run.driver import watch
-from elmesh.run.local import run_stacked
+from elmesh.run.backend import Backend, LocalBackend, MPIBackend, resolve_backend, run_local
+from elmesh.run.checkpoints import CheckpointWarning
+from elmesh.run.config import CheckpointConfig, RunConfig
+from elmesh.run.result import Progress, RunResult, StopReason
 
 __all__ = [
+    "Backend",
+    "CheckpointConfig",
     "CheckpointWarning",
+    "LocalBackend",
+    "MPIBackend",
     "Progress",
-    "Result",
-    "Stop",
-    "Venue",
-    "assemble",
-    "check_alike",
-    "checkpointing",
-    "processes_of",
-    "run_stacked",
-    "watch",
+    "RunConfig",
+    "RunResult",
+    "StopReason",
+    "resolve_backend",
+    "run_local",
 ]

@@ -1,12 +1,19 @@
-"""Arrays on disk: files that are whole or not there, readable by their owner alone, each array with its checksum."""
+"""Arrays on disk: safetensors files with a checksum per array, written completely or not at all, private to the owner.
+
+One layout serves checkpoints of many agents and the checkpoint of a single agent of a network:
+
+- ``agent/T/own/...``, ``agent/T/edge/...``: the solver's state of agent T;
+- ``agent/T/comm/...``: the transport's state of agent T;
+- ``shared/...``, ``comm/...``, ``history/...``: what all agents have in common, and the rounds so far.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +22,32 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from elmesh.comm.transport import CommState
 from elmesh.data.statistics import Task
-from elmesh.run.base import Past, Progress
-from elmesh.typing import FloatArray
+from elmesh.files import atomic_write
+from elmesh.run.monitor import RoundSnapshot
+from elmesh.run.result import Progress, RunHistory
+from elmesh.solvers.state import StateDict
+from elmesh.typing import FloatArray, IndexArray
 
 __all__ = [
+    "Arrays",
     "DamagedError",
-    "Rows",
-    "below",
-    "digest_of",
+    "HistoryArrays",
+    "SavedRun",
     "open_arrays",
-    "past_of",
-    "sync_folder",
-    "tensor",
+    "read_array",
+    "snapshot_arrays",
+    "task_digest",
     "write_arrays",
-    "write_text",
 ]
 
 Arrays = dict[str, FloatArray]
-
-# What is kept of each round.
 _COLUMNS = ("round", "max_iter", "objective", "consensus_gap", "dual_residual", "exchanges", "bytes")
 
 
 class DamagedError(Exception):
-    """A file is not there, or not as it was written."""
+    """A file is missing, or not as it was written."""
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], labels: Mapping[str, str]) -> None:
@@ -50,41 +58,12 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], labels: Mapping
         for name, x in arrays.items()
     }
     sums = {f"sha256 {name}": hashlib.sha256(x.data).hexdigest() for name, x in plain.items()}
-    _replace(path, safetensors.numpy.save(plain, metadata={**labels, **sums}))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text."""
-    _replace(path, text.encode())
-
-
-def _replace(path: Path, data: bytes) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-    except OSError:
-        partial.unlink(missing_ok=True)  # what is there of it takes the last room of a full disk
-        raise
-    partial.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the disk know what is in a folder."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    atomic_write(path, safetensors.numpy.save(plain, metadata={**labels, **sums}), mode=0o600)
 
 
 @contextmanager
 def open_arrays(path: Path) -> Iterator[Any]:
-    """Open a file of arrays; whatever is wrong with it inside is :class:`DamagedError`."""
+    """Open a file of arrays; any error inside is a :class:`DamagedError`."""
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             yield file
@@ -92,16 +71,16 @@ def open_arrays(path: Path) -> Iterator[Any]:
         raise DamagedError(path) from None
 
 
-def tensor(file: Any, name: str, labels: Mapping[str, str]) -> FloatArray:
-    """Read an array that is as it was written."""
+def read_array(file: Any, name: str, labels: Mapping[str, str]) -> FloatArray:
+    """Read an array and verify its checksum."""
     x: FloatArray = file.get_tensor(name)
     if hashlib.sha256(np.ascontiguousarray(x).data).hexdigest() != labels.get(f"sha256 {name}"):
         raise KeyError(name)
     return x
 
 
-def digest_of(task: Task) -> str:
-    """Return what a task's data are told from others by."""
+def task_digest(task: Task) -> str:
+    """Return the SHA-256 of a task's data."""
     digest = hashlib.sha256()
     for x in (task.V, task.s, task.Y, np.asarray(task.rest), np.asarray(task.rows)):
         digest.update(str(x.shape).encode())
@@ -109,38 +88,77 @@ def digest_of(task: Task) -> str:
     return digest.hexdigest()
 
 
-def below(head: str, arrays: Mapping[str, FloatArray]) -> Arrays:
-    """Return the arrays whose names begin with a head and a stroke, by the rest of their names."""
-    return {name.partition("/")[2]: x for name, x in arrays.items() if name.partition("/")[0] == head}
-
-
-class Rows:
-    """A run's rounds as arrays; what was written down before is not looked at again."""
+class HistoryArrays:
+    """A run's history as arrays; rows that were converted before are not converted again."""
 
     def __init__(self) -> None:
         self._numbers = array("d")
 
-    def of(self, past: Past) -> Arrays:
-        """Return the rounds so far, of a run that only ever gets longer."""
-        for step in past.rows[len(self._numbers) // len(_COLUMNS) :]:
+    def convert(self, history: RunHistory) -> Arrays:
+        """Return the rounds so far, of a history that only ever gets longer."""
+        for step in history.rows[len(self._numbers) // len(_COLUMNS) :]:
             self._numbers.extend(float(getattr(step, name)) for name in _COLUMNS)
         return {
             "rows": np.array(self._numbers).reshape(-1, len(_COLUMNS)),
-            "floors": np.array(past.floors or ()),
-            "ceiling": np.array(past.ceiling),
+            "floors": np.array(history.floors or ()),
+            "ceiling": np.array(history.ceiling),
         }
 
 
-def past_of(arrays: Mapping[str, FloatArray]) -> Past:
-    """Return the rounds that were kept as arrays."""
+def snapshot_arrays(
+    snapshot: RoundSnapshot,
+    agents: Sequence[int],
+    degree: Sequence[int],
+    batches: Sequence[IndexArray],
+    history: Callable[[], Arrays] | None,
+) -> Arrays:
+    """Return the arrays of a snapshot's agents, and with ``history`` those that all agents have in common."""
+    arrays: Arrays = {}
+    dicts = [state.state_dict() for state in snapshot.report.states]
+    for state, batch in zip(dicts, batches, strict=True):
+        for k, one in zip(batch.tolist(), state.split([degree[k] for k in batch.tolist()]), strict=True):
+            head = f"agent/{agents[k]}"
+            arrays |= {f"{head}/own/{name}": x for name, x in one.agent.items()}
+            arrays |= {f"{head}/edge/{name}": x for name, x in one.edge.items()}
+            arrays |= {f"{head}/comm/{name}": x for name, x in snapshot.comm.own.get(agents[k], {}).items()}
+    if history is not None:
+        arrays |= {f"shared/{name}": x for name, x in dicts[0].shared.items()}
+        arrays |= {f"comm/{name}": x for name, x in snapshot.comm.common.items()}
+        arrays |= {f"history/{name}": x for name, x in history().items()}
+    return arrays
+
+
+@dataclass(frozen=True, eq=False)
+class SavedRun:
+    """What a run resumes from: the state of each agent, the transport's, and the history."""
+
+    states: dict[int, StateDict]
+    comm: CommState
+    history: RunHistory
+
+    @classmethod
+    def parse(cls, arrays: Mapping[str, FloatArray], agents: Collection[int], remote: Collection[int] = ()) -> SavedRun:
+        """Return what was saved of these agents; of ``remote`` ones, the transport's state."""
+        shared = _below("shared/", arrays)
+        states = {
+            t: StateDict(_below(f"agent/{t}/own/", arrays), shared, _below(f"agent/{t}/edge/", arrays)) for t in agents
+        }
+        comm = {t: _below(f"agent/{t}/comm/", arrays) for t in sorted({*agents, *remote})}
+        return cls(states, CommState(comm, _below("comm/", arrays)), _history(_below("history/", arrays)))
+
+    def stack(self, agents: Sequence[int]) -> StateDict:
+        """Return the state of a stack of agents."""
+        return StateDict.stack([self.states[t] for t in agents])
+
+
+def _below(prefix: str, arrays: Mapping[str, FloatArray]) -> Arrays:
+    return {name.removeprefix(prefix): x for name, x in arrays.items() if name.startswith(prefix)}
+
+
+def _history(arrays: Mapping[str, FloatArray]) -> RunHistory:
     floors = arrays["floors"].tolist()
-    return Past(
-        tuple(_progress(row) for row in arrays["rows"].tolist()),
-        (floors[0], floors[1], floors[2]) if floors else None,
-        float(arrays["ceiling"]),
+    rows = tuple(
+        Progress(int(k), int(most), objective, gap, dual, int(exchanges), int(sent))
+        for k, most, objective, gap, dual, exchanges, sent in arrays["rows"].tolist()
     )
-
-
-def _progress(row: Sequence[float]) -> Progress:
-    k, max_iter, objective, gap, dual, exchanges, sent = row
-    return Progress(int(k), int(max_iter), objective, gap, dual, int(exchanges), int(sent))
+    return RunHistory(rows, (floors[0], floors[1], floors[2]) if floors else None, float(arrays["ceiling"]))

@@ -1,229 +1,371 @@
-"""Where a fit takes place: which processes take part, which tasks there are, and who has which.
-
-Processes may each hold the rows of their own tasks, and nobody else's; or all hold everything, as when every process
-runs the same script, and then each takes its share.
-"""
+"""Backends: where a fit runs, which tasks there are, and which process has which."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import sys
+import traceback
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmesh.comm.communicator import SERIAL, Communicator
 from elmesh.comm.graph import Topology, make_topology
-from elmesh.comm.mpi.communicator import MPICommunicator, world_communicator
+from elmesh.comm.local import LocalTransport
+from elmesh.comm.mpi import MPICommunicator, MPITransport, world_communicator
+from elmesh.comm.requests import AllReduce, HubReduce, NeighborSum, Request
 from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError
-from elmesh.run.base import Result
-from elmesh.run.host import Host, current_host
-from elmesh.run.local import run_stacked
-from elmesh.run.mpi import run_mpi
+from elmesh.math.blas import limit_blas_threads
+from elmesh.run.batches import cache_batches, shape_batches
+from elmesh.run.checkpoints import CheckpointStore
+from elmesh.run.config import RunConfig
 from elmesh.run.placement import place_agents
-from elmesh.solvers.base import Solver
-from elmesh.typing import Label
+from elmesh.run.result import RunResult
+from elmesh.run.runner import LocalAgents, agent_context, run_solver
+from elmesh.solvers.base import Problem, Solver
+from elmesh.typing import FloatArray, IndexArray, Label
 
-__all__ = ["Venue", "assemble", "check_alike", "processes_of"]
+__all__ = [
+    "Assignment",
+    "Backend",
+    "FitContext",
+    "LocalBackend",
+    "MPIBackend",
+    "check_consistent",
+    "resolve_backend",
+    "run_local",
+]
 
-
-class Venue(Protocol):
-    """A fit's processes and tasks, seen from one of the processes."""
-
-    @property
-    def communicator(self) -> Communicator:
-        """The processes that compare notes."""
-
-    @property
-    def labels(self) -> list[Label]:
-        """All tasks, sorted."""
-
-    @property
-    def mine(self) -> list[Label]:
-        """Those of this process, sorted."""
-
-    @property
-    def topology(self) -> Topology | None:
-        """Who talks to whom; None where all tasks are in one place."""
-
-    @property
-    def degree(self) -> NDArray[np.float64]:
-        """How many neighbours each of this process's agents has."""
-
-    @property
-    def one_thread(self) -> bool:
-        """Whether BLAS must keep to one thread, lest sums hang on how many cores a process has."""
-
-    @property
-    def declared(self) -> bool:
-        """Whether targets have been scaled by what was declared of them, and not by what they are."""
-
-    def run(self, solver: Solver, tasks: Sequence[Task], seed: int, fields: Mapping[str, Any]) -> Result:
-        """Run a solver on this process's tasks, in their order, together with the other processes."""
+_DEFAULT = RunConfig()
 
 
 @dataclass(frozen=True, eq=False)
-class Processes:
-    """A fit in one process, or in those of an MPI job; ``ranks`` says which process has each task."""
-
-    communicator: Communicator
-    labels: list[Label]
-    mine: list[Label]
-    topology: Topology | None
-    ranks: NDArray[np.intp]
-    declared: bool = False
-
-    def run(self, solver: Solver, tasks: Sequence[Task], seed: int, fields: Mapping[str, Any]) -> Result:
-        """Run a solver on this process's tasks, in their order, together with the other processes."""
-        if isinstance(self.communicator, MPICommunicator) and self.topology is not None:
-            topology, ranks, world = self.topology, self.ranks, self.communicator
-            return run_mpi(solver, tasks, topology, ranks, seed, world, labels=self.mine, fields=fields)
-        return run_stacked(solver, Task.stack(tasks), self.topology, seed, labels=self.labels, fields=fields)
-
-    @property
-    def one_thread(self) -> bool:
-        """Whether BLAS must keep to one thread, lest sums hang on how many cores a process has."""
-        return isinstance(self.communicator, MPICommunicator)
-
-    @property
-    def degree(self) -> NDArray[np.float64]:
-        """How many neighbours each of this process's agents has."""
-        if self.topology is None:
-            return np.zeros(len(self.mine))
-        return np.asarray(self.topology.degree[self.ranks == self.communicator.rank], dtype=np.float64)
-
-
-@dataclass(frozen=True, eq=False)
-class AtSite:
-    """A fit at one site of a network: the other tasks are elsewhere, and it may go on with fewer of them."""
-
-    host: Host
-    communicator: Communicator = SERIAL
-    one_thread: bool = True
-    declared: bool = True
-
-    @property
-    def labels(self) -> list[Label]:
-        """The agents that take part."""
-        return list(self.host.names)
-
-    @property
-    def mine(self) -> list[Label]:
-        """The agent that is here."""
-        return [self.host.name]
-
-    @property
-    def topology(self) -> Topology:
-        """Who talks to whom."""
-        return self.host.topology
-
-    @property
-    def degree(self) -> NDArray[np.float64]:
-        """How many neighbours this site has."""
-        number = self.host.names.index(self.host.name)
-        return np.array([float(self.topology.degree[number])])
-
-    def run(self, solver: Solver, tasks: Sequence[Task], seed: int, fields: Mapping[str, Any]) -> Result:
-        """Run this site's part of a solver."""
-        return self.host.run(solver, tasks[0], seed)
-
-
-def processes_of(solver: str | Solver) -> Communicator:
-    """Return the processes that a solver runs in; one that is given by its name runs in this process."""
-    return world_communicator() if getattr(solver, "runtime", None) == "mpi" else SERIAL
-
-
-def assemble(communicator: Communicator, solver: Solver, own: Sequence[Label], seed: int) -> Venue:
-    """Find out which tasks there are and who has which.
+class Assignment:
+    """The tasks of a fit, and who has which.
 
     Parameters
     ----------
-    together : Together
-        The processes.
-    solver : Solver
-        Says who talks to whom.
-    own : sequence of labels
-        The tasks that this process has rows of, sorted.
-    seed : int
-        Seed of the graph called "random".
-
-    Returns
-    -------
-    Venue
+    labels : list
+        All tasks, sorted.
+    own : list
+        Those of this process, sorted.
+    topology : Topology or None
+        The graph of agents; None where tasks are not agents of a graph.
+    ranks : ndarray of int
+        The process of each task.
+    rank : int
+        This process.
     """
-    host = current_host()
-    if host is not None:
-        if list(own) != [host.name]:
-            raise ElmeshError(f"A site of a network has one task, named as its agent: {host.name}.")
-        if not solver.distributed:
-            raise ElmeshError("A network of sites needs a solver whose agents talk to each other, such as dmtl-elm.")
-        return AtSite(host)
-    everybody = communicator.allgather(list(own))
-    kinds = {type(label) for labels in everybody for label in labels}
-    if len(kinds) > 1:
-        raise ElmeshError(
-            "Ranks disagree on what tasks are: some have text for labels and some have numbers; use one of them."
-        )
-    holders: dict[Label, list[int]] = {}
-    for rank, labels in enumerate(everybody):
-        for label in labels:
-            holders.setdefault(label, []).append(rank)
-    labels = sorted(holders)
-    replicated = all(len(ranks) == communicator.size for ranks in holders.values())
-    topology = make_topology(solver.graph, labels, seed) if solver.distributed else None
-    if communicator.size == 1:
-        ranks = np.zeros(len(labels), dtype=np.intp)
-    elif replicated and topology is not None:
-        # One process decides, so that nothing hangs on what each of them has installed.
-        decided = communicator.allgather(place_agents(topology, communicator.size).tolist())[0]
-        ranks = np.array(decided, dtype=np.intp)
-    else:
-        twice = next((label for label in labels if len(holders[label]) > 1), None)
-        if twice is not None:
-            first, second = holders[twice][:2]
+
+    labels: list[Label]
+    own: list[Label]
+    topology: Topology | None
+    ranks: IndexArray
+    rank: int = 0
+
+    @property
+    def degree(self) -> FloatArray:
+        """Number of neighbours of each agent of this process."""
+        if self.topology is None:
+            return np.zeros(len(self.own))
+        return np.asarray(self.topology.degree[self.ranks == self.rank], dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class FitContext:
+    """One fit: the solver, who has which tasks, the seed, and what is fitted.
+
+    ``fields`` say what is fitted, in plain JSON, for checks between processes and for checkpoints.
+    """
+
+    solver: Solver
+    assignment: Assignment
+    seed: int
+    fields: Mapping[str, Any]
+    config: RunConfig
+
+
+class Backend(ABC):
+    """Where a fit runs, seen from one process."""
+
+    #: For messages.
+    description: ClassVar[str]
+    #: Whether all tasks are in this process.
+    in_one_place: ClassVar[bool] = False
+    #: Whether targets are scaled by declared ranges, before the fit.
+    scales_targets: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def communicator(self) -> Communicator:
+        """The processes that take part."""
+
+    @property
+    def provides(self) -> Set[type[Request]]:
+        """Kinds of request that the transport answers."""
+        return frozenset({NeighborSum, HubReduce, AllReduce})
+
+    @property
+    def one_thread(self) -> bool:
+        """Whether BLAS must use one thread, so that results do not depend on the number of cores."""
+        return True
+
+    def check(self, solver: Solver) -> None:
+        """Raise if a solver requires what this backend does not provide."""
+        if solver.pooled and not self.in_one_place:
             raise ElmeshError(
-                f"Task {twice!r} is on ranks {first} and {second}; give each rank the rows of its own tasks, or all "
-                "ranks all rows."
+                f"{solver.name} needs all data in one place, which {self.description} does not offer; use a solver "
+                "whose tasks exchange messages, such as mesh-elm."
             )
-        ranks = np.array([holders[label][0] for label in labels], dtype=np.intp)
-        if len(set(ranks.tolist())) < communicator.size:
-            idle = min(set(range(communicator.size)) - set(ranks.tolist()))
-            raise ElmeshError(f"Rank {idle} has no tasks; each rank needs one of its own at least.")
-    mine = [label for label, rank in zip(labels, ranks.tolist(), strict=True) if rank == communicator.rank]
-    return Processes(communicator, labels, mine, topology, ranks)
+        missing = sorted(request.__name__ for request in set(solver.requires) - set(self.provides))
+        if missing:
+            raise ElmeshError(
+                f"{solver.name} requires {' and '.join(missing)}, which {self.description} does not provide; use "
+                "another solver, such as mesh-elm."
+            )
+
+    @abstractmethod
+    def assign(self, solver: Solver, labels: Sequence[Label], seed: int) -> Assignment:
+        """Return which tasks there are and who has which; ``labels`` are those that this process has rows of."""
+
+    @abstractmethod
+    def run(self, fit: FitContext, tasks: Sequence[Task]) -> RunResult:
+        """Run a fit's solver on this process's tasks, in their order."""
 
 
-def check_alike(communicator: Communicator, fields: Mapping[str, Any]) -> None:
-    """Raise, in all processes alike, if one of them differs in a field; the message says which rank and in what.
+class LocalBackend(Backend):
+    """All agents in this process."""
+
+    description: ClassVar[str] = "a single process"
+    in_one_place: ClassVar[bool] = True
+    communicator: Communicator = SERIAL
+    one_thread: bool = False
+
+    def assign(self, solver: Solver, labels: Sequence[Label], seed: int) -> Assignment:
+        """Return all tasks."""
+        topology = make_topology(solver.graph, labels, seed) if solver.distributed else None
+        return Assignment(list(labels), list(labels), topology, np.zeros(len(labels), dtype=np.intp))
+
+    def run(self, fit: FitContext, tasks: Sequence[Task]) -> RunResult:
+        """Run a solver on all tasks, stacked."""
+        assignment, fields = fit.assignment, {**fit.fields, "backend": "local"}
+        task = Task.stack(tasks)
+        return run_local(fit.solver, task, assignment.topology, fit.seed, fit.config, assignment.labels, fields)
+
+
+def run_local(
+    solver: Solver,
+    task: Task,
+    topology: Topology | None,
+    seed: int,
+    config: RunConfig = _DEFAULT,
+    labels: Sequence[Label] | None = None,
+    fields: Mapping[str, Any] | None = None,
+) -> RunResult:
+    """Run a solver on stacked tasks in this process.
 
     Parameters
     ----------
-    together : Together
-        The processes.
-    fields : mapping
-        What must be the same everywhere, by name, in plain JSON.
+    solver : Solver
+        What to run.
+    task : Task
+        All tasks, stacked.
+    topology : Topology or None
+        The graph of agents; None for all tasks in one place.
+    seed : int
+        The seed that agents share.
+    config : RunConfig
+        Callback and checkpoints.
+    labels : sequence, optional
+        The tasks' labels, for messages.
+    fields : mapping, optional
+        What the run is of, in plain JSON, for checkpoints.
+    """
+    m, rank = len(task.s), solver.resolve_rank(task)
+    graph = topology or Topology(1, np.empty((0, 2), dtype=np.intp))
+    batches = cache_batches(task) if solver.per_agent_basis else [np.arange(m)]
+    problems = [
+        Problem(task.agents(batch[0], batch[-1] + 1), agent_context(graph, seed, batch if topology else None), rank)
+        for batch in batches
+    ]
+    degree = topology.degree.tolist() if topology else [0] * m
+    agents = LocalAgents(range(m), labels or range(m), [task.agent(t) for t in range(m)], degree, batches, problems)
+    return run_solver(
+        solver,
+        agents,
+        LocalTransport(graph, solver.message_bits),
+        zero_objective=float(np.sum(task.target_energy)) / 2,
+        threads=limit_blas_threads(*task.V.shape[-2:], max(rank, 1)),
+        callback=config.callback,
+        store=_store(config, {**(fields or {}), "rank": rank}, agents, SERIAL),
+    )
+
+
+class MPIBackend(Backend):
+    """Agents spread over the processes of an MPI job.
+
+    Parameters
+    ----------
+    world : MPICommunicator, optional
+        The processes; by default all of the job.
+    """
+
+    description: ClassVar[str] = "an MPI job"
+
+    def __init__(self, world: MPICommunicator | None = None) -> None:
+        self._world = world or world_communicator()
+
+    @property
+    def communicator(self) -> MPICommunicator:
+        """The processes that take part."""
+        return self._world
+
+    def assign(self, solver: Solver, labels: Sequence[Label], seed: int) -> Assignment:
+        """Place agents: each process has its own tasks, or all have all and share them out."""
+        world = self._world
+        by_rank = world.allgather(list(labels))
+        if len({type(label) for part in by_rank for label in part}) > 1:
+            raise ElmeshError(
+                "Ranks have different types of task labels: some have text and some have numbers; use one of them."
+            )
+        holders: dict[Label, list[int]] = {}
+        for rank, part in enumerate(by_rank):
+            for label in part:
+                holders.setdefault(label, []).append(rank)
+        everything = sorted(holders)
+        topology = make_topology(solver.graph, everything, seed) if solver.distributed else None
+        if world.size == 1:
+            ranks = np.zeros(len(everything), dtype=np.intp)
+        elif topology is not None and all(len(found) == world.size for found in holders.values()):
+            # Rank 0 decides, so that the result does not depend on what each process has installed.
+            ranks = np.array(world.allgather(place_agents(topology, world.size).tolist())[0], dtype=np.intp)
+        else:
+            ranks = _ranks_of(holders, everything, world.size)
+        own = [label for label, rank in zip(everything, ranks.tolist(), strict=True) if rank == world.rank]
+        return Assignment(everything, own, topology, ranks, world.rank)
+
+    def run(self, fit: FitContext, tasks: Sequence[Task]) -> RunResult:
+        """Run a solver on this process's tasks, together with the other processes."""
+        world, solver, assignment = self._world, fit.solver, fit.assignment
+        topology = assignment.topology
+        if topology is None:  # tasks that exchange no messages
+            topology = make_topology("path", assignment.labels)
+        rank = self._agree_on_rank(solver, tasks)
+        transport = MPITransport(world, topology, assignment.ranks, solver.message_bits)
+        batches = shape_batches(tasks)
+        problems = [
+            Problem(
+                Task.stack([tasks[k] for k in batch.tolist()]),
+                agent_context(topology, fit.seed, transport.agents[batch]),
+                rank,
+            )
+            for batch in batches
+        ]
+        numbers = transport.agents.tolist()
+        degree = topology.degree[transport.agents].tolist()
+        agents = LocalAgents(numbers, assignment.own, tasks, degree, batches, problems)
+        energies = [[agent, float(task.target_energy)] for agent, task in zip(numbers, tasks, strict=True)]
+        in_order = sorted(pair for part in world.allgather(energies) for pair in part)
+        with _abort_on_error(world), world.monitored():
+            return run_solver(
+                solver,
+                agents,
+                transport,
+                zero_objective=sum(energy for _, energy in in_order) / 2,
+                threads=limit_blas_threads(always=True),
+                callback=fit.config.callback,
+                store=_store(fit.config, {**fit.fields, "backend": "mpi", "rank": rank}, agents, world),
+                remote=transport.remote_senders,
+                lookahead=True,
+            )
+
+    def _agree_on_rank(self, solver: Solver, tasks: Sequence[Task]) -> int:
+        """Return the number of columns of U, from what all tasks together can use; only rank 0 warns."""
+        own = [[int(task.Y.shape[-1]), int(solver.directions(task))] for task in tasks]
+        counts = [pair for part in self._world.allgather(own) for pair in part]
+        outputs, directions = max(width for width, _ in counts), sum(n for _, n in counts)
+        with warnings.catch_warnings():
+            if self._world.rank:
+                warnings.simplefilter("ignore")
+            return solver.rank_for(outputs, int(tasks[0].V.shape[-2]), directions)
+
+
+def resolve_backend(backend: str | Backend) -> Backend:
+    """Return a backend from itself or from its name."""
+    if isinstance(backend, Backend):
+        return backend
+    if backend == "local":
+        return LocalBackend()
+    if backend == "mpi":
+        return MPIBackend()
+    raise ElmeshError(f'backend must be "local", "mpi" or a Backend; got {backend!r}.')
+
+
+def check_consistent(communicator: Communicator, fields: Mapping[str, Any]) -> None:
+    """Raise, in all processes, if one of them differs in a field; the message names the rank and the field.
 
     Examples
     --------
-    >>> check_alike(ALONE, {"seed": 0})
+    >>> check_consistent(SERIAL, {"seed": 0})
     """
     text = json.dumps(fields, sort_keys=True)
     digests = communicator.allgather(hashlib.sha256(text.encode()).hexdigest())
     if len(set(digests)) == 1:
         return
-    everybody: list[dict[str, Any]] = communicator.allgather(json.loads(text))
+    by_rank: list[dict[str, Any]] = communicator.allgather(json.loads(text))
     usual = max(digests, key=digests.count)
     rank = next(rank for rank, digest in enumerate(digests) if digest != usual)
     other = digests.index(usual)
-    name = next(name for name in everybody[other] if everybody[rank].get(name) != everybody[other][name])
+    name = next(name for name in by_rank[other] if by_rank[rank].get(name) != by_rank[other][name])
     raise ElmeshError(
-        f"Rank {rank} differs from rank {other} in {name}: {_short(everybody[rank].get(name))} there, "
-        f"{_short(everybody[other][name])} here; start all ranks with the same data columns, parameters and version."
+        f"Rank {rank} differs from rank {other} in {name}: {_short(by_rank[rank].get(name))} and "
+        f"{_short(by_rank[other][name])}; start all ranks with the same data columns, parameters and version."
     )
+
+
+def _ranks_of(holders: Mapping[Label, Sequence[int]], labels: Sequence[Label], size: int) -> IndexArray:
+    """Return the process of each task where every process has its own; raise if one has none or two have the same."""
+    twice = next((label for label in labels if len(holders[label]) > 1), None)
+    if twice is not None:
+        first, second = holders[twice][:2]
+        raise ElmeshError(
+            f"Task {twice!r} is on ranks {first} and {second}; give each rank the rows of its own tasks, or all "
+            "ranks all rows."
+        )
+    ranks = np.array([holders[label][0] for label in labels], dtype=np.intp)
+    idle = sorted(set(range(size)) - set(ranks.tolist()))
+    if idle:
+        raise ElmeshError(f"Rank {idle[0]} has no tasks; each rank needs at least one of its own.")
+    return ranks
+
+
+def _store(
+    config: RunConfig, fields: Mapping[str, Any], agents: LocalAgents, communicator: Communicator
+) -> CheckpointStore | None:
+    return None if config.checkpoint is None else CheckpointStore(config.checkpoint, fields, agents, communicator)
+
+
+@contextmanager
+def _abort_on_error(world: MPICommunicator) -> Iterator[None]:
+    """End the whole job if this process alone fails within a run: the others would wait for it for ever."""
+    try:
+        yield
+    except ElmeshError:
+        raise  # what is wrong with the fit itself is raised in all processes
+    except BaseException:
+        if world.size > 1:
+            traceback.print_exc(file=sys.stderr)
+            sys.stderr.write(f"elmesh: rank {world.rank} failed, so all ranks end.\n")
+            sys.stderr.flush()
+            world.abort(1)
+        raise
 
 
 def _short(value: Any) -> str:

@@ -1,9 +1,9 @@
-"""Checkpoints: what a run goes on from, in files that are whole or not there.
+"""Checkpoints: what a run resumes from, in files that are complete or absent.
 
-A folder holds ``checkpoint.json``, which names the newest complete checkpoint, and that checkpoint: a file a process,
-in which every agent's arrays stand by themselves, so that any number of processes can go on from it. The document is
-replaced in one step, once every process has its file on disk: whatever is killed at whatever moment, the folder holds
-one good checkpoint, or none yet.
+A folder holds ``checkpoint.json``, which names the newest complete checkpoint, and that checkpoint: one file per
+process, in which every agent's arrays stand by themselves, so that any number of processes can resume from it. The
+document is replaced in one step, once every process has its file on disk: whatever is killed at whatever moment, the
+folder holds one good checkpoint, or none yet.
 
 The files hold each agent's private coefficients and residuals: they are as confidential as the data, and only their
 owner may read them.
@@ -12,236 +12,130 @@ owner may read them.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from elmesh.comm.communicator import Communicator, raise_on_all
-from elmesh.comm.requests import Kept
-from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError
+from elmesh.files import atomic_write
 from elmesh.run.array_io import (
+    Arrays,
     DamagedError,
-    Rows,
-    below,
-    digest_of,
+    HistoryArrays,
+    SavedRun,
     open_arrays,
-    past_of,
-    sync_folder,
-    tensor,
+    read_array,
+    snapshot_arrays,
+    task_digest,
     write_arrays,
 )
-from elmesh.run.base import Mark, Moment, Past
-from elmesh.typing import FloatArray
+from elmesh.run.config import CheckpointConfig
+from elmesh.run.monitor import RoundSnapshot
+from elmesh.run.result import RunHistory
+from elmesh.run.runner import LocalAgents
 
-__all__ = ["CheckpointWarning", "Checkpoints", "Crew", "Saved", "Wanted", "checkpointing", "chosen"]
+__all__ = ["CheckpointStore", "CheckpointWarning"]
 
-Arrays = dict[str, FloatArray]
-
-_FORMAT, _VERSION = "elmesh-checkpoint", 1
+_FORMAT, _VERSION = "elmesh-checkpoint", 2
 _DOCUMENT = "checkpoint.json"
-
-_chosen: ContextVar[Wanted | None] = ContextVar("checkpoints", default=None)
 
 
 class CheckpointWarning(UserWarning):
-    """Something about a checkpoint that its owner should know."""
+    """A checkpoint could not be written."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Checkpoints that were asked for: where, how often, and who is to be told the round of the newest."""
-
-    folder: Path
-    every: int
-    tell: Callable[[int], None] | None = None
-
-
-@contextmanager
-def checkpointing(
-    folder: str | os.PathLike[str], every: int = 10, tell: Callable[[int], None] | None = None
-) -> Iterator[None]:
-    """Have fits inside keep a checkpoint in a folder, and go on from the one that is there.
-
-    Parameters
-    ----------
-    folder : path
-        Made if need be. With several processes it is one that all of them see.
-    every : int, default=10
-        Rounds from one checkpoint to the next.
-    tell : callable, optional
-        Called with the round of each checkpoint once it is complete, and of the one that a fit goes on from.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> from elmesh import MultiTaskELMRegressor, run
-    >>> X, y = np.arange(20.0).reshape(10, 2), np.arange(10.0)
-    >>> with tempfile.TemporaryDirectory() as folder, run.checkpointing(folder, every=1):
-    ...     first = MultiTaskELMRegressor(n_hidden=None, random_state=0).fit(X, y, tasks=list("aabbaabbab"))
-    ...     again = MultiTaskELMRegressor(n_hidden=None, random_state=0).fit(X, y, tasks=list("aabbaabbab"))
-    >>> bool((first.U_ == again.U_).all())  # it had only its last round to do once more
-    True
-    """
-    if type(every) is bool or not isinstance(every, int) or every < 1:
-        raise ElmeshError(f"every must be a whole number of at least 1; got {every!r}.")
-    token = _chosen.set(Wanted(Path(folder), every, tell))
-    try:
-        yield
-    finally:
-        _chosen.reset(token)
-
-
-def chosen() -> Wanted | None:
-    """Return what checkpoints were asked for, if any were."""
-    return _chosen.get()
-
-
-@dataclass(frozen=True, eq=False)
-class Saved:
-    """What a checkpoint holds of the agents that were asked for."""
-
-    kept: list[Kept]
-    link: Mark
-    past: Past
-
-    def of(self, part: NDArray[np.intp]) -> Kept:
-        """Return what a stack of some of the agents goes on from."""
-        return Kept.stack([self.kept[k] for k in part.tolist()])
-
-
-@dataclass(frozen=True, eq=False)
-class Crew:
-    """The agents of one process.
-
-    Parameters
-    ----------
-    agents : sequence of int
-        Which they are, in increasing order.
-    labels : sequence
-        The tasks that they have.
-    tasks : sequence of Task
-        The data of each.
-    degree : sequence of int
-        How many neighbours each has.
-    parts : sequence of ndarray of int
-        Places of those that are stacked, program by program.
-    """
-
-    agents: Sequence[int]
-    labels: Sequence[object]
-    tasks: Sequence[Task]
-    degree: Sequence[int]
-    parts: Sequence[NDArray[np.intp]]
-
-
-class Checkpoints:
+class CheckpointStore:
     """The checkpoints of one run.
 
     Parameters
     ----------
-    wanted : Wanted
+    config : CheckpointConfig
         Where and how often.
     fields : mapping
-        What the run is of, by name, in plain JSON: a checkpoint with other fields is not gone on from.
-    crew : Crew
+        What the run is of, in plain JSON: a checkpoint with other fields is refused.
+    agents : LocalAgents
         The agents of this process.
-    together : Together
+    communicator : Communicator
         The processes of the run.
     """
 
     def __init__(
-        self,
-        wanted: Wanted,
-        fields: Mapping[str, Any],
-        crew: Crew,
-        communicator: Communicator,
+        self, config: CheckpointConfig, fields: Mapping[str, Any], agents: LocalAgents, communicator: Communicator
     ) -> None:
-        self._folder, self._every, self._tell, self._together = wanted.folder, wanted.every, wanted.tell, communicator
-        # As JSON has it: tuples are lists.
+        self._config, self._folder, self._agents, self._communicator = config, config.path, agents, communicator
+        # As JSON reads it back: tuples are lists.
         self._fields: dict[str, Any] = json.loads(json.dumps(dict(fields)))
-        self._crew = crew
-        self._data = [digest_of(task) for task in crew.tasks]
-        self._rows, self._newest = Rows(), -1
+        self._digests = [task_digest(task) for task in agents.tasks]
+        self._history, self._newest = HistoryArrays(), -1
 
-    def latest(self, others: Sequence[int] = ()) -> Saved | None:
-        """Return the newest checkpoint, or None if there is none yet; ``others`` are agents to know the link of too."""
-        with raise_on_all(self._together):
+    def latest(self, remote: Sequence[int] = ()) -> SavedRun | None:
+        """Return the newest checkpoint, or None if there is none; of ``remote`` agents, the transport's state too."""
+        with raise_on_all(self._communicator):
             document = _read_document(self._folder / _DOCUMENT)
             if document is not None:
-                self._check(document)
-                saved = self._load(document, others)
+                self._check_fields(document)
+                saved = self._load(document, remote)
         if document is None:
             return None
-        self._have(int(document["round"]))
+        self._completed(int(document["round"]))
         return saved
 
-    def _have(self, k: int) -> None:
+    def _completed(self, k: int) -> None:
         self._newest = k
-        if self._tell is not None:
-            self._tell(k)
+        if self._config.callback is not None:
+            self._config.callback(k)
 
-    def keep(self, moment: Moment, past: Callable[[], Past]) -> None:
-        """Write a checkpoint if it is time for one."""
-        k = moment.report.round
-        if k % self._every or k <= self._newest:
+    def save(self, snapshot: RoundSnapshot, history: Callable[[], RunHistory]) -> None:
+        """Write a checkpoint if one is due."""
+        k = snapshot.report.round
+        if k % self._config.every or k <= self._newest:
             return
-        name, complaint = f"round-{k:08d}", None
-        communicator, file = self._together, f"rank-{self._together.rank:04d}-of-{self._together.size:04d}.safetensors"
+        communicator, agents, error = self._communicator, self._agents, None
+        name = f"round-{k:08d}"
+        file = f"{name}/rank-{communicator.rank:04d}-of-{communicator.size:04d}.safetensors"
+        common = (lambda: self._history.convert(history())) if agents.agents[0] == 0 else None
+        labels = {f"{agent}/data": digest for agent, digest in zip(agents.agents, self._digests, strict=True)}
         try:
             (self._folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_arrays(self._folder / name / file, self._arrays(moment, past()), self._labels())
-        except OSError as error:
-            complaint = f"rank {communicator.rank}: {(error.strerror or str(error)).lower()}"
-        notes = communicator.allgather(
-            {"file": f"{name}/{file}", "agents": list(self._crew.agents), "complaint": complaint}
-        )
-        complaints = [note["complaint"] for note in notes if note["complaint"] is not None]
-        if not complaints and communicator.rank == 0:
-            files = [{"file": note["file"], "agents": note["agents"]} for note in notes]
+            arrays = snapshot_arrays(snapshot, agents.agents, agents.degree, agents.batches, common)
+            write_arrays(self._folder / file, arrays, labels)
+        except OSError as problem:
+            error = f"rank {communicator.rank}: {_reason(problem)}"
+        parts = communicator.allgather({"file": file, "agents": list(agents.agents), "error": error})
+        errors = [part["error"] for part in parts if part["error"] is not None]
+        if not errors and communicator.rank == 0:
+            files = [{"file": part["file"], "agents": part["agents"]} for part in parts]
             try:
                 self._publish({"round": k, "fields": self._fields, "files": files})
-            except OSError as error:
-                complaints = [f"rank 0: {(error.strerror or str(error)).lower()}"]
-        # Nobody counts on it before it is there.
-        complaints = communicator.allgather(complaints)[0]
-        if complaints:
-            if communicator.rank == 0:
-                # Or a disk that is full would be fuller every time.
-                with suppress(OSError, ElmeshError):
-                    self._sweep()
-            last = f"round {self._newest} is still there" if self._newest >= 0 else "there is none before it"
-            warnings.warn(
-                f"The checkpoint of round {k} could not be written to {self._folder} ({complaints[0]}); {last}.",
-                CheckpointWarning,
-                stacklevel=2,
-            )
-        else:
-            self._have(k)
+            except OSError as problem:
+                errors = [f"rank 0: {_reason(problem)}"]
+        # No process relies on the checkpoint before it is complete.
+        errors = communicator.allgather(errors)[0]
+        if not errors:
+            self._completed(k)
+            return
+        if communicator.rank == 0:
+            # Otherwise every attempt would leave more on a full disk.
+            with suppress(OSError, ElmeshError):
+                self._remove_old()
+        last = f"round {self._newest} is still there" if self._newest >= 0 else "there is none before it"
+        warnings.warn(
+            f"The checkpoint of round {k} could not be written to {self._folder} ({errors[0]}); {last}.",
+            CheckpointWarning,
+            stacklevel=2,
+        )
 
     def _publish(self, content: Mapping[str, Any]) -> None:
-        """Name a checkpoint whose files are all there, and remove those before it."""
+        """Name a checkpoint whose files are complete, and remove those before it."""
         document = {"format": _FORMAT, "format_version": _VERSION, **content}
-        partial = self._folder / f".{_DOCUMENT}.{os.getpid()}.partial"
-        with partial.open("w", encoding="utf-8") as stream:
-            json.dump(document, stream, indent=1)
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(self._folder / _DOCUMENT)
-        sync_folder(self._folder)
-        self._sweep()
+        atomic_write(self._folder / _DOCUMENT, json.dumps(document, indent=1).encode(), mode=0o600)
+        self._remove_old()
 
-    def _sweep(self) -> None:
+    def _remove_old(self) -> None:
         """Remove all checkpoints but the one that the document names."""
         document = _read_document(self._folder / _DOCUMENT)
         current = None if document is None else Path(document["files"][0]["file"]).parent.name
@@ -249,67 +143,38 @@ class Checkpoints:
             if old.name != current:
                 shutil.rmtree(old, ignore_errors=True)
 
-    def _arrays(self, moment: Moment, past: Past) -> Arrays:
-        """Name all arrays of this process's agents, and those that all have in common where the first agent is."""
-        arrays: Arrays = {}
-        mark, crew = moment.mark, self._crew
-        for kept, part in zip(moment.report.kept, crew.parts, strict=True):
-            alone = kept.split([crew.degree[k] for k in part.tolist()])
-            for k, own in zip(part.tolist(), alone, strict=True):
-                agent = crew.agents[k]
-                arrays |= {f"{agent}/own/{name}": x for name, x in own.own.items()}
-                arrays |= {f"{agent}/edges/{name}": x for name, x in own.edges.items()}
-                arrays |= {f"{agent}/link/{name}": x for name, x in mark.own.get(agent, {}).items()}
-        if crew.agents[0] == 0:
-            arrays |= {f"common/{name}": x for name, x in moment.report.kept[0].common.items()}
-            arrays |= {f"link/{name}": x for name, x in mark.common.items()}
-            arrays |= {f"past/{name}": x for name, x in self._rows.of(past).items()}
-        return arrays
-
-    def _labels(self) -> dict[str, str]:
-        return {f"{agent}/data": digest for agent, digest in zip(self._crew.agents, self._data, strict=True)}
-
-    def _check(self, document: Mapping[str, Any]) -> None:
+    def _check_fields(self, document: Mapping[str, Any]) -> None:
         fields = document["fields"]
         odd = next((name for name in self._fields if fields.get(name) != self._fields[name]), None)
         if odd is not None:
             raise ElmeshError(
-                f"{self._folder} holds a checkpoint of another fit: its {odd} is {_short(fields.get(odd))}, and here "
-                f"it is {_short(self._fields[odd])}; choose another folder, or empty that one to begin anew."
+                f"{self._folder} holds a checkpoint of another fit: its {odd} is {_short(fields.get(odd))}, but this "
+                f"fit's is {_short(self._fields[odd])}; choose another folder, or empty that one to start again."
             )
 
-    def _load(self, document: Mapping[str, Any], others: Sequence[int]) -> Saved:
-        wanted = {*self._crew.agents, *others}
-        common: Arrays = {}
-        agents: dict[int, dict[str, Arrays]] = {a: {"own": {}, "edges": {}, "link": {}} for a in sorted(wanted)}
+    def _load(self, document: Mapping[str, Any], remote: Sequence[int]) -> SavedRun:
+        agents = self._agents
+        wanted = {*agents.agents, *remote}
+        prefixes = (*(f"agent/{t}/" for t in wanted), "shared/", "comm/", "history/")
+        arrays: Arrays = {}
         digests: dict[int, str] = {}
         for entry in document["files"]:
             if not wanted & set(entry["agents"]) and 0 not in entry["agents"]:
                 continue
             with _opened(self._folder / entry["file"]) as file:
                 labels, names = file.metadata(), file.keys()
-                # Arrays that are named after another agent would go unnoticed.
+                # An array under another agent's name would go unnoticed otherwise.
                 if {f"sha256 {name}" for name in names} != {x for x in labels if x.startswith("sha256 ")}:
                     raise KeyError(entry["file"])
-                for name in names:
-                    head, _, rest = name.partition("/")
-                    if head.isdecimal():
-                        kind, _, rest = rest.partition("/")
-                        if int(head) in wanted:
-                            agents[int(head)][kind][rest] = tensor(file, name, labels)
-                    else:
-                        common[name] = tensor(file, name, labels)
-                digests |= {a: labels[f"{a}/data"] for a in entry["agents"]}
-        for agent, label, digest in zip(self._crew.agents, self._crew.labels, self._data, strict=True):
-            if digests.get(agent) != digest:
+                arrays |= {name: read_array(file, name, labels) for name in names if name.startswith(prefixes)}
+                digests |= {t: labels[f"{t}/data"] for t in entry["agents"]}
+        for t, label, digest in zip(agents.agents, agents.labels, self._digests, strict=True):
+            if digests.get(t) != digest:
                 raise ElmeshError(
-                    f"The data of task {label!r} are not those that the checkpoint in {self._folder} is of; choose "
-                    "another folder, or empty that one to begin anew."
+                    f"The data of task {label!r} differ from those of the checkpoint in {self._folder}; choose "
+                    "another folder, or empty that one to start again."
                 )
-        shared = below("common", common)
-        kept = [Kept(agents[a]["own"], shared, agents[a]["edges"]) for a in self._crew.agents]
-        mark = Mark({a: agents[a]["link"] for a in sorted(wanted)}, below("link", common))
-        return Saved(kept, mark, past_of(below("past", common)))
+        return SavedRun.parse(arrays, agents.agents, remote)
 
 
 @contextmanager
@@ -319,8 +184,7 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     except DamagedError:
         raise ElmeshError(
-            f"{path} is not there, or damaged, so there is no going on from its checkpoint; empty the folder to begin "
-            "anew."
+            f"{path} is missing or damaged, so its checkpoint cannot be resumed; empty the folder to start again."
         ) from None
 
 
@@ -329,8 +193,9 @@ def _read_document(path: Path) -> dict[str, Any] | None:
         return None
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        known = document["format"] == _FORMAT and document["format_version"] == _VERSION
-        # Everything that is used later, looked at here.
+        known = document["format"] == _FORMAT
+        version = int(document["format_version"])
+        # Everything that is used later is checked here.
         int(document["round"]), dict(document["fields"])
         for entry in document["files"]:
             inside = Path(entry["file"])
@@ -339,10 +204,19 @@ def _read_document(path: Path) -> dict[str, Any] | None:
         agents = sorted(agent for entry in document["files"] for agent in entry["agents"])
         known = known and bool(agents) and agents == list(range(len(agents)))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, IsADirectoryError):
-        known = False
+        known, version = False, 0
     if not known:
-        raise ElmeshError(f"{path} is not a checkpoint as this elmesh writes it; choose another folder.")
+        raise ElmeshError(f"{path} is not a checkpoint of elmesh; choose another folder.")
+    if version != _VERSION:
+        raise ElmeshError(
+            f"{path} is a checkpoint of another version of elmesh, which this one cannot resume; finish the fit with "
+            "that version, or empty the folder to start again."
+        )
     return dict(document)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
 
 
 def _short(value: Any) -> str:

@@ -75,7 +75,7 @@ def _partition(topology: Topology, n_ranks: int) -> Ranks | None:
         return None
     import pymetis  # noqa: PLC0415  (only where it is installed, with the extra "mpi")
 
-    neighbours: Any = [topology.neighbours(agent).tolist() for agent in range(topology.n_agents)]
+    neighbours: Any = [topology.neighbors(agent).tolist() for agent in range(topology.n_agents)]
     ranks = np.asarray(pymetis.part_graph(n_ranks, adjacency=neighbours)[1], dtype=np.intp)
     sizes = np.bincount(ranks, minlength=n_ranks)
     if sizes.min() == 0 or sizes.max() > max(_UNEVEN * topology.n_agents / n_ranks, -(-topology.n_agents // n_ranks)):

@@ -1,61 +1,277 @@
-"""What every solver shares: its parameters as a scikit-learn estimator, their checks, and the rank."""
+"""What a solver is: its parameters, what it requires of a transport, and its rounds.
+
+A solver is four generators over a frozen state, which yield requests (:mod:`elmesh.comm.requests`) and are sent their
+results; they do no input or output and know nothing of where they run:
+
+- ``init_state(problem)`` returns the state before the first round;
+- ``step(problem, state)`` returns the state after the next round, or the same round if there is no step to take;
+- ``on_converged(problem, state)`` may go on from a state within the tolerance, as ``step`` does;
+- ``finish(problem, state, decision)`` returns the solution.
+
+:func:`rounds` runs them, and resumes from a state. Subclassing :class:`Solver` registers a solver by its short name.
+"""
 
 from __future__ import annotations
 
+import re
 import warnings
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Callable, Generator, Mapping, Set
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property, partial
+from inspect import signature
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from elmesh.checks import check_choice, check_count, check_flag, check_number
-from elmesh.comm.requests import Kept, Place, Program
+from elmesh.checks import check_count, check_flag, check_number
+from elmesh.comm.requests import Request
 from elmesh.data.statistics import Task
-from elmesh.errors import RankWarning
-from elmesh.solvers.varpro import varpro
+from elmesh.errors import ElmeshError, RankWarning
+from elmesh.math.central_step import CentralUStep
+from elmesh.math.certificate import Certificate
+from elmesh.solvers.state import SolverState
+from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["LowRankSolver", "SharedBasisSolver", "Solver"]
+__all__ = [
+    "AgentContext",
+    "Decision",
+    "LowRankSolver",
+    "Problem",
+    "Program",
+    "RoundReport",
+    "Solution",
+    "Solver",
+    "Steps",
+    "make_solver",
+    "rounds",
+    "solver_classes",
+]
 
-# Columns that an automatic rank begins with. Too many cost bytes, too few a certificate more.
-_BEGIN = 16
+T = TypeVar("T")
+#: A generator that yields requests, is sent their results, and returns a T.
+Steps = Generator[Request, Any, T]
+
+
+@dataclass(frozen=True, eq=False)
+class AgentContext:
+    """What an agent knows of the network: public facts about the graph, and its own place in it.
+
+    Parameters
+    ----------
+    n_agents : int
+        Number of agents m.
+    agent : ndarray of shape (...)
+        The agent's number, from 0.
+    degree : ndarray of shape (...)
+        Number of the agent's neighbours.
+    laplacian_scale : float
+        Geometric mean of the extreme non-zero eigenvalues of the graph's Laplacian.
+    averaging_roots : callable
+        From a precision to an averaging schedule (:meth:`elmesh.comm.graph.Topology.averaging_roots`).
+    seed : int
+        The seed that all agents share.
+    """
+
+    n_agents: int
+    agent: IndexArray
+    degree: FloatArray
+    laplacian_scale: float
+    averaging_roots: Callable[[float], tuple[float, ...]]
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The data of one agent, or of many with a leading axis, its context, and the number of columns of U."""
+
+    task: Task
+    context: AgentContext
+    rank: int
+
+    @cached_property
+    def central_step(self) -> CentralUStep:
+        """The U step of all tasks together, decomposed once."""
+        return CentralUStep(self.task)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The variables: the basis U (``None``: the identity), the private A, and the multiplier C'lambda of ADMM.
+
+    ``rho``, ``tau``, ``zeta``, ``mu1`` and ``mu2`` are the values in use; ``mu2`` is the penalty of the ridge
+    regression that A_t is for given U, and None if A_t is a Lasso. ``certificate`` is that of a finished run.
+    """
+
+    U: FloatArray | None
+    A: FloatArray
+    dual: FloatArray | None = None
+    rho: float = 0.0
+    tau: FloatArray | float = 0.0
+    zeta: FloatArray | float = 0.0
+    mu1: float | None = None
+    mu2: float | None = None
+    certificate: Certificate | None = None
+
+
+class Decision(IntEnum):
+    """The answer to a :class:`RoundReport`; false as long as the run goes on."""
+
+    CONTINUE = 0
+    #: The tolerance is met.
+    CONVERGED = 1
+    #: The user, or a limit, ends the run.
+    HALT = 2
+
+
+@dataclass(frozen=True, eq=False)
+class RoundReport:
+    """Where the agents are after a round. The answer is a :class:`Decision`.
+
+    Parameters
+    ----------
+    solution : Solution
+        The variables.
+    objective : ndarray of shape (...)
+        Each agent's share of the objective.
+    residual, scale : pair of ndarrays of shape (...)
+        Squared norms of the Lagrangian's gradient in U and in A, and what they are compared with.
+    states : tuple of SolverState
+        What to resume from, one per batch of agents.
+    """
+
+    solution: Solution
+    objective: FloatArray
+    residual: tuple[FloatArray, FloatArray]
+    scale: tuple[FloatArray, FloatArray]
+    states: tuple[SolverState, ...]
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return self.states[0].round
+
+
+Program = Generator[Request | RoundReport, Any, Solution]
+
+_registry: dict[str, type[Solver]] = {}
+_COMMON_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    "rank": check_count,
+    "mu": check_number,
+    "mu1": check_number,
+    "mu2": check_number,
+    "max_iter": check_count,
+    "tol": partial(check_number, zero=True),
+    "certify": check_flag,
+}
 
 
 class Solver(BaseEstimator, ABC):
-    """A method, with its parameters. It says what to run; a runtime runs it."""
+    """Base of all solvers: a method with its parameters.
 
-    #: Whether all tasks' data must be in one place.
-    pooled: ClassVar[bool] = False
-    #: Whether tasks are agents that talk to each other, along ``graph``.
-    distributed: ClassVar[bool] = False
+    A subclass is registered under ``name``, by default its class name in lower case with hyphens, unless it is declared
+    with ``abstract=True``.
+    """
+
+    #: Short name, as in ``solver="dmtl-elm"`` and on the command line.
+    name: ClassVar[str]
+    #: One line for lists of solvers.
+    summary: ClassVar[str] = ""
+    #: The class of the solver's states.
+    state_type: ClassVar[type[SolverState]] = SolverState
+    #: Whether every agent has a U of its own, which only messages bring into agreement.
+    per_agent_basis: ClassVar[bool] = False
+    #: Whether messages between neighbours are the agents' U and nothing else.
+    sends_only_basis: ClassVar[bool] = False
+    #: Whether there are rounds; if not, the initial state is the solution.
+    iterative: ClassVar[bool] = True
+    #: The graph of agents; None where the method has none.
     graph: Any = None
-    #: Where the agents run: "stacked", all in this process, or "mpi".
-    runtime: str = "stacked"
-    #: Most rounds, and what residuals must fall below; None for a method that knows itself when it is done.
+    #: Most rounds; None for a method that takes one round per column of U.
     max_iter: int | None = None
+    #: What relative residuals must fall below; None for a method without a tolerance.
     tol: float | None = None
-    #: Bits a number of what is added up over all agents, and bytes that all agents together may send.
+    #: Bits per number of sums over all agents, and bytes that all agents together may send.
     message_bits: int | str = 64
     max_bytes: float | None = None
 
-    @abstractmethod
+    def __init_subclass__(cls, *, abstract: bool = False, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if abstract:
+            return
+        if "name" not in cls.__dict__:
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", cls.__name__).lower()
+        known = _registry.get(cls.name)
+        # The same class again, as when a notebook's cell is run once more, takes the place of the old one.
+        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ElmeshError(
+                f"There is a solver {cls.name!r} already ({known.__module__}.{known.__qualname__}); give the class "
+                f"{cls.__qualname__} another name."
+            )
+        _registry[cls.name] = cls
+
+    @property
+    def requires(self) -> Set[type[Request]]:
+        """Kinds of request that the method makes; a class attribute where they do not depend on parameters."""
+        return frozenset()
+
+    @property
+    def pooled(self) -> bool:
+        """Whether all tasks' data must be in one place; a class attribute where it does not depend on parameters."""
+        return False
+
     def check(self) -> None:
-        """Raise :class:`~elmesh.errors.ElmeshError` if a parameter makes no sense."""
+        """Raise :class:`~elmesh.errors.ElmeshError` if a parameter is invalid.
+
+        Parameters that many solvers have are checked here by their names; a subclass checks its others.
+        """
+        defaults = signature(type(self)).parameters
+        for name, value in self.get_params(deep=False).items():
+            automatic = isinstance(value, str) and value == "auto" == defaults[name].default
+            if name in _COMMON_CHECKS and not automatic:
+                _COMMON_CHECKS[name](name, value)
 
     @abstractmethod
-    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
-        """Return the algorithm for one agent, or for all of them stacked in ``task``.
+    def init_state(self, problem: Problem) -> Steps[Any]:
+        """Return the state before the first round."""
 
-        With ``kept`` it begins with the report that this came with, and goes on from there to the bit as if it had
-        never been stopped.
-        """
+    def step(self, problem: Problem, state: Any) -> Steps[Any]:
+        """Return the state after the next round; a state of the same round ends the run."""
+        yield from ()
+        return state
+
+    def on_converged(self, problem: Problem, state: Any) -> Steps[Any]:
+        """Return a state to go on from after all; a state of the same round ends the run."""
+        yield from ()
+        return state
+
+    def finish(self, problem: Problem, state: Any, decision: Decision) -> Steps[Solution]:
+        """Return the solution."""
+        yield from ()
+        return self.solution(problem, state)
+
+    @abstractmethod
+    def solution(self, problem: Problem, state: Any) -> Solution:
+        """Return the variables of a state."""
+
+    def report(self, problem: Problem, state: Any) -> RoundReport:
+        """Return where the agents are; every iterative solver has one."""
+        raise TypeError(f"{type(self).__name__} takes rounds but does not report on them.")
+
+    @property
+    def distributed(self) -> bool:
+        """Whether tasks are agents of a graph."""
+        return self.graph is not None
 
     def directions(self, task: Task) -> int:
         """Return how many directions of U a task can use, or all tasks of a stack together."""
         return 0
 
     def rank_for(self, outputs: int, width: int, directions: int) -> int:
-        """Return the number of columns U will have.
+        """Return the number of columns of U.
 
         Parameters
         ----------
@@ -69,50 +285,37 @@ class Solver(BaseEstimator, ABC):
         return 0
 
     def resolve_rank(self, task: Task) -> int:
-        """Return the number of columns U will have for stacked tasks."""
+        """Return the number of columns of U for stacked tasks."""
         return self.rank_for(int(task.Y.shape[-1]), int(task.V.shape[-2]), self.directions(task))
 
-    @property
-    def own_basis(self) -> bool:
-        """Whether every agent holds a U of its own, which only its neighbours' bring into line."""
-        return False
-
-    @property
-    def private_penalty(self) -> float | None:
-        """The penalty of the ridge regression that A_t is, given U; None if it is a Lasso. Mostly it is called mu.
-
-        A state that says what it was (``mu2``) knows better: it may have been chosen on the way.
-        """
-        return float(self.mu)
+    def for_one_task(self) -> Solver:
+        """Return a copy without parameters that refer to other tasks: graphs over their labels, numbers per agent."""
+        defaults = signature(type(self)).parameters
+        plain = (str, bool, int, float, np.generic, type(None))
+        own = self.get_params(deep=False).items()
+        return type(self)(**{name: x if isinstance(x, plain) else defaults[name].default for name, x in own})
 
 
-class LowRankSolver(Solver):
-    """A solver whose output weights are U A_t with a basis U of few columns that the tasks share."""
+class LowRankSolver(Solver, abstract=True):
+    """A solver whose output weights are U A_t with a basis U of few columns."""
 
     rank: int | str
-
-    def check(self) -> None:
-        """Check the rank."""
-        if self.rank != "auto":
-            check_count("rank", self.rank)
-        check_choice("runtime", self.runtime, ("stacked", "mpi"))
-
-    #: What spans no more directions than can be of use.
-    spanning: ClassVar[str] = "all targets together"
+    #: What spans no more directions than are useful, for the warning.
+    spanned_by: ClassVar[str] = "all targets together"
 
     def directions(self, task: Task) -> int:
-        """Return how many directions the targets have."""
+        """Return how many directions the targets span."""
         return int(np.sum(np.linalg.matrix_rank(task.Y)))
 
     def rank_for(self, outputs: int, width: int, directions: int) -> int:
-        """Return the rank: what was asked, at most what the data can use; "auto" is two a target column."""
+        """Return the rank: the given one, at most what the data can use; "auto" is two per target column."""
         usable = max(1, min(width, directions))
         if self.rank == "auto":
             return min(2 * outputs, usable)
         rank = int(self.rank)
         if rank > usable:
             warnings.warn(
-                f"rank={rank} is more than these data can use: {self.spanning} span {usable} directions, so "
+                f"rank={rank} is more than these data can use: {self.spanned_by} span {usable} directions, so "
                 f"rank {usable} is used.",
                 RankWarning,
                 stacklevel=4,
@@ -120,50 +323,40 @@ class LowRankSolver(Solver):
         return min(rank, usable)
 
 
-class SharedBasisSolver(LowRankSolver):
-    """A solver of problem (6), with a penalty on U and one on the A_t."""
+def rounds(solver: Solver, problem: Problem, state: SolverState | None = None) -> Program:
+    """Run a solver's rounds, from the start or from a state.
 
-    mu1: float | str
-    mu2: float | str
-    init: str
-    max_iter: int
-    tol: float
-    certify: bool
+    Resumed from a state, it makes the same report again and goes on, to the bit as it would have without interruption.
+    """
+    now = (yield from solver.init_state(problem)) if state is None else state
+    decision, limit = Decision.CONTINUE, problem.rank if solver.max_iter is None else solver.max_iter
+    while solver.iterative:
+        decision = yield solver.report(problem, now)
+        before = now
+        if decision is Decision.CONTINUE and now.round < limit:
+            now = yield from solver.step(problem, now)
+        elif decision is not Decision.HALT:
+            now = yield from solver.on_converged(problem, now)
+        if now.round == before.round:
+            break
+    return (yield from solver.finish(problem, now, decision))
 
-    def check(self) -> None:
-        """Check the parameters that all such solvers have."""
-        super().check()
-        for name in ("mu1", "mu2"):
-            if getattr(self, name) != "auto":
-                check_number(name, getattr(self, name))
-        check_flag("certify", self.certify)
-        check_choice("init", self.init, ("spectral", "random", "seed", "ones"))
-        check_count("max_iter", self.max_iter)
-        check_number("tol", self.tol, zero=True)
 
-    @property
-    def grows(self) -> bool:
-        """Whether the certificate decides about an automatic rank."""
-        return False
+def solver_classes() -> Mapping[str, type[Solver]]:
+    """Return all registered solvers by short name, those of scripts and other packages included."""
+    return MappingProxyType(_registry)
 
-    def by_projection(self, task: Task, place: Place, rank: int, kept: Kept | None) -> Program:
-        """Return the steps of variable projection with this solver's parameters."""
-        return varpro(
-            task,
-            place,
-            rank=rank,
-            grow=self.rank == "auto",
-            mu1=self.mu1,
-            mu2=self.mu2,
-            init=self.init,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            certify=self.certify,
-            kept=kept,
+
+def make_solver(solver: str | Solver) -> Solver:
+    """Return a solver with checked parameters, from itself or from its short name."""
+    names = ", ".join(_registry)
+    if isinstance(solver, str):
+        if solver not in _registry:
+            raise ElmeshError(f"The solver {solver!r} is unknown; use one of {names}.")
+        return _registry[solver]()
+    if not isinstance(solver, Solver):
+        raise ElmeshError(
+            f"solver must be a name ({names}) or a solver such as MeshELM(), not {type(solver).__name__}."
         )
-
-    def rank_for(self, outputs: int, width: int, directions: int) -> int:
-        """Return the rank to begin with; an automatic one that grows begins with a moderate number of columns."""
-        if self.rank == "auto" and self.grows:
-            return min(max(_BEGIN, 2 * outputs), max(1, min(width, directions)))
-        return super().rank_for(outputs, width, directions)
+    solver.check()
+    return solver

@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from elmesh.checks import check_choice, check_count
-from elmesh.comm.requests import Hub, Kept, Place, Program, State
-from elmesh.data.statistics import Task
+from elmesh.comm.requests import HubReduce, Request
 from elmesh.math.kernels import project, residual, square
-from elmesh.solvers.altgdmin import AltGDmin, gradient, heads, orthonormal, sharpness, step_length
+from elmesh.solvers.altgdmin import AltGDmin, gradient, orthonormal, sharpness, solve_heads, step_length
+from elmesh.solvers.base import Problem, RoundReport, Solution, Steps
 from elmesh.solvers.initialization import random_block
+from elmesh.solvers.state import PerAgent, SolverState
 from elmesh.typing import FloatArray
 
-__all__ = ["FedRep", "leading_subspace"]
+__all__ = ["FedRep", "FedRepState", "leading_subspace"]
 
-
-# Share of the largest singular value below which moments say nothing of a direction.
+# Share of the largest singular value below which moments do not determine a direction.
 _ROUNDING = 1e-10
 
 
+@dataclass(frozen=True, eq=False)
+class FedRepState(SolverState):
+    """The basis, each task's best A and the residual there, the step, and the square of how far the basis moved."""
+
+    U: FloatArray
+    A: PerAgent
+    R: PerAgent
+    eta: float
+    slope2: FloatArray | None
+
+
+@dataclass(repr=False, eq=False)
 class FedRep(AltGDmin):
     r"""Federated representation learning, its linear case (Collins, Hassani, Mokhtari and Shakkottai 2021).
 
-    Tasks sit around a hub, the first of them. In a round every task, from the U that all hold alike,
+    The first task is the hub of a star. In a round every task, from the U that all hold alike, computes
 
     .. math::
         A_t &= \arg\min_A f_t(UA), \qquad f_t(W) = \tfrac12 |H_t W - T_t|^2 + \tfrac\mu2 |W|^2 \\
         U_t &= U - \eta\, \nabla_U f_t(U A_t), \text{ as many times as there are local steps},
 
-    tells the hub U_t, and the hub sends back the orthonormal factor of the mean of all of them. The sum of all
-    :math:`f_t` is the objective in ``history_``, and ``dual_residual`` how far U still goes, by length of step, beside
-    the pull of the targets :math:`H_t'T_tA_t'`.
+    and sends U_t to the hub, which sends back the orthonormal factor of the mean of all of them. The sum of all
+    :math:`f_t` is the objective in ``history_``, and ``dual_residual`` how far U still moves, divided by the step,
+    relative to the force of the targets :math:`H_t'T_tA_t'`.
 
     Parameters
     ----------
@@ -41,30 +55,27 @@ class FedRep(AltGDmin):
         Number of columns of U; "auto" as for :class:`DMTLELM`.
     mu : float, default=1.0
         Penalty on the weights.
-    step : float or "auto", default="auto"
-        "auto" is one over a bound of the curvature of the mean of all :math:`f_t`, estimated at the start; a number
-        multiplies it.
+    step_scale : float, default=1.0
+        Multiplies the step, which is one over a bound of the curvature of the mean of all :math:`f_t` at the start.
     local_steps : int, default=1
-        Gradient steps on U a round, with A_t as it was found at the round's start. With more than one, tasks that
-        differ pull the mean away from the optimum.
+        Gradient steps on U per round, with A_t as it was at the round's start. With more than one, tasks that differ
+        move the mean away from the optimum.
     init : {"moments", "random"}, default="moments"
         Start: the leading left singular vectors of all tasks' :math:`H_t'T_t`, or a block from the shared seed.
     max_iter : int, default=200
         Most rounds.
     tol : float, default=1e-2
-        Stop when U still goes less than ``tol``, relative.
-    runtime : {"stacked", "mpi"}, default="stacked"
-        As for :class:`DMTLELM`.
+        Stop when U moves less than ``tol``, relative.
 
     Notes
     -----
-    A round sends L x r numbers from every task to the hub, and as many back. The start sends L x d up, once, and
-    thereby :math:`H_t'T_t`: with ``init="random"`` nothing but bases is told, and r x r numbers for the step.
+    A round sends L x r numbers from every task to the hub, and as many back. The start sends L x d numbers, once, which
+    are :math:`H_t'T_t`: with ``init="random"`` nothing but bases is sent, and r x r numbers for the step.
 
-    Where it differs from the paper: the loss there has no penalty, all tasks take part in every round here, and for its
-    start the paper has tasks send :math:`\sum_i y_i^2 x_i x_i'`, which is L x L. The subspace of
+    Differences from the paper: its loss has no penalty, all tasks take part in every round here, and for its start the
+    paper has tasks send :math:`\sum_i y_i^2 x_i x_i'`, which is L x L. The subspace of
     :math:`\sum_t (H_t'T_t)(H_t'T_t)'` is the same where the paper's assumptions hold, closer to the truth with few
-    rows, and takes L x d, the least that tells it.
+    rows, and takes L x d numbers.
 
     Examples
     --------
@@ -73,28 +84,19 @@ class FedRep(AltGDmin):
     5
     """
 
-    distributed: ClassVar[bool] = True
-    graph: Any = "star"
+    name: ClassVar[str] = "fedrep"
+    summary: ClassVar[str] = "a hub averages the bases that tasks improved (Collins et al. 2021, linear)"
+    state_type = FedRepState
+    requires: ClassVar[Set[type[Request]]] = frozenset({HubReduce})
+    graph = "star"
 
-    def __init__(
-        self,
-        rank: int | str = "auto",
-        mu: float = 1.0,
-        step: float | str = "auto",
-        local_steps: int = 1,
-        init: str = "moments",
-        max_iter: int = 200,
-        tol: float = 1e-2,
-        runtime: str = "stacked",
-    ) -> None:
-        self.rank = rank
-        self.mu = mu
-        self.step = step
-        self.local_steps = local_steps
-        self.init = init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.runtime = runtime
+    rank: int | str = "auto"
+    mu: float = 1.0
+    step_scale: float = 1.0
+    local_steps: int = 1
+    init: str = "moments"
+    max_iter: int = 200
+    tol: float = 1e-2
 
     def check(self) -> None:
         """Check every parameter."""
@@ -102,30 +104,34 @@ class FedRep(AltGDmin):
         check_count("local_steps", self.local_steps)
         check_choice("init", self.init, ("moments", "random"))
 
-    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
-        """Return the rounds of one agent, or of all agents stacked; U has no agent axis in either case."""
-        mu, steps = self.mu, self.local_steps
-        if kept:
-            U, slope2 = kept.common["U"], kept.common.get("slope2")
-            k, eta = int(kept.common["round"]), float(kept.common["eta"])
-            A, R = heads(task, U, mu)
-        else:
-            U = random_block(task.V.shape[-2], rank, place.seed)
-            if self.init == "moments":
-                U = yield Hub(task.V @ task.sY, partial(leading_subspace, U))
-            A, R = heads(task, U, mu)
-            k, slope2 = 0, None
-            eta = self._factor * float((yield Hub(sharpness(task, A, mu), _step_for_all)).item())
-        while True:
-            keep = Kept.of({}, {"U": U, "round": k, "eta": eta, "slope2": slope2})
-            if (yield self._report(task, U, A, R, slope2, keep)) or k == self.max_iter:
-                return State(U, A)
-            own = U - eta * gradient(task, U, A, R, mu)
-            for _ in range(steps - 1):
-                own = own - eta * gradient(task, own, A, _residual(task, own, A), mu)
-            before, U = U, (yield Hub(own, _mean_basis))
-            k, slope2 = k + 1, square((U - before) / (steps * eta if eta > 0 else 1.0))
-            A, R = heads(task, U, mu)
+    def init_state(self, problem: Problem) -> Steps[FedRepState]:
+        """Return the start and the step."""
+        task = problem.task
+        U = random_block(task.V.shape[-2], problem.rank, problem.context.seed)
+        if self.init == "moments":
+            U = yield HubReduce(task.V @ task.sY, partial(leading_subspace, U))
+        A, R = solve_heads(task, U, self.mu)
+        length = yield HubReduce(sharpness(task, A, self.mu), _common_step_length)
+        return FedRepState(0, U, A, R, float(self.step_scale) * float(length.item()), None)
+
+    def step(self, problem: Problem, state: FedRepState) -> Steps[FedRepState]:
+        """Take local steps, and average them at the hub."""
+        task, eta, mu, A, R = problem.task, state.eta, self.mu, state.A, state.R
+        own = state.U - eta * gradient(task, state.U, A, R, mu)
+        for _ in range(self.local_steps - 1):
+            own = own - eta * gradient(task, own, A, residual(task, project(task, own), A), mu)
+        U = yield HubReduce(own, _mean_basis)
+        slope2 = square((U - state.U) / (self.local_steps * eta if eta > 0 else 1.0))
+        A, R = solve_heads(task, U, mu)
+        return replace(state, round=state.round + 1, U=U, A=A, R=R, slope2=slope2)
+
+    def solution(self, problem: Problem, state: FedRepState) -> Solution:
+        """Return U and each task's best A."""
+        return Solution(state.U, state.A, mu2=float(self.mu))
+
+    def report(self, problem: Problem, state: FedRepState) -> RoundReport:
+        """Compare how far U moved with the force of the targets."""
+        return self._report(problem.task, state.U, state.A, state.R, state.slope2, state)
 
 
 def leading_subspace(fill: FloatArray, moments: FloatArray) -> FloatArray:
@@ -158,13 +164,9 @@ def leading_subspace(fill: FloatArray, moments: FloatArray) -> FloatArray:
     return orthonormal(np.hstack([left, fill[:, : rank - k]]))
 
 
-def _step_for_all(sharpnesses: FloatArray) -> FloatArray:
+def _common_step_length(sharpnesses: FloatArray) -> FloatArray:
     return step_length(np.linalg.eigvalsh(sharpnesses.mean(axis=0))[-1:, None])
 
 
 def _mean_basis(bases: FloatArray) -> FloatArray:
     return orthonormal(bases.mean(axis=0))
-
-
-def _residual(task: Task, U: FloatArray, A: FloatArray) -> FloatArray:
-    return residual(task, project(task, U), A)

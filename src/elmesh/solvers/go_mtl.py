@@ -14,6 +14,7 @@ increases the objective:
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -21,24 +22,33 @@ from scipy.sparse import csc_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import lasso_path
 
-from elmesh.checks import check_choice, check_count, check_number
-from elmesh.comm.requests import Kept, Place, Program, Report, State
+from elmesh.checks import check_choice
 from elmesh.data.statistics import Task
-from elmesh.math.central_step import SharedU, leading_vectors
+from elmesh.math.central_step import leading_vectors
 from elmesh.math.kernels import fit, fit_gradient, project, residual, ridge, solve_A, square
-from elmesh.solvers.base import LowRankSolver
+from elmesh.solvers.base import LowRankSolver, Problem, RoundReport, Solution, Steps
 from elmesh.solvers.initialization import random_block
+from elmesh.solvers.state import PerAgent, SolverState
 from elmesh.typing import FloatArray
 
-__all__ = ["GOMTL", "lasso_codes"]
+__all__ = ["GOMTL", "GOMTLState", "lasso_codes"]
 
 
-# Steps of conjugate gradients a round. Exact U steps take as many rounds and many times as long.
-_STEPS = 5
+# Steps of conjugate gradients per round. Exact U steps take as many rounds and many times as long.
+_CG_STEPS = 5
 # How closely the Lasso is solved (its duality gap, as a share of the targets' square), and its most sweeps.
 _GAP, _SWEEPS = 1e-12, 10_000
 
 
+@dataclass(frozen=True, eq=False)
+class GOMTLState(SolverState):
+    """U and the codes."""
+
+    U: FloatArray
+    A: PerAgent
+
+
+@dataclass(repr=False, eq=False)
 class GOMTL(LowRankSolver):
     r"""Grouping and overlap in multi-task learning, with all data in one place.
 
@@ -47,7 +57,7 @@ class GOMTL(LowRankSolver):
     Parameters
     ----------
     rank : int or "auto", default="auto"
-        Number of columns of U; "auto" as for :class:`DMTLELM`. Columns that no code uses end as zeros.
+        Number of columns of U; "auto" as for :class:`DMTLELM`. Columns that no code uses become zero.
     mu1 : float, default=1.0
         Penalty on U, on its square.
     mu2 : float, default=1.0
@@ -72,83 +82,69 @@ class GOMTL(LowRankSolver):
     0.1
     """
 
+    name: ClassVar[str] = "go-mtl"
+    summary: ClassVar[str] = "a shared basis, each task a sparse combination of it (Kumar, Daumé 2012)"
+    state_type = GOMTLState
     pooled: ClassVar[bool] = True
-    max_iter: int
 
-    def __init__(
-        self,
-        rank: int | str = "auto",
-        mu1: float = 1.0,
-        mu2: float = 1.0,
-        init: str = "spectral",
-        max_iter: int = 500,
-        tol: float = 1e-2,
-    ) -> None:
-        self.rank = rank
-        self.mu1 = mu1
-        self.mu2 = mu2
-        self.init = init
-        self.max_iter = max_iter
-        self.tol = tol
+    rank: int | str = "auto"
+    mu1: float = 1.0
+    mu2: float = 1.0
+    init: str = "spectral"
+    max_iter: int = 500
+    tol: float = 1e-2
 
     def check(self) -> None:
         """Check every parameter."""
         super().check()
-        check_number("mu1", self.mu1)
-        check_number("mu2", self.mu2)
-        check_count("max_iter", self.max_iter)
-        check_number("tol", self.tol, zero=True)
-        # From ones all columns would stay the same for ever, and a Lasso cannot tell which of them to use.
+        # From ones all columns would stay equal for ever, and a Lasso cannot choose between them.
         check_choice("init", self.init, ("spectral", "random"))
 
-    @property
-    def private_penalty(self) -> float | None:
-        """The codes are a Lasso's."""
-        return None
+    def init_state(self, problem: Problem) -> Steps[GOMTLState]:
+        """Return the start and its codes."""
+        yield from ()
+        task, mu1, mu2 = problem.task, self.mu1, self.mu2
+        U = random_block(task.V.shape[-2], problem.rank, problem.context.seed)
+        if self.init == "spectral":
+            U = leading_vectors(ridge(task, np.sqrt(mu1 * mu2)), U)
+        A = solve_A(task, project(task, U), np.zeros(1), mu2, 0.0)
+        U, A = _balanced(U, A, mu1, mu2)
+        return GOMTLState(0, U, lasso_codes(task, project(task, U), A, mu2))
 
-    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
-        """Return the rounds over the stacked tasks."""
-        mu1, mu2, m = self.mu1, self.mu2, len(task.s)
-        if kept:
-            k, U, A = int(kept.common["round"]), kept.common["U"], kept.own["A"]
-            HU = project(task, U)
-        else:
-            U = random_block(task.V.shape[-2], rank, place.seed)
-            if self.init == "spectral":
-                U = leading_vectors(ridge(task, np.sqrt(mu1 * mu2)), U)
-            A = solve_A(task, project(task, U), np.zeros(1), mu2, 0.0)
-            U, A = _balanced(U, A, mu1, mu2)
-            HU = project(task, U)
-            k, A = 0, lasso_codes(task, HU, A, mu2)
-        shared = SharedU(task, mu1)
+    def step(self, problem: Problem, state: GOMTLState) -> Steps[GOMTLState]:
+        """Balance, update U, and update the codes."""
+        yield from ()
+        task = problem.task
+        U, A = _balanced(state.U, state.A, self.mu1, self.mu2)
+        U = problem.central_step.solve(A, U, self.mu1, max_iter=_CG_STEPS)
+        A = lasso_codes(task, project(task, U), A, self.mu2)
+        if not A.any():
+            # Without codes the basis is zero too, and there is nothing to iterate on.
+            U = np.zeros_like(U)
+        return GOMTLState(state.round + 1, U, A)
 
-        def report(k: int) -> Report:
-            R = residual(task, HU, A)
-            in_U = np.sum(task.V @ fit_gradient(task, R, A), axis=0) + mu1 * U
-            slope = HU.mT @ R
-            in_A = np.where(A != 0, slope + mu2 * np.sign(A), np.maximum(np.abs(slope) - mu2, 0.0))
-            # U belongs to all: what concerns it is spread evenly, so that sums over tasks are what they should be.
-            even = np.full(m, 1.0 / m)
-            penalties = mu1 / 2 * float(square(U)) * even + mu2 * np.abs(A).sum(axis=(-2, -1))
-            return Report(
-                k,
-                State(U, A),
-                fit(task, R) + penalties,
-                (float(square(in_U)) * even, square(in_A)),
-                (float(square(mu1 * U)) * even, square(HU.mT @ task.Y)),
-                (Kept.of({"A": A}, {"U": U, "round": k}),),
-            )
+    def solution(self, problem: Problem, state: GOMTLState) -> Solution:
+        """Return U and the codes, which are a Lasso's."""
+        return Solution(state.U, state.A)
 
-        while not (yield report(k)) and k < self.max_iter:
-            k += 1
-            U, A = _balanced(U, A, mu1, mu2)
-            U = shared.solve(A, U, most=_STEPS)
-            HU = project(task, U)
-            A = lasso_codes(task, HU, A, mu2)
-            if not A.any():
-                # With no code left the basis is zero too, and there is nothing to iterate on.
-                U, HU = np.zeros_like(U), np.zeros_like(HU)
-        return State(U, A)
+    def report(self, problem: Problem, state: GOMTLState) -> RoundReport:
+        """Compare the gradient in U with that of the penalty, and the subgradient in A with the targets' force."""
+        task, U, A, mu1, mu2 = problem.task, state.U, state.A, self.mu1, self.mu2
+        HU = project(task, U)
+        R = residual(task, HU, A)
+        in_U = np.sum(task.V @ fit_gradient(task, R, A), axis=0) + mu1 * U
+        slope = HU.mT @ R
+        in_A = np.where(A != 0, slope + mu2 * np.sign(A), np.maximum(np.abs(slope) - mu2, 0.0))
+        # U belongs to all: its norms are spread evenly, so that sums over tasks are right.
+        even = np.full(len(task.s), 1.0 / len(task.s))
+        penalties = mu1 / 2 * float(square(U)) * even + mu2 * np.abs(A).sum(axis=(-2, -1))
+        return RoundReport(
+            self.solution(problem, state),
+            fit(task, R) + penalties,
+            (float(square(in_U)) * even, square(in_A)),
+            (float(square(mu1 * U)) * even, square(HU.mT @ task.Y)),
+            (state,),
+        )
 
 
 def _balanced(U: FloatArray, A: FloatArray, mu1: float, mu2: float) -> tuple[FloatArray, FloatArray]:
@@ -168,7 +164,7 @@ def lasso_codes(task: Task, HU: FloatArray, A: FloatArray, mu2: float) -> FloatA
     task : Task
         Stacked tasks.
     HU : ndarray of shape (m, q, r)
-        Their rows seen through U, from :func:`~elmesh.math.kernels.project`.
+        Their features in the basis U, from :func:`~elmesh.math.kernels.project`.
     A : ndarray of shape (m, r, d)
         Codes to start from.
     mu2 : float

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from elmesh.checks import check_number
-from elmesh.comm.requests import Kept, Place, Program, State
-from elmesh.data.statistics import Task
+from dataclasses import dataclass
+from typing import ClassVar
+
 from elmesh.math.kernels import ridge
-from elmesh.solvers.base import Solver
+from elmesh.solvers.base import Problem, Solution, Solver, Steps
+from elmesh.solvers.state import PerAgent, SolverState
 
-__all__ = ["LocalELM"]
+__all__ = ["LocalELM", "LocalState"]
 
 
+@dataclass(frozen=True, eq=False)
+class LocalState(SolverState):
+    """The weights of each task."""
+
+    A: PerAgent
+
+
+@dataclass(repr=False, eq=False)
 class LocalELM(Solver):
     r"""Ridge regression on the hidden features of each task, :math:`\beta_t = (H_t'H_t + \mu I)^{-1}H_t'T_t`.
 
@@ -26,14 +35,18 @@ class LocalELM(Solver):
     10.0
     """
 
-    def __init__(self, mu: float = 1.0) -> None:
-        self.mu = mu
+    name: ClassVar[str] = "local-elm"
+    summary: ClassVar[str] = "each task alone, by ridge regression"
+    state_type = LocalState
+    iterative: ClassVar[bool] = False
 
-    def check(self) -> None:
-        """Check the penalty."""
-        check_number("mu", self.mu)
+    mu: float = 1.0
 
-    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
-        """Solve at once; there is nothing to ask of anybody, to report or to go on from."""
+    def init_state(self, problem: Problem) -> Steps[LocalState]:
+        """Solve at once."""
         yield from ()
-        return State(None, ridge(task, self.mu))
+        return LocalState(0, ridge(problem.task, self.mu))
+
+    def solution(self, problem: Problem, state: LocalState) -> Solution:
+        """Return the weights, with the identity as basis."""
+        return Solution(None, state.A, mu2=float(self.mu))

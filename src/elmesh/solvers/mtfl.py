@@ -21,16 +21,59 @@ from typing import ClassVar
 
 import numpy as np
 
-from elmesh.checks import check_count, check_number
-from elmesh.comm.requests import Kept, Place, Program, Report, State
+from elmesh.checks import check_number
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import correlation, fit, project, square
-from elmesh.solvers.base import Solver
+from elmesh.solvers.base import Problem, RoundReport, Solution, Solver, Steps
+from elmesh.solvers.state import PerAgent, SolverState
 from elmesh.typing import FloatArray
 
-__all__ = ["MTFL"]
+__all__ = ["MTFL", "MTFLState", "Metric"]
 
 
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """A metric D = a I + Q diag(b) Q', Q with orthonormal columns."""
+
+    a: float
+    Q: FloatArray
+    b: FloatArray
+
+    @property
+    def _root_b(self) -> FloatArray:
+        """Q' D^(1/2) Q less root a, without cancellation."""
+        return np.asarray(self.b / (np.sqrt(self.a + self.b) + np.sqrt(self.a)))
+
+    @property
+    def root(self) -> FloatArray:
+        """Its symmetric root, which does not depend on signs or on an order."""
+        return np.asarray((self.Q * self._root_b) @ self.Q.T + np.sqrt(self.a) * np.eye(len(self.Q)))
+
+    def times(self, X: FloatArray) -> FloatArray:
+        """Return D X."""
+        return np.asarray(self.a * X + self.Q @ (self.b[:, None] * (self.Q.T @ X)))
+
+    def root_times(self, X: FloatArray) -> FloatArray:
+        """Return D^(1/2) X."""
+        return np.asarray(np.sqrt(self.a) * X + self.Q @ (self._root_b[:, None] * (self.Q.T @ X)))
+
+
+@dataclass(frozen=True, eq=False)
+class MTFLState(SolverState):
+    """The metric D, the weights W that are best in it, their coefficients A in its root, and the best metric for W.
+
+    ``trace`` is that of S, and ``pull`` every :math:`D^{-1}W_t` for the best metric.
+    """
+
+    D: Metric
+    W: PerAgent
+    A: PerAgent
+    best: Metric
+    trace: float
+    pull: PerAgent
+
+
+@dataclass(repr=False, eq=False)
 class MTFL(Solver):
     r"""Multi-task feature learning with all data in one place.
 
@@ -58,81 +101,59 @@ class MTFL(Solver):
     20.0
     """
 
+    name: ClassVar[str] = "mtfl"
+    summary: ClassVar[str] = "a metric that all tasks share (Argyriou, Evgeniou, Pontil 2008)"
+    state_type = MTFLState
     pooled: ClassVar[bool] = True
-    max_iter: int
-    tol: float
 
-    def __init__(self, mu: float = 1.0, eps: float = 1e-3, max_iter: int = 500, tol: float = 1e-2) -> None:
-        self.mu = mu
-        self.eps = eps
-        self.max_iter = max_iter
-        self.tol = tol
+    mu: float = 1.0
+    eps: float = 1e-3
+    max_iter: int = 500
+    tol: float = 1e-2
 
     def check(self) -> None:
         """Check every parameter."""
-        check_number("mu", self.mu)
+        super().check()
         check_number("eps", self.eps)
-        check_count("max_iter", self.max_iter)
-        check_number("tol", self.tol, zero=True)
 
-    def resolve_rank(self, task: Task) -> int:
+    def rank_for(self, outputs: int, width: int, directions: int) -> int:
         """Return the number of columns of D's root."""
-        return int(task.V.shape[-2])
+        return width
 
-    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
-        """Return the alternation over the stacked tasks, from a metric that knows no direction from another."""
-        mu, m, L = self.mu, len(task.s), task.V.shape[-2]
-        if kept:
-            k, D = int(kept.common["round"]), _Metric(float(kept.common["a"]), kept.common["Q"], kept.common["b"])
-        else:
-            k, D = 0, _Metric(1.0 / L, np.zeros((L, 0)), np.zeros(0))
-        while True:
-            W, A = _ridge_in(D, task, mu)
-            state = State(D.root, A)
-            best, trace, pull = _best_metric(W, self.eps)
-            R = project(task, W) - task.Y
-            gradient = task.V @ correlation(task, R) + mu * pull
-            report = Report(
-                k,
-                state,
-                fit(task, R) + mu / (2 * m) * trace**2,
-                (square(gradient), np.zeros(m)),
-                (square(mu * pull), np.ones(m)),
-                (Kept.of({}, {"round": k, **vars(D)}),),
-            )
-            if (yield report) or k == self.max_iter:
-                return state
-            k, D = k + 1, best
+    def init_state(self, problem: Problem) -> Steps[MTFLState]:
+        """Return a metric without preferred directions."""
+        yield from ()
+        L = problem.task.V.shape[-2]
+        return self._state(problem, 0, Metric(1.0 / L, np.zeros((L, 0)), np.zeros(0)))
 
+    def step(self, problem: Problem, state: MTFLState) -> Steps[MTFLState]:
+        """Take the best metric for the weights, and fit every task in it."""
+        yield from ()
+        return self._state(problem, state.round + 1, state.best)
 
-@dataclass(frozen=True, eq=False)
-class _Metric:
-    """A metric D = a I + Q diag(b) Q', Q with orthonormal columns."""
+    def _state(self, problem: Problem, k: int, D: Metric) -> MTFLState:
+        W, A = _ridge_in(D, problem.task, self.mu)
+        return MTFLState(k, D, W, A, *_best_metric(W, self.eps))
 
-    a: float
-    Q: FloatArray
-    b: FloatArray
+    def solution(self, problem: Problem, state: MTFLState) -> Solution:
+        """Return the root of the metric, and every task's weights in it."""
+        return Solution(state.D.root, state.A, mu2=float(self.mu))
 
-    @property
-    def _root_b(self) -> FloatArray:
-        """What Q' D^(1/2) Q has beyond root a; written so that no two near numbers are subtracted."""
-        return np.asarray(self.b / (np.sqrt(self.a + self.b) + np.sqrt(self.a)))
-
-    @property
-    def root(self) -> FloatArray:
-        """Its symmetric root, which unlike any other does not depend on signs or on an order."""
-        return np.asarray((self.Q * self._root_b) @ self.Q.T + np.sqrt(self.a) * np.eye(len(self.Q)))
-
-    def times(self, X: FloatArray) -> FloatArray:
-        """Return D X."""
-        return np.asarray(self.a * X + self.Q @ (self.b[:, None] * (self.Q.T @ X)))
-
-    def root_times(self, X: FloatArray) -> FloatArray:
-        """Return D^(1/2) X."""
-        return np.asarray(np.sqrt(self.a) * X + self.Q @ (self._root_b[:, None] * (self.Q.T @ X)))
+    def report(self, problem: Problem, state: MTFLState) -> RoundReport:
+        """Compare the gradient of F with that of the penalty."""
+        task, mu, m = problem.task, self.mu, len(problem.task.s)
+        R = project(task, state.W) - task.Y
+        gradient = task.V @ correlation(task, R) + mu * state.pull
+        return RoundReport(
+            self.solution(problem, state),
+            fit(task, R) + mu / (2 * m) * state.trace**2,
+            (square(gradient), np.zeros(m)),
+            (square(mu * state.pull), np.ones(m)),
+            (state,),
+        )
 
 
-def _ridge_in(D: _Metric, task: Task, mu: float) -> tuple[FloatArray, FloatArray]:
+def _ridge_in(D: Metric, task: Task, mu: float) -> tuple[FloatArray, FloatArray]:
     r"""Return every task's ridge regression in the metric :math:`D^{-1}`, and it in the basis :math:`D^{1/2}`.
 
     :math:`W_t = D H_t'(H_t D H_t' + \mu I)^{-1} T_t` needs no inverse of D, which may be all but singular.
@@ -145,12 +166,12 @@ def _ridge_in(D: _Metric, task: Task, mu: float) -> tuple[FloatArray, FloatArray
     return D.times(X), D.root_times(X)
 
 
-def _best_metric(W: FloatArray, eps: float) -> tuple[_Metric, float, FloatArray]:
+def _best_metric(W: FloatArray, eps: float) -> tuple[Metric, float, FloatArray]:
     r"""Return the best D for W, the trace of :math:`S = (WW' + \epsilon I)^{1/2}`, and every :math:`D^{-1}W_t`."""
     m, L, d = W.shape
     Q, sigma, right = np.linalg.svd(np.moveaxis(W, 0, 1).reshape(L, m * d), full_matrices=False)
     root = np.hypot(sigma, np.sqrt(eps))
     trace = float(root.sum() + (L - len(sigma)) * np.sqrt(eps))
     pull = trace * (Q * (sigma / root)) @ right
-    D = _Metric(float(np.sqrt(eps)) / trace, Q, sigma**2 / (root + np.sqrt(eps)) / trace)
+    D = Metric(float(np.sqrt(eps)) / trace, Q, sigma**2 / (root + np.sqrt(eps)) / trace)
     return D, trace, np.ascontiguousarray(np.moveaxis(pull.reshape(L, m, d), 1, 0))

@@ -22,19 +22,19 @@ what squaring loses is far below the threshold.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import scipy.linalg
 
-from elmesh.checks import check_count, check_number
-from elmesh.comm.requests import Kept, Place, Program, Report, State
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import square
-from elmesh.solvers.base import Solver
+from elmesh.solvers.base import Problem, RoundReport, Solution, Solver, Steps
+from elmesh.solvers.state import PerAgent, SolverState
 from elmesh.typing import FloatArray
 
-__all__ = ["TraceNorm", "shrink"]
+__all__ = ["Factors", "TraceNorm", "TraceNormState", "shrink"]
 
 
 # Share of the largest singular value that a threshold must exceed for its neighbourhood to be known from squares.
@@ -43,6 +43,38 @@ _SQUARES = 1e-4
 _SMALL = 80
 
 
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """A matrix as ``left @ diag(sizes) @ right.T``, with orthonormal columns and positive sizes."""
+
+    left: FloatArray
+    sizes: FloatArray
+    right: FloatArray
+
+    @property
+    def product(self) -> FloatArray:
+        """The matrix."""
+        return np.asarray(self.left @ (self.right * self.sizes).T)
+
+
+@dataclass(frozen=True, eq=False)
+class TraceNormState(SolverState):
+    """The weights B and their factors, the fits and the gradient G there, and where the next step begins.
+
+    ``Y`` is that point and ``GY`` the gradient of the fit there; ``step2`` is the square of the last step.
+    """
+
+    factors: Factors
+    B: FloatArray
+    fits: PerAgent
+    G: FloatArray
+    Y: FloatArray
+    GY: FloatArray
+    momentum: float
+    step2: float
+
+
+@dataclass(repr=False, eq=False)
 class TraceNorm(Solver):
     r"""Multi-task ELM with a penalty on the trace norm of all weights, with all data in one place.
 
@@ -74,107 +106,83 @@ class TraceNorm(Solver):
     0.1
     """
 
+    name: ClassVar[str] = "trace-norm"
+    summary: ClassVar[str] = "the convex problem behind U and the A_t, by FISTA"
+    state_type = TraceNormState
     pooled: ClassVar[bool] = True
-    max_iter: int
-    tol: float
 
-    def __init__(self, mu1: float = 1.0, mu2: float = 1.0, max_iter: int = 2000, tol: float = 1e-2) -> None:
-        self.mu1 = mu1
-        self.mu2 = mu2
-        self.max_iter = max_iter
-        self.tol = tol
+    mu1: float = 1.0
+    mu2: float = 1.0
+    max_iter: int = 2000
+    tol: float = 1e-2
 
-    def check(self) -> None:
-        """Check every parameter."""
-        check_number("mu1", self.mu1)
-        check_number("mu2", self.mu2)
-        check_count("max_iter", self.max_iter)
-        check_number("tol", self.tol, zero=True)
+    def directions(self, task: Task) -> int:
+        """Return the number of columns of all weights side by side."""
+        m, _, d = task.Y.shape
+        return int(m * d)
 
-    @property
-    def private_penalty(self) -> float | None:
-        """The penalty on A_t: at the optimum it is a ridge regression on the features that U makes."""
-        return float(self.mu2)
-
-    def resolve_rank(self, task: Task) -> int:
+    def rank_for(self, outputs: int, width: int, directions: int) -> int:
         """Return the most columns that U can have."""
-        m, _, d = task.Y.shape
-        return int(min(task.V.shape[-2], m * d))
-
-    def program(self, task: Task, place: Place, rank: int, kept: Kept | None = None) -> Program:
-        """Return the rounds over the stacked tasks, from zero weights."""
-        m, _, d = task.Y.shape
-        ell, lam = float(task.s.max(initial=0.0)) ** 2 or 1.0, float(np.sqrt(self.mu1 * self.mu2))
-        balance, even = (self.mu2 / self.mu1) ** 0.25, np.full(m, 1.0 / m)
-        smooth = _Fit(task)
-        if kept:
-            factors = Factors(*(kept.common[name] for name in Factors._fields))
-            k, momentum, step2 = int(kept.common["round"]), float(kept.common["momentum"]), float(kept.common["step2"])
-            Y, GY = kept.common["Y"], kept.common["GY"]
-            B = factors.product
-            fits, G = smooth(B)
-        else:
-            B = np.zeros((m * d, task.V.shape[-2]))
-            fits, G = smooth(B)
-            factors, k, momentum, step2 = shrink(B, 1.0), 0, 1.0, float(np.vdot(G, G))
-            Y, GY = B, G  # where the next step begins, and the gradient there
-        while True:
-            left, sizes, right = factors
-            roots = np.sqrt(sizes)
-            A = (left * (roots / balance)).reshape(m, d, -1).mT
-            state = State(right * (balance * roots), np.ascontiguousarray(A))
-            keep = {"round": k, "momentum": momentum, "step2": step2, "Y": Y, "GY": GY, **factors._asdict()}
-            report = Report(
-                k,
-                state,
-                # B belongs to all: what concerns it is spread evenly, so that sums over tasks are what they should be.
-                fits + lam * sizes.sum() * even,
-                (step2 * even, np.zeros(m)),
-                (lam**2 * max(1, len(sizes)) * even, even),
-                (Kept.of({}, keep),),
-            )
-            if (yield report) or k == self.max_iter:
-                return state
-            before, G_before, Y_before = B, G, Y
-            factors = shrink(Y - GY / ell, lam / ell)
-            B = factors.product
-            fits, G = smooth(B)
-            moved, overshoot = B - before, Y_before - B
-            step = ell * overshoot
-            k, step2 = k + 1, float(np.vdot(step, step))
-            if np.vdot(overshoot, moved) > 0:
-                momentum, Y, GY = 1.0, B, G
-            else:
-                momentum, beta = _next(momentum)
-                Y, GY = B + beta * moved, G + beta * (G - G_before)
-
-
-class _Fit:
-    """The fit of stacked weights and its gradient. Weights are rows here: their products with features are faster."""
-
-    def __init__(self, task: Task) -> None:
-        self._V, self._s, self._rest = task.V, task.s[:, None, :], task.rest
-        self._Y = np.ascontiguousarray(task.Y.mT)
-
-    def __call__(self, B: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return every task's fit, and the gradient in B, of shape (m d, L) as B is."""
-        m, d, _ = self._Y.shape
-        R = self._s * (B.reshape(m, d, -1) @ self._V) - self._Y
-        gradient = (self._s * R) @ self._V.mT
-        return 0.5 * (square(R) + self._rest), gradient.reshape(B.shape)
-
-
-class Factors(NamedTuple):
-    """A matrix as ``left @ diag(sizes) @ right.T``, with orthonormal columns and positive sizes."""
-
-    left: FloatArray
-    sizes: FloatArray
-    right: FloatArray
+        return min(width, directions)
 
     @property
-    def product(self) -> FloatArray:
-        """The matrix."""
-        return np.asarray(self.left @ (self.right * self.sizes).T)
+    def _lambda(self) -> float:
+        return float(np.sqrt(self.mu1 * self.mu2))
+
+    def init_state(self, problem: Problem) -> Steps[TraceNormState]:
+        """Return zero weights."""
+        yield from ()
+        m, _, d = problem.task.Y.shape
+        B = np.zeros((m * d, problem.task.V.shape[-2]))
+        fits, G = _fit_and_gradient(problem.task, B)
+        return TraceNormState(0, shrink(B, 1.0), B, fits, G, B, G, 1.0, float(np.vdot(G, G)))
+
+    def step(self, problem: Problem, state: TraceNormState) -> Steps[TraceNormState]:
+        """Take a proximal gradient step from Y, and extrapolate."""
+        yield from ()
+        task = problem.task
+        ell = float(task.s.max(initial=0.0)) ** 2 or 1.0
+        factors = shrink(state.Y - state.GY / ell, self._lambda / ell)
+        B = factors.product
+        fits, G = _fit_and_gradient(task, B)
+        moved, overshoot = B - state.B, state.Y - B
+        step = ell * overshoot
+        step2 = float(np.vdot(step, step))
+        if np.vdot(overshoot, moved) > 0:
+            return TraceNormState(state.round + 1, factors, B, fits, G, B, G, 1.0, step2)
+        momentum, beta = _next_momentum(state.momentum)
+        Y, GY = B + beta * moved, G + beta * (G - state.G)
+        return TraceNormState(state.round + 1, factors, B, fits, G, Y, GY, momentum, step2)
+
+    def solution(self, problem: Problem, state: TraceNormState) -> Solution:
+        """Return U and A with the least penalties whose product is B."""
+        m, _, d = problem.task.Y.shape
+        balance, factors = (self.mu2 / self.mu1) ** 0.25, state.factors
+        roots = np.sqrt(factors.sizes)
+        A = (factors.left * (roots / balance)).reshape(m, d, -1).mT
+        return Solution(factors.right * (balance * roots), np.ascontiguousarray(A), mu2=float(self.mu2))
+
+    def report(self, problem: Problem, state: TraceNormState) -> RoundReport:
+        """Compare the last step with the penalty."""
+        m, sizes, lam = len(problem.task.s), state.factors.sizes, self._lambda
+        # B belongs to all: its norms are spread evenly, so that sums over tasks are right.
+        even = np.full(m, 1.0 / m)
+        return RoundReport(
+            self.solution(problem, state),
+            state.fits + lam * sizes.sum() * even,
+            (state.step2 * even, np.zeros(m)),
+            (lam**2 * max(1, len(sizes)) * even, even),
+            (state,),
+        )
+
+
+def _fit_and_gradient(task: Task, B: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return every task's fit, and the gradient in B; weights are rows of B, which makes products faster."""
+    Y = task.Y.mT
+    s, (m, d, _) = task.s[:, None, :], Y.shape
+    R = s * (B.reshape(m, d, -1) @ task.V) - Y
+    gradient = (s * R) @ task.V.mT
+    return 0.5 * (square(R) + task.rest), gradient.reshape(B.shape)
 
 
 def shrink(X: FloatArray, threshold: float) -> Factors:
@@ -194,15 +202,14 @@ def shrink(X: FloatArray, threshold: float) -> Factors:
 
     Examples
     --------
-    >>> left, sizes, right = shrink(np.diag([3.0, 0.5, 2.0]), 1.0)
-    >>> (left * sizes) @ right.T
+    >>> shrink(np.diag([3.0, 0.5, 2.0]), 1.0).product
     array([[2., 0., 0.],
            [0., 0., 0.],
            [0., 0., 1.]])
     """
     if X.shape[0] > X.shape[1]:
-        right, sizes, left = shrink(X.T, threshold)
-        return Factors(left, sizes, right)
+        transposed = shrink(X.T, threshold)
+        return Factors(transposed.right, transposed.sizes, transposed.left)
     gram = X @ X.T
     if threshold < _SQUARES * np.sqrt(np.trace(gram)):
         left, values, right = np.linalg.svd(X, full_matrices=False)
@@ -225,7 +232,7 @@ def _ordered(left: FloatArray, sizes: FloatArray, right: FloatArray) -> Factors:
     return Factors(np.ascontiguousarray(left), sizes, np.ascontiguousarray(right))
 
 
-def _next(momentum: float) -> tuple[float, float]:
+def _next_momentum(momentum: float) -> tuple[float, float]:
     """Return Nesterov's next momentum, and how far to go on beyond the point reached."""
     following = (1.0 + np.sqrt(1.0 + 4.0 * momentum**2)) / 2.0
     return following, (momentum - 1.0) / following

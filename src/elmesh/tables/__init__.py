@@ -1,33 +1,33 @@
-"""Tables of mixed columns, as users have them: read, turned into numbers by a rule fixed in training.
+"""Tables of mixed columns: read from files and encoded as numbers by a schema that the training rows fix.
 
-See :mod:`elmesh.tables.schema` for the rule.
+:mod:`elmesh.tables.schema` states the rules of the encoding.
 """
 
-from elmesh.tables.csv_file import MISSING
-from elmesh.tables.files import TableWarning, check_table_name, read_table, write_table
+from elmesh.tables.access import FILE_TASK, find_column, finite_numbers
+from elmesh.tables.columns import to_labels
+from elmesh.tables.dataset import read_data
+from elmesh.tables.files import check_table_name, read_table, write_table
 from elmesh.tables.fitting import agree_schema, fit_schema, infer_kind, whole_labels
-from elmesh.tables.headers import FILE_TASK
-from elmesh.tables.parts import read_data
-from elmesh.tables.schema import CategoricalColumn, Kind, NumericColumn, TableSchema, TargetColumn
-from elmesh.tables.sources import Source, find_tasks
+from elmesh.tables.schema import CategoricalColumn, NumericColumn, ProblemKind, TableSchema, TargetColumn
+from elmesh.tables.task_sources import find_tasks
 
 __all__ = [
     "FILE_TASK",
-    "MISSING",
     "CategoricalColumn",
-    "Kind",
     "NumericColumn",
-    "Source",
+    "ProblemKind",
     "TableSchema",
-    "TableWarning",
     "TargetColumn",
     "agree_schema",
     "check_table_name",
+    "find_column",
     "find_tasks",
+    "finite_numbers",
     "fit_schema",
     "infer_kind",
     "read_data",
     "read_table",
+    "to_labels",
     "whole_labels",
     "write_table",
 ]

@@ -1,8 +1,8 @@
-"""One CSV file: cell by cell as text, every row as wide as the header.
+"""Reader of CSV files: each cell as text, each row as wide as the header.
 
-A reader that pads short rows turns a slip in one line into a missing value nobody hears about. What the text means is
-decided later, over all rows (see :mod:`elmesh.tables.columns`). The index of a table is the line each row starts on,
-so that a later complaint can name it.
+A reader that pads short rows turns an error in one line into missing values without any message. The index of the
+table is the line on which each row starts, so that later messages can name it. The text is interpreted later, over all
+rows (see :mod:`elmesh.tables.columns`).
 """
 
 from __future__ import annotations
@@ -18,35 +18,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elmesh.errors import ElmeshError
-from elmesh.tables.headers import check_header
+from elmesh.tables.errors import check_column_names
+from elmesh.text import count
 
 __all__ = ["MISSING", "read_csv"]
 
+#: Cells of a CSV file that count as missing.
 MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
-"""Cells of a CSV file that count as missing."""
 
 _DELIMITERS = ",;\t"
 _CHUNK = 20_000
 
-Records = Iterator[tuple[int, list[str]]]
 
-
-def read_csv(path: Path, rows: int | None = None) -> pd.DataFrame:
-    """Read a CSV file; see :func:`elmesh.tables.read_table`.
-
-    Parameters
-    ----------
-    path
-        The file.
-    rows
-        How many rows to read at most, and no more of the file than that takes; by default all.
-    """
+def read_csv(path: Path, n_rows: int | None = None) -> pd.DataFrame:
+    """Read a CSV file, or only its first rows; see :func:`elmesh.tables.read_table`."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            delimiter = _delimiter(stream)
+            delimiter = _find_delimiter(stream)
             stream.seek(0)
-            records = _records(path, stream, delimiter)
-            return _parse(path, islice(records, None if rows is None else rows + 1))
+            records = _read_records(path, stream, delimiter)
+            return _to_frame(path, islice(records, None if n_rows is None else n_rows + 1))
     except UnicodeDecodeError as error:
         raise ElmeshError(
             f"{path.name}, line {_undecodable_line(path)}: not UTF-8 text; save the file with UTF-8 encoding."
@@ -63,24 +54,23 @@ def _undecodable_line(path: Path) -> int:
     return 1
 
 
-def _delimiter(stream: IO[str]) -> str:
-    """Choose the delimiter that splits the header most, first among those that split row 1 as widely."""
+def _find_delimiter(stream: IO[str]) -> str:
+    """Prefer delimiters that split the header and the first row equally; among these, the one with most columns."""
 
-    def merit(delimiter: str) -> tuple[bool, int]:
+    def score(delimiter: str) -> tuple[bool, int]:
         stream.seek(0)
         reader = csv.reader(stream, delimiter=delimiter, strict=True, skipinitialspace=True)
         try:
-            records = list(islice(filter(None, reader), 2))
+            widths = [len(record) for record in islice(filter(None, reader), 2)]
         except csv.Error:
             return False, 0
-        widths = [len(record) for record in records]
         return len(widths) == 2 and widths[0] == widths[1] > 1, max(widths[:1], default=0)
 
-    return max(_DELIMITERS, key=merit)
+    return max(_DELIMITERS, key=score)
 
 
-def _records(path: Path, stream: IO[str], delimiter: str) -> Records:
-    """Yield the records that are not blank, each with the line it starts on; a quoted cell may span lines."""
+def _read_records(path: Path, stream: IO[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the records that are not blank, each with its first line; a quoted cell may span lines."""
     reader = csv.reader(stream, delimiter=delimiter, strict=True, skipinitialspace=True)
     start = 1
     try:
@@ -94,32 +84,32 @@ def _records(path: Path, stream: IO[str], delimiter: str) -> Records:
         ) from error
 
 
-def _parse(path: Path, records: Records) -> pd.DataFrame:
+def _to_frame(path: Path, records: Iterator[tuple[int, list[str]]]) -> pd.DataFrame:
     _, header = next(records, (0, []))
     if not header:
         raise ElmeshError(f"{path.name} is empty; expected a header and rows.")
-    header = [name.strip() for name in header]
-    check_header(path.name, header)
+    names = [name.strip() for name in header]
+    check_column_names(path.name, names)
     lines: list[int] = []
-    parts: list[pa.Table] = []
+    tables: list[pa.Table] = []
     while chunk := list(islice(records, _CHUNK)):
         for line, record in chunk:
-            if len(record) != len(header):
-                values = "1 value" if len(record) == 1 else f"{len(record)} values"
+            if len(record) != len(names):
                 raise ElmeshError(
-                    f"{path.name}, line {line}: {values} where the header has {len(header)}; correct that line."
+                    f"{path.name}, line {line}: {count(len(record), 'value')} where the header has {len(names)}; "
+                    "correct that line."
                 )
         lines += [line for line, _ in chunk]
         columns = zip(*(record for _, record in chunk), strict=True)
-        parts.append(pa.table([_cells(column) for column in columns], names=header))
-    if not parts:
+        tables.append(pa.table([_to_array(column) for column in columns], names=names))
+    if not tables:
         raise ElmeshError(f"{path.name} has a header but no rows.")
-    frame: pd.DataFrame = pa.concat_tables(parts).to_pandas()
+    frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
     frame.index = pd.Index(lines, name="line")
     return frame
 
 
-def _cells(column: tuple[str, ...]) -> Any:
+def _to_array(column: tuple[str, ...]) -> Any:
     trimmed = pc.utf8_trim_whitespace(pa.array(column, pa.string()))
     missing = pc.is_in(trimmed, pa.array(MISSING))
     return pc.if_else(missing, pa.scalar(None, pa.string()), trimmed)

@@ -1,4 +1,4 @@
-"""One file to a table and back, CSV or Parquet by its name."""
+"""Tables from and to single files, CSV or Parquet by the suffix."""
 
 from __future__ import annotations
 
@@ -12,37 +12,38 @@ import pandas as pd
 from elmesh.errors import ElmeshError
 from elmesh.tables.csv_file import read_csv
 from elmesh.tables.parquet_file import read_parquet
+from elmesh.typing import StrPath
 
-__all__ = ["SUFFIXES", "TableWarning", "check_readable", "check_table_name", "is_parquet", "read_table", "write_table"]
+__all__ = ["SUFFIXES", "check_readable", "check_table_name", "is_parquet", "is_table", "read_table", "write_table"]
 
+#: Suffixes of table files.
 SUFFIXES = (".csv", ".tsv", ".parquet")
-"""How the names of tables end."""
 
 
-class TableWarning(UserWarning):
-    """Something about a table that is handled by a stated rule, and worth a note."""
+def is_table(path: Path) -> bool:
+    """Return whether a file has the suffix of a table."""
+    return path.suffix.lower() in SUFFIXES
 
 
-def read_table(path: str | Path) -> pd.DataFrame:
+def is_parquet(path: Path) -> bool:
+    """Return whether a file has the suffix of Parquet."""
+    return path.suffix.lower() == ".parquet"
+
+
+def read_table(path: StrPath) -> pd.DataFrame:
     r"""Read one CSV or Parquet file.
 
     Parameters
     ----------
     path
-        A ``.csv``, ``.tsv`` or ``.parquet`` file. CSV is UTF-8 with a header; commas, semicolons and tabs are
-        told apart by the header. The cells named in :data:`~elmesh.tables.MISSING` are missing.
+        A ``.csv``, ``.tsv`` or ``.parquet`` file. CSV is UTF-8 with a header; the delimiter (comma, semicolon or tab)
+        is detected from the header. Empty cells, NA, N/A, NaN, nan, NULL and null are missing.
 
     Returns
     -------
     pandas.DataFrame
-        Columns of a CSV file are text, as written; those of Parquet keep their types. The index, named
-        ``line`` or ``row``, says where in the file a row starts.
-
-    Raises
-    ------
-    ElmeshError
-        If the file is empty, has no rows, a row of another width than the header, a column without a name or
-        two of one name, is not UTF-8, or is of another kind.
+        Columns of a CSV file are text; those of Parquet keep their types. The index, named ``line`` or ``row``, is the
+        position of each row in the file.
 
     Examples
     --------
@@ -63,20 +64,9 @@ def read_table(path: str | Path) -> pd.DataFrame:
     return frame
 
 
-def is_parquet(path: Path) -> bool:
-    """Tell by its name whether a file is Parquet."""
-    return path.suffix.lower() == ".parquet"
-
-
 def check_readable(path: Path) -> None:
-    """Refuse a file that no table can be in.
-
-    Parameters
-    ----------
-    path
-        The file.
-    """
-    if path.suffix.lower() not in SUFFIXES:
+    """Raise if a path is not a file that can hold a table."""
+    if not is_table(path):
         raise ElmeshError(
             f"{path.name} is neither CSV nor Parquet by its name; expected one that ends in {', '.join(SUFFIXES)}."
         )
@@ -89,37 +79,24 @@ def check_readable(path: Path) -> None:
 
 
 def check_table_name(path: Path) -> None:
-    """Refuse a file that no table is written to.
-
-    Parameters
-    ----------
-    path
-        The file.
-    """
-    if path.suffix.lower() not in SUFFIXES:
+    """Raise if no table can be written to a path, because of its suffix or because it is a folder."""
+    if not is_table(path):
         raise ElmeshError(f"Cannot write {path.name}; expected a name that ends in {', '.join(SUFFIXES)}.")
     if path.is_dir():
         raise ElmeshError(f"Cannot write {path}; it is a folder.")
 
 
-def write_table(frame: pd.DataFrame, path: str | Path, *, force: bool = False) -> None:
-    """Write a table without its index, as CSV or Parquet by the suffix, whole or not at all.
+def write_table(frame: pd.DataFrame, path: StrPath, *, force: bool = False) -> None:
+    """Write a table without its index to a CSV or Parquet file; on failure nothing is written or replaced.
 
-    Parameters
-    ----------
-    frame
-        The table.
-    path
-        A ``.csv``, ``.tsv`` or ``.parquet`` file; its folder is made if need be.
-    force
-        Whether an existing file may be replaced.
+    The folder is created if necessary. An existing file is replaced only with ``force``.
     """
     path = Path(path)
     check_table_name(path)
     if path.exists() and not force:
         raise ElmeshError(f"{path} exists; choose another name, or give --force to replace it.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _replacing(path) as partial:
+    with _replace_when_complete(path) as partial:
         if is_parquet(path):
             frame.to_parquet(partial, index=False)
         else:
@@ -127,13 +104,13 @@ def write_table(frame: pd.DataFrame, path: str | Path, *, force: bool = False) -
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Name a file to write to, which takes the place of ``path`` only once it is complete."""
+def _replace_when_complete(path: Path) -> Iterator[Path]:
+    """Yield a temporary file that replaces ``path`` once it is complete."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial
         partial.replace(path)
-    except OSError as error:  # the user knows the file by its proper name
+    except OSError as error:  # the user does not know the name of the temporary file
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         partial.unlink(missing_ok=True)

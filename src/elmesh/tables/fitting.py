@@ -1,9 +1,7 @@
-"""The schema of a table, found from the training rows of all tasks, wherever they are.
+"""The schema of a table from the training rows of all tasks, in one process or distributed over several.
 
-The rows may be spread over processes, those of a task all in one. The processes survey the table together
-(:mod:`elmesh.tables.survey` says what they tell each other) and decide from that alone what becomes of each column
-(:mod:`elmesh.tables.decisions` has the rules), so all of them decide alike, errors included. A table in one process
-is the same with nobody else to tell.
+All processes decide from the same statistics (:mod:`elmesh.tables.table_stats`) by the same rules
+(:mod:`elmesh.tables.inference`), so all of them return the same schema or raise the same error.
 """
 
 from __future__ import annotations
@@ -14,20 +12,19 @@ import pandas as pd
 
 from elmesh.comm.communicator import SERIAL, Communicator, raise_on_all
 from elmesh.errors import ElmeshError
-from elmesh.tables.decisions import choose_features, choose_kind, has_whole_labels, regression_target
-from elmesh.tables.headers import FILE_TASK
-from elmesh.tables.rows import find_column, task_labels
-from elmesh.tables.schema import Kind, TableSchema, TargetColumn
-from elmesh.tables.survey import Shares, Survey
+from elmesh.tables.access import FILE_TASK, find_column, task_labels
+from elmesh.tables.inference import choose_kind, has_whole_labels, infer_schema
+from elmesh.tables.schema import ProblemKind, TableSchema
+from elmesh.tables.table_stats import LocalRows, TableStats
 
 __all__ = ["agree_schema", "fit_schema", "infer_kind", "whole_labels"]
 
 
-def infer_kind(frame: pd.DataFrame, targets: Sequence[str]) -> tuple[Kind, str]:
+def infer_kind(frame: pd.DataFrame, targets: Sequence[str]) -> tuple[ProblemKind, str]:
     """Choose classification or regression by the target.
 
-    Text, categories and booleans are classes, and so are whole numbers of at most 20 different values that
-    are at most 5 % of the rows. Anything else, and several targets, is regression.
+    Text, categories and booleans are classes, and so are whole numbers of at most 20 different values that are at most
+    5 % of the rows. Any other target, and several targets, mean regression.
 
     Parameters
     ----------
@@ -47,12 +44,11 @@ def infer_kind(frame: pd.DataFrame, targets: Sequence[str]) -> tuple[Kind, str]:
     >>> infer_kind(pd.DataFrame({"y": ["yes", "no"]}), ["y"])
     ('classification', 'column "y" holds text')
     """
-    target = find_column(frame, targets[0]).to_frame()
-    return choose_kind(Survey.take(Shares.of({"": target}), SERIAL), targets)
+    return choose_kind(_target_stats(frame, targets[0]), targets)
 
 
 def whole_labels(frame: pd.DataFrame, target: str) -> bool:
-    """Tell whether the classes in a column are whole numbers, and not text; raise if they are no classes.
+    """Return whether the classes in a column are whole numbers instead of text; raise if they are not classes.
 
     Examples
     --------
@@ -60,15 +56,18 @@ def whole_labels(frame: pd.DataFrame, target: str) -> bool:
     >>> whole_labels(pd.DataFrame({"y": ["1", "2"]}), "y"), whole_labels(pd.DataFrame({"y": ["a", "2"]}), "y")
     (True, False)
     """
-    column = find_column(frame, target).to_frame()
-    return has_whole_labels(Survey.take(Shares.of({"": column}), SERIAL), [target])
+    return has_whole_labels(_target_stats(frame, target), target)
+
+
+def _target_stats(frame: pd.DataFrame, name: str) -> TableStats:
+    return TableStats.gather(LocalRows.concat({"": find_column(frame, name).to_frame()}), SERIAL)
 
 
 def fit_schema(
     frame: pd.DataFrame,
     task: str,
     targets: Sequence[str],
-    kind: Kind | None = None,
+    kind: ProblemKind | None = None,
     *,
     drop: Sequence[str] = (),
 ) -> TableSchema:
@@ -79,23 +78,18 @@ def fit_schema(
     frame
         The training rows of all tasks.
     task
-        The column that says which task a row belongs to.
+        The column with the task of each row.
     targets
         The columns to predict; several only for regression.
     kind
-        ``"classification"`` or ``"regression"``; by default as :func:`infer_kind` says.
+        ``"classification"`` or ``"regression"``; by default as :func:`infer_kind` chooses.
     drop
         Columns to leave out.
 
     Returns
     -------
     TableSchema
-        With the mean, standard deviation, median and categories of the training rows.
-
-    Raises
-    ------
-    ElmeshError
-        If a column is not there or cannot be used, or a row has no task or no target.
+        With the means, standard deviations and categories of the training rows.
 
     Examples
     --------
@@ -103,38 +97,39 @@ def fit_schema(
     >>> frame = pd.DataFrame({"site": ["a", "a", "b"], "dose": [1.0, 2.0, 3.0], "sex": ["f", "m", "f"],
     ...                       "y": ["no", "yes", "yes"]})
     >>> schema = fit_schema(frame, "site", ["y"])
-    >>> schema.kind, schema.columns
+    >>> schema.kind, schema.feature_names
     ('classification', ['dose', 'sex = f', 'sex = m'])
     >>> X, tasks = schema.encode(frame)
     >>> X[1].tolist(), tasks.tolist()
     ([0.0, 0.0, 1.0], ['a', 'a', 'b'])
     """
     _check_roles(frame, task, targets, drop)
-    shares = Shares.split(frame, task_labels(frame, task))
-    return _agree(shares, task, targets, kind, drop, SERIAL)[2]
+    rows = LocalRows.from_table(frame, task_labels(frame, task), exclude={task, FILE_TASK, *drop})
+    stats = TableStats.gather(rows, SERIAL)
+    return infer_schema(stats, task, targets, kind or choose_kind(stats, targets)[0])
 
 
 def agree_schema(
     frames: Mapping[str, pd.DataFrame],
     task: str,
     targets: Sequence[str],
-    kind: Kind | None = None,
+    kind: ProblemKind | None = None,
     *,
     drop: Sequence[str] = (),
     communicator: Communicator = SERIAL,
-) -> tuple[Kind, str, TableSchema]:
-    """Find how a table becomes numbers whose rows are spread over processes.
+) -> tuple[ProblemKind, str, TableSchema]:
+    """Find how a table whose rows are distributed over processes becomes numbers.
 
-    All processes call this at the same time, and all return the same, to the bit, as :func:`fit_schema` would of all
-    rows in one table; or all raise the same error. See :mod:`elmesh.tables.survey` for what they tell each other.
+    The call is collective. All processes return, to the bit, what :func:`fit_schema` returns for one table of all
+    rows, or all raise the same error. :mod:`elmesh.tables.table_stats` lists what they exchange.
 
     Parameters
     ----------
     frames
-        The training rows of this process's tasks, a table for each task by its label.
+        The training rows of the tasks of this process, one table per task by its label.
     task, targets, kind, drop
         As for :func:`fit_schema`.
-    together
+    communicator
         The processes.
 
     Returns
@@ -148,14 +143,16 @@ def agree_schema(
     >>> north = pd.DataFrame({"site": "north", "dose": ["1", "2"], "y": ["no", "yes"]})
     >>> south = pd.DataFrame({"site": "south", "dose": ["3", None], "y": ["yes", "yes"]})
     >>> kind, reason, schema = agree_schema({"north": north, "south": south}, "site", ["y"])
-    >>> kind, reason, schema.columns, schema.numeric[0].median
+    >>> kind, reason, schema.feature_names, schema.numeric[0].fill_value
     ('classification', 'column "y" holds text', ['dose', 'dose is missing'], 2.0)
     """
     with raise_on_all(communicator):
         for frame in frames.values():
             _check_roles(frame, task, targets, drop)
-        shares = Shares.of(frames)
-    return _agree(shares, task, targets, kind, drop, communicator)
+        rows = LocalRows.concat(frames, exclude={task, FILE_TASK, *drop})
+    stats = TableStats.gather(rows, communicator)
+    chosen, reason = (kind, "as asked") if kind is not None else choose_kind(stats, targets)
+    return chosen, reason, infer_schema(stats, task, targets, chosen)
 
 
 def _check_roles(frame: pd.DataFrame, task: str, targets: Sequence[str], drop: Sequence[str]) -> None:
@@ -170,22 +167,3 @@ def _check_roles(frame: pd.DataFrame, task: str, targets: Sequence[str], drop: S
     for name in drop:
         if name == task or name in targets:
             raise ElmeshError(f'Column "{name}" is named as task or target, and to be dropped as well.')
-
-
-def _agree(
-    shares: Shares,
-    task: str,
-    targets: Sequence[str],
-    kind: Kind | None,
-    drop: Sequence[str],
-    communicator: Communicator,
-) -> tuple[Kind, str, TableSchema]:
-    survey = Survey.take(shares, communicator, leave_out={task, FILE_TASK, *drop})
-    chosen, reason = (kind, "as asked") if kind is not None else choose_kind(survey, targets)
-    target_columns: tuple[TargetColumn, ...]
-    if chosen == "classification":
-        target_columns, whole = (TargetColumn(targets[0]),), has_whole_labels(survey, targets)
-    else:
-        target_columns, whole = tuple(regression_target(survey, name) for name in targets), False
-    numeric, categorical = choose_features(survey, [name for name in survey.facts if name not in targets])
-    return chosen, reason, TableSchema(task, chosen, target_columns, whole, numeric, categorical)

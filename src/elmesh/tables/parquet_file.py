@@ -1,7 +1,7 @@
-"""One Parquet file: whole or by row groups, and which row groups hold which tasks.
+"""Reader of Parquet files, whole or by row groups, and search for the row groups that hold each task.
 
-A Parquet file is made of row groups, and says of most columns which values lie in each, so that the rows of a task are
-found and read without the rest of the file.
+The file's metadata states for most columns the smallest and the largest value in each row group. So most tasks are
+found, and all tasks are read, without reading the row groups of other tasks.
 """
 
 from __future__ import annotations
@@ -17,99 +17,70 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from elmesh.errors import ElmeshError
-from elmesh.tables.cells import label_of
-from elmesh.tables.headers import check_header
-from elmesh.tables.rows import task_labels
+from elmesh.tables.access import task_labels
+from elmesh.tables.errors import check_column_names
+from elmesh.tables.values import parse_label
 
-__all__ = ["parquet_tasks", "read_parquet"]
+__all__ = ["find_row_groups", "read_parquet"]
 
 
-def read_parquet(path: Path, groups: Sequence[int] | None = None) -> pd.DataFrame:
-    """Read a Parquet file; see :func:`elmesh.tables.read_table`.
-
-    Parameters
-    ----------
-    path
-        The file.
-    groups
-        Which row groups to read, none for the columns alone; by default all. The index says which row of the file
-        each row is, whatever was left out.
-    """
-    with _opened(path) as file:
+def read_parquet(path: Path, row_groups: Sequence[int] | None = None) -> pd.DataFrame:
+    """Read a Parquet file, or some of its row groups; the index is the number of each row in the file."""
+    with _open(path) as file:
         sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-        chosen = range(len(sizes)) if groups is None else groups
-        frame = _tidy(path, file.read_row_groups(list(chosen)))
+        wanted = range(len(sizes)) if row_groups is None else row_groups
+        frame: pd.DataFrame = file.read_row_groups(list(wanted)).to_pandas()
+    # A named pandas index is a column of the table, unless it only counts the rows.
+    named = [name for name in frame.index.names if name is not None and name not in frame.columns]
+    frame = frame.reset_index(level=[] if isinstance(frame.index, pd.RangeIndex) else named).reset_index(drop=True)
+    frame.columns = frame.columns.map(str)
+    check_column_names(path.name, list(frame.columns))
     ends = np.cumsum([0, *sizes])
-    rows = [np.arange(ends[i] + 1, ends[i + 1] + 1) for i in chosen]
+    rows = [np.arange(ends[i] + 1, ends[i + 1] + 1) for i in wanted]
     frame.index = pd.Index(np.concatenate([np.empty(0, dtype=np.int64), *rows]), name="row")
     return frame
 
 
-def parquet_tasks(path: Path, task: str) -> dict[str, list[int]]:
-    """Find the tasks in a Parquet file.
+def find_row_groups(path: Path, task: str) -> dict[str, list[int]]:
+    """Return for each task the row groups that hold rows of it.
 
-    Where the statistics of a row group say that it holds one task, they are believed; elsewhere the task column is
-    read, and no other.
-
-    Parameters
-    ----------
-    path
-        The file.
-    task
-        The column that holds the task.
-
-    Returns
-    -------
-    dict
-        For each task the row groups that hold rows of it.
+    The task column, and no other, is read in row groups whose metadata does not show that they hold a single task.
     """
     found: dict[str, list[int]] = {}
     start = 1
-    with _opened(path) as file:
+    with _open(path) as file:
         for group in range(file.num_row_groups):
-            only = _only_label(file, group, task)
-            for label in [only] if only is not None else _read_labels(path, file, group, task, start):
+            single = _single_label(file, group, task)
+            for label in [single] if single is not None else _read_labels(path, file, group, task, start):
                 found.setdefault(label, []).append(group)
             start += file.metadata.row_group(group).num_rows
     return found
 
 
-def _only_label(file: Any, group: int, task: str) -> str | None:
-    """Give the one task of a row group, None if there are more or the statistics do not say."""
-    kind = file.schema_arrow.field(task).type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    # Statistics leave out the NaN among floats; and other types are not told in the words that their values are.
-    if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+def _single_label(file: pq.ParquetFile, group: int, task: str) -> str | None:
+    """Return the task of a row group from its statistics, None if they do not show a single one."""
+    dtype = file.schema_arrow.field(task).type
+    dtype = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+    # Statistics ignore NaN among floats, and give values of other types in another form than the rows do.
+    if not (pa.types.is_integer(dtype) or pa.types.is_string(dtype) or pa.types.is_large_string(dtype)):
         return None
-    chunks = file.metadata.row_group(group)
-    chunk = next(chunks.column(i) for i in range(chunks.num_columns) if chunks.column(i).path_in_schema == task)
-    known = chunk.statistics
-    if known is None or not (known.has_min_max and known.has_null_count) or known.null_count or known.min != known.max:
+    metadata = file.metadata.row_group(group)
+    chunks = map(metadata.column, range(metadata.num_columns))
+    stats = next(chunk.statistics for chunk in chunks if chunk.path_in_schema == task)
+    if stats is None or not (stats.has_min_max and stats.has_null_count) or stats.null_count or stats.min != stats.max:
         return None
-    return label_of(known.min)
+    return parse_label(stats.min)
 
 
-def _read_labels(path: Path, file: Any, group: int, task: str, start: int) -> list[str]:
-    """Read the tasks of a row group whose first row is so many in the file."""
+def _read_labels(path: Path, file: pq.ParquetFile, group: int, task: str, start: int) -> list[str]:
+    """Read the tasks of a row group whose first row has this number in the file."""
     values = file.read_row_group(group, columns=[task], use_pandas_metadata=False).column(task).to_pandas()
-    frame = pd.DataFrame({task: values.array}, index=pd.RangeIndex(start, start + len(values), name="row"))
-    # With the name of the file, for the user may have many.
-    return sorted(set(task_labels(pd.concat({path.name: frame}, names=["file"]), task).tolist()))
-
-
-def _tidy(path: Path, table: Any) -> pd.DataFrame:
-    frame: pd.DataFrame = table.to_pandas()
-    # pandas keeps an index in the file: one with a name is a column to the user, unless it only counts the rows.
-    counts = isinstance(frame.index, pd.RangeIndex)
-    named = [name for name in frame.index.names if name is not None and name not in frame.columns and not counts]
-    frame = frame.reset_index(level=named).reset_index(drop=True)
-    frame.columns = pd.Index([str(name) for name in frame.columns])
-    check_header(path.name, list(frame.columns))
-    return frame
+    index = pd.MultiIndex.from_product([[path.name], range(start, start + len(values))], names=["file", "row"])
+    return sorted(set(task_labels(pd.DataFrame({task: values.array}, index=index), task).tolist()))
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _open(path: Path) -> Iterator[Any]:
     try:
         with pq.ParquetFile(path) as file:
             yield file

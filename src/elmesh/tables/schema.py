@@ -1,14 +1,14 @@
-"""How a table becomes numbers, fixed by the training data and kept with the model.
+"""How a table becomes numbers: fixed by the training data and saved with the model.
 
-The rule for the columns to learn from:
+The rules for the columns to learn from:
 
-- a number is standardised by the training mean and standard deviation; a missing one takes the training
-  median, and where the training data had any missing in that column, a further column says which were;
-- a category is one-hot; missing is a category of its own if the training data had it; a category never seen
-  in training is all zeros, and said in a note;
-- an infinite value is an error.
+- A number is standardised by the mean and the standard deviation of the training rows. A missing number takes that
+  mean. If the training rows had missing values in the column, a further column indicates which values are missing.
+- A category is one-hot encoded. Missing is a category of its own if the training rows had missing values. A category
+  that the training rows did not have is encoded as zeros, with a warning.
+- An infinite value is an error.
 
-Regression targets are standardised too, and predictions are given back in the user's units.
+Regression targets are standardised too, and predictions are converted back to the units of the table.
 """
 
 from __future__ import annotations
@@ -18,102 +18,83 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
+from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
-from elmesh.tables.columns import Floats, labels
-from elmesh.tables.fields import Fields, unique
-from elmesh.tables.files import TableWarning
-from elmesh.tables.rows import complete, find_column, finite_numbers, task_labels, where
+from elmesh.tables.access import find_column, finite_numbers, require_complete, task_labels
+from elmesh.tables.checked_json import check_unique, damaged_error, read_object, read_value
+from elmesh.tables.columns import to_labels
+from elmesh.tables.errors import TableWarning, describe_row
+from elmesh.typing import FloatArray
 
-__all__ = ["CategoricalColumn", "Kind", "NumericColumn", "TableSchema", "TargetColumn"]
+__all__ = ["CategoricalColumn", "NumericColumn", "ProblemKind", "TableSchema", "TargetColumn"]
 
-Kind = Literal["classification", "regression"]
+ProblemKind = Literal["classification", "regression"]
 
 _VERSION = 1
 
 
 @dataclass(frozen=True)
 class NumericColumn:
-    """A column of numbers, and what the training data says about it.
-
-    Attributes
-    ----------
-    name
-        The column.
-    mean, std, median
-        Over the training rows that have a value. A ``std`` of 0 stands for a column of one value, which only
-        says whether it is missing.
-    indicator
-        Whether a further column says which values are missing.
-    """
+    """A column of numbers with the statistics of the training rows that have a value."""
 
     name: str
     mean: float
-    std: float
-    median: float
-    indicator: bool
+    std: float  # 0 if the column has one value; then only the indicator is encoded
+    fill_value: float  # replaces a missing number: the mean, in models of version 0.4 the median
+    indicator: bool  # whether a further column indicates which values are missing
 
     @property
-    def outputs(self) -> list[str]:
-        """Names of the columns it becomes."""
+    def feature_names(self) -> list[str]:
+        """Names of the encoded columns."""
         return [self.name] * (self.std > 0) + [f"{self.name} is missing"] * self.indicator
 
-    def encode(self, frame: pd.DataFrame) -> list[Floats]:
-        """Give the columns it becomes."""
+    def encode(self, frame: pd.DataFrame) -> list[FloatArray]:
+        """Return the encoded columns."""
         values = finite_numbers(frame, self.name)
         missing = np.isnan(values)
-        parts = []
+        encoded = []
         if self.std > 0:
-            parts.append((np.where(missing, self.median, values) - self.mean) / self.std)
+            encoded.append((np.where(missing, self.fill_value, values) - self.mean) / self.std)
         if self.indicator:
-            parts.append(missing.astype(np.float64))
-        return parts
+            encoded.append(missing.astype(np.float64))
+        return encoded
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of the column, with the names of version 0.4."""
+        data = {"name": self.name, "mean": self.mean, "std": self.std}
+        return data | {"median": self.fill_value, "indicator": self.indicator}
 
     @classmethod
-    def from_json(cls, fields: Fields) -> NumericColumn:
-        """Read a column's description."""
-        fields.only("name", "mean", "std", "median", "indicator")
-        return cls(
-            fields.text("name"),
-            fields.number("mean"),
-            fields.number("std", least=0.0),
-            fields.number("median"),
-            fields.flag("indicator"),
-        )
+    def from_json(cls, data: object, path: str) -> NumericColumn:
+        """Read the content of a column."""
+        column = cls(*read_object(data, path, name=str, mean=float, std=float, median=float, indicator=bool))
+        if column.std < 0:
+            raise damaged_error(f"{path}.std", "is negative")
+        return column
 
 
 @dataclass(frozen=True)
 class CategoricalColumn:
-    """A column of categories.
-
-    Attributes
-    ----------
-    name
-        The column.
-    categories
-        Those of the training data, sorted.
-    missing
-        Whether missing is a category too.
-    """
+    """A column of categories."""
 
     name: str
-    categories: tuple[str, ...]
-    missing: bool
+    categories: tuple[str, ...]  # of the training rows, sorted
+    missing: bool  # whether missing is a category too
 
     @property
-    def outputs(self) -> list[str]:
-        """Names of the columns it becomes."""
+    def feature_names(self) -> list[str]:
+        """Names of the encoded columns."""
         names = [f"{self.name} = {category}" for category in self.categories]
         return names + [f"{self.name} is missing"] * self.missing
 
-    def encode(self, frame: pd.DataFrame) -> list[Floats]:
-        """Give the columns it becomes, with a warning that counts what is new."""
-        values = labels(find_column(frame, self.name))
+    def encode(self, frame: pd.DataFrame) -> list[FloatArray]:
+        """Return the encoded columns; warn of categories that the training rows did not have."""
+        values = to_labels(find_column(frame, self.name))
         known: list[str | None] = [*self.categories, *([None] if self.missing else [])]
-        place = {category: i for i, category in enumerate(known)}
-        codes = np.array([place.get(value, -1) for value in values])
+        code = {category: i for i, category in enumerate(known)}
+        codes = np.array([code.get(value, -1) for value in values])
         unseen = codes < 0
         if unseen.any():
             example = values[int(np.argmax(unseen))]
@@ -127,115 +108,82 @@ class CategoricalColumn:
         return [(codes == i).astype(np.float64) for i in range(len(known))]
 
     @classmethod
-    def from_json(cls, fields: Fields) -> CategoricalColumn:
-        """Read a column's description."""
-        fields.only("name", "categories", "missing")
-        return cls(fields.text("name"), fields.texts("categories"), fields.flag("missing"))
+    def from_json(cls, data: object, path: str) -> CategoricalColumn:
+        """Read the content of a column."""
+        name, values, missing = read_object(data, path, name=str, categories=list, missing=bool)
+        categories = tuple(read_value(value, f"{path}.categories[{i}]", str) for i, value in enumerate(values))
+        return cls(name, check_unique(categories, f"{path}.categories"), missing)
 
 
 @dataclass(frozen=True)
 class TargetColumn:
-    """A column to predict; for regression with its mean and standard deviation over the training rows."""
+    """A column to predict; for regression with the mean and the standard deviation of the training rows."""
 
     name: str
     mean: float = 0.0
     std: float = 1.0
 
     @classmethod
-    def from_json(cls, fields: Fields) -> TargetColumn:
-        """Read a target's description."""
-        fields.only("name", "mean", "std")
-        target = cls(fields.text("name"), fields.number("mean"), fields.number("std", least=0.0))
-        if target.std == 0:
-            raise fields.error("std", "is 0")
+    def from_json(cls, data: object, path: str) -> TargetColumn:
+        """Read the content of a target."""
+        target = cls(*read_object(data, path, name=str, mean=float, std=float))
+        if target.std <= 0:
+            raise damaged_error(f"{path}.std", "is not positive")
         return target
 
 
 @dataclass(frozen=True)
 class TableSchema:
-    """Which column is what, and how each becomes numbers.
+    """The role of each column and how it becomes numbers.
 
-    Made by :func:`elmesh.tables.fit_schema` from training data; :meth:`encode` treats any other table alike.
-
-    Attributes
-    ----------
-    task
-        The column that says which task a row belongs to.
-    kind
-        ``"classification"`` or ``"regression"``.
-    target_columns
-        What is predicted.
-    whole_labels
-        For classification, whether classes are whole numbers, and not text.
-    numeric, categorical
-        The columns to learn from.
+    :func:`elmesh.tables.fit_schema` makes it from training rows; :meth:`encode` applies it to any table.
     """
 
-    task: str
-    kind: Kind
+    task: str  # the column with the task of each row
+    kind: ProblemKind
     target_columns: tuple[TargetColumn, ...]
-    whole_labels: bool
+    whole_labels: bool  # for classification: whether the classes are whole numbers instead of text
     numeric: tuple[NumericColumn, ...]
     categorical: tuple[CategoricalColumn, ...]
 
     @property
-    def columns(self) -> list[str]:
-        """Names of the columns of the encoded table."""
-        return [name for column in self._features for name in column.outputs]
-
-    @property
-    def _features(self) -> tuple[NumericColumn | CategoricalColumn, ...]:
+    def features(self) -> tuple[NumericColumn | CategoricalColumn, ...]:
+        """The columns to learn from, in the order in which they are encoded."""
         return (*self.numeric, *self.categorical)
 
-    def encode(self, frame: pd.DataFrame) -> tuple[Floats, npt.NDArray[np.str_]]:
-        """Turn a table into numbers.
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of the columns of the encoded table."""
+        return [name for column in self.features for name in column.feature_names]
 
-        Parameters
-        ----------
-        frame
-            A table with the columns of the training data; others, the targets too, are not looked at.
+    def encode(self, frame: pd.DataFrame) -> tuple[FloatArray, NDArray[np.str_]]:
+        """Encode a table as numbers; return them and the task of each row as text.
 
-        Returns
-        -------
-        tuple
-            The numbers, a row for each row of the table, and the task of each row as text.
+        The table needs the columns to learn from; any others, such as the targets, are ignored.
         """
         tasks = task_labels(frame, self.task)
-        parts = [part for column in self._features for part in column.encode(frame)]
-        return np.column_stack(parts), tasks
+        encoded = [values for column in self.features for values in column.encode(frame)]
+        return np.column_stack(encoded), tasks
 
-    def targets(self, frame: pd.DataFrame) -> npt.NDArray[Any]:
-        """Give the targets to learn.
+    def targets(self, frame: pd.DataFrame) -> NDArray[Any]:
+        """Return the targets of a table.
 
-        Parameters
-        ----------
-        frame
-            A table with the target columns.
-
-        Returns
-        -------
-        numpy.ndarray
-            Classes, as whole numbers or text; or standardised numbers, one column for each target if several.
+        These are classes, as whole numbers or text; or standardised numbers, one column per target if there are
+        several.
         """
         if self.kind == "classification":
             name = self.target_columns[0].name
             if self.whole_labels:
-                return complete(frame, name, _whole_numbers(frame, name), "target").astype(np.int64)
-            return complete(frame, name, labels(find_column(frame, name)), "target").astype(np.str_)
-        standard = [
-            (complete(frame, target.name, finite_numbers(frame, target.name), "target") - target.mean) / target.std
-            for target in self.target_columns
+                return require_complete(frame, name, _whole_numbers(frame, name), "target").astype(np.int64)
+            return require_complete(frame, name, to_labels(find_column(frame, name)), "target").astype(np.str_)
+        standardised = [
+            (require_complete(frame, t.name, finite_numbers(frame, t.name), "target") - t.mean) / t.std
+            for t in self.target_columns
         ]
-        return standard[0] if len(standard) == 1 else np.column_stack(standard)
+        return standardised[0] if len(standardised) == 1 else np.column_stack(standardised)
 
-    def in_units(self, predicted: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Turn standardised predictions of a regression into the user's units; leave classes as they are.
-
-        Parameters
-        ----------
-        predicted
-            Shaped as what :meth:`targets` gives.
-        """
+    def in_units(self, predicted: NDArray[Any]) -> NDArray[Any]:
+        """Convert standardised predictions of a regression to the units of the table; return classes unchanged."""
         if self.kind == "classification":
             return predicted
         means = np.array([target.mean for target in self.target_columns])
@@ -244,58 +192,61 @@ class TableSchema:
         return np.ravel(values) if len(means) == 1 else values
 
     def to_json(self) -> dict[str, Any]:
-        """Describe the schema in what JSON can hold; :meth:`from_json` reads it."""
-        data = asdict(self)
-        data["categorical"] = [asdict(c) | {"categories": list(c.categories)} for c in self.categorical]
-        data["numeric"], data["target_columns"] = list(data["numeric"]), list(data["target_columns"])
-        return {"version": _VERSION, **data}
+        """Return the content of the schema as JSON values; :meth:`from_json` reads it."""
+        return {
+            "version": _VERSION,
+            "task": self.task,
+            "kind": self.kind,
+            "target_columns": [asdict(target) for target in self.target_columns],
+            "whole_labels": self.whole_labels,
+            "numeric": [column.to_json() for column in self.numeric],
+            "categorical": [asdict(c) | {"categories": list(c.categories)} for c in self.categorical],
+        }
 
     @classmethod
     def from_json(cls, data: object) -> TableSchema:
-        """Read what :meth:`to_json` gave, trusting nothing in it.
-
-        Parameters
-        ----------
-        data
-            What a JSON parser gave.
-
-        Raises
-        ------
-        ElmeshError
-            If anything is missing, of the wrong type or out of range, or the version is newer than known.
-        """
-        fields = Fields.of(data, "table")
-        version = fields.number("version", least=1.0)
-        if version > _VERSION:
+        """Read what :meth:`to_json` returned, from an untrusted file; raise if any value is not as expected."""
+        if isinstance(data, dict) and read_value(data.get("version"), "table.version", float) > _VERSION:
             raise ElmeshError("The table description in the model is of a newer version; update elmesh to read it.")
-        fields.only("version", "task", "kind", "target_columns", "whole_labels", "numeric", "categorical")
-        kind = fields.text("kind")
-        if kind not in ("classification", "regression"):
-            raise fields.error("kind", "is neither classification nor regression")
-        schema = cls(
-            fields.text("task"),
-            "classification" if kind == "classification" else "regression",
-            tuple(map(TargetColumn.from_json, fields.objects("target_columns"))),
-            fields.flag("whole_labels"),
-            tuple(map(NumericColumn.from_json, fields.objects("numeric"))),
-            tuple(map(CategoricalColumn.from_json, fields.objects("categorical"))),
+        version, task, kind, targets, whole_labels, numeric, categorical = read_object(
+            data,
+            "table",
+            version=float,
+            task=str,
+            kind=str,
+            target_columns=list,
+            whole_labels=bool,
+            numeric=list,
+            categorical=list,
         )
-        used = (schema.target_columns, schema.numeric, schema.categorical)
-        unique((schema.task, *(column.name for group in used for column in group)), fields, "columns")
-        if not schema.columns:
-            raise fields.error("columns", "are none")
-        if not schema.target_columns or (kind == "classification" and len(schema.target_columns) > 1):
-            raise fields.error("target_columns", "is of the wrong length")
+        if version < 1:
+            raise damaged_error("table.version", "is less than 1")
+        if kind not in ("classification", "regression"):
+            raise damaged_error("table.kind", "is neither classification nor regression")
+        if not targets or (kind == "classification" and len(targets) > 1):
+            raise damaged_error("table.target_columns", "has the wrong length")
+        schema = cls(
+            task,
+            kind,
+            tuple(TargetColumn.from_json(c, f"table.target_columns[{i}]") for i, c in enumerate(targets)),
+            whole_labels,
+            tuple(NumericColumn.from_json(c, f"table.numeric[{i}]") for i, c in enumerate(numeric)),
+            tuple(CategoricalColumn.from_json(c, f"table.categorical[{i}]") for i, c in enumerate(categorical)),
+        )
+        names = (column.name for group in (schema.target_columns, schema.features) for column in group)
+        check_unique((task, *names), "table.columns")
+        if not schema.feature_names:
+            raise damaged_error("table.columns", "are none")
         return schema
 
 
-def _whole_numbers(frame: pd.DataFrame, name: str) -> Floats:
+def _whole_numbers(frame: pd.DataFrame, name: str) -> FloatArray:
     values = finite_numbers(frame, name)
-    uneven = ~np.isnan(values) & (values != np.round(values))
-    if uneven.any():
-        first = int(np.argmax(uneven))
+    fractional = ~np.isnan(values) & (values != np.round(values))
+    if fractional.any():
+        first = int(np.argmax(fractional))
         raise ElmeshError(
-            f'The classes in column "{name}" are whole numbers, but {where(frame, first)} has '
+            f'The classes in column "{name}" are whole numbers, but {describe_row(frame, first)} has '
             f"{values[first]:g}; correct it."
         )
     return values

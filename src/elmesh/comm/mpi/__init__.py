@@ -1,6 +1,7 @@
-"""The same agents in many processes, on one machine or on a cluster, by MPI."""
+"""The transport of MPI jobs: many processes, on one machine or on a cluster."""
 
 from elmesh.comm.mpi.communicator import MPICommunicator, in_mpi_job, world_communicator
-from elmesh.comm.mpi.failure_detector import Loss
+from elmesh.comm.mpi.failure_detector import RankFailure
+from elmesh.comm.mpi.transport import MPITransport
 
-__all__ = ["Loss", "MPICommunicator", "in_mpi_job", "world_communicator"]
+__all__ = ["MPICommunicator", "MPITransport", "RankFailure", "in_mpi_job", "world_communicator"]

@@ -1,4 +1,4 @@
-"""All processes of an MPI job, and what they say to each other outside of the algorithm: plain JSON, and a few sums."""
+"""The communicator of an MPI job: JSON, bytes and a few numbers, outside of the algorithm."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.comm.mpi.failure_detector import RESTING, Heartbeat, Loss
+from elmesh.comm.mpi.failure_detector import IDLE, FailureDetector, RankFailure
 from elmesh.errors import ElmeshError
+from elmesh.typing import FloatArray
 
-__all__ = ["MPICommunicator", "in_mpi_job", "world_communicator"]
+__all__ = ["MPICommunicator", "in_mpi_job", "mpi_module", "world_communicator"]
 
 # What Open MPI and the launchers of other MPIs set for each process.
-_SIGNS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
+_LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
 
 
 class MPICommunicator:
-    """All processes of the job, seen from one of them.
+    """All processes of an MPI job, with a failure detector.
 
     Parameters
     ----------
@@ -37,75 +38,74 @@ class MPICommunicator:
     def __init__(self, comm: Any) -> None:
         self.comm = comm
         self.rank, self.size = int(comm.Get_rank()), int(comm.Get_size())
-        self._heart: Heartbeat | None = None
+        self._detector: FailureDetector | None = None
         if self.size > 1:
-            self._heart = Heartbeat(self.rank, self.size, self.allgather)
-            # Before MPI ends, which mpi4py sees to when Python does: who goes in peace says so.
-            atexit.register(self._heart.stop)
+            self._detector = FailureDetector(self.rank, self.size, self.allgather)
+            # Before mpi4py finalises MPI at exit, so that a normal end is not taken for a failure.
+            atexit.register(self._detector.stop)
             # A script that fails in one process would leave the others waiting for it.
-            self._before, sys.excepthook = sys.excepthook, self._on_error
+            self._excepthook, sys.excepthook = sys.excepthook, self._abort_on_error
 
-    def _on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        self._before(kind, error, trace)
+    def _abort_on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        self._excepthook(kind, error, trace)
         sys.stderr.flush()
         self.abort(1)
 
-    def at(self, k: int) -> None:
-        """Say which round this process is in."""
-        if self._heart is not None:
-            self._heart.round = k
+    def set_round(self, k: int) -> None:
+        """Set the round that heartbeats carry."""
+        if self._detector is not None:
+            self._detector.round = k
 
     @contextmanager
-    def working(self) -> Iterator[None]:
-        """Take silence for a sign of trouble inside; until the outermost such block ends."""
-        outer = self._heart is not None and self._heart.round == RESTING
+    def monitored(self) -> Iterator[None]:
+        """Have the failure detector act on missed heartbeats inside (until the outermost such block ends)."""
+        outer = self._detector is not None and self._detector.round == IDLE
         if outer:
-            self.at(-1)
+            self.set_round(-1)
         try:
             yield
         finally:
             if outer:
-                self.at(RESTING)
+                self.set_round(IDLE)
 
-    def on_loss(self, tell: Callable[[Loss], None]) -> None:
-        """Have ``tell`` called with a :class:`Loss` when another process is lost, instead of a sentence on stderr."""
-        if self._heart is not None:
-            self._heart.tell = tell
+    def on_failure(self, callback: Callable[[RankFailure], None]) -> None:
+        """Call ``callback`` when another rank is lost, instead of printing a sentence on stderr."""
+        if self._detector is not None:
+            self._detector.on_failure = callback
 
-    def allgather(self, notes: Any) -> list[Any]:
-        """Return every process's notes, in the order of ranks."""
-        own = np.frombuffer(json.dumps(notes).encode(), np.uint8)
+    def allgather(self, content: Any) -> list[Any]:
+        """Return the JSON content of every process, in the order of ranks."""
+        own = np.frombuffer(json.dumps(content).encode(), np.uint8)
         sizes = np.empty(self.size, np.int64)
         self.comm.Allgather(np.array([len(own)], np.int64), sizes)
-        everything = np.empty(int(sizes.sum()), np.uint8)
-        self.comm.Allgatherv(own, [everything, sizes])
-        ends = np.cumsum(sizes).tolist()
-        return [json.loads(bytes(everything[end - size : end])) for end, size in zip(ends, sizes.tolist(), strict=True)]
+        gathered = np.empty(int(sizes.sum()), np.uint8)
+        self.comm.Allgatherv(own, [gathered, sizes])
+        return [json.loads(part) for part in _split(gathered, sizes)]
 
     def allreduce_sum(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sum of all processes' counts."""
+        """Return the sum over all processes."""
         own = np.ascontiguousarray(counts, dtype=np.int64)
-        communicator = np.empty_like(own)
-        self.comm.Allreduce(own, communicator)
-        return communicator
+        total = np.empty_like(own)
+        self.comm.Allreduce(own, total)
+        return total
+
+    def allreduce_max(self, values: FloatArray) -> FloatArray:
+        """Return the largest value over all processes, entry by entry."""
+        largest = np.empty_like(values)
+        self.comm.Allreduce(values, largest, mpi_module().MAX)
+        return largest
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Return every process's data at rank 0, and nothing elsewhere."""
+        """Return the bytes of every process at rank 0, and an empty list at the others."""
         sizes = np.empty(self.size, np.int64)
         self.comm.Allgather(np.array([len(data)], np.int64), sizes)
-        everything = np.empty(int(sizes.sum()) if self.rank == 0 else 0, np.uint8)
-        self.comm.Gatherv(np.frombuffer(data, np.uint8), [everything, sizes] if self.rank == 0 else None)
-        ends = np.cumsum(sizes).tolist() if self.rank == 0 else []
-        return [bytes(everything[end - size : end]) for end, size in zip(ends, sizes.tolist(), strict=False)]
+        root = self.rank == 0
+        gathered = np.empty(int(sizes.sum()) if root else 0, np.uint8)
+        self.comm.Gatherv(np.frombuffer(data, np.uint8), [gathered, sizes] if root else None)
+        return _split(gathered, sizes) if root else []
 
-    def allreduce_max(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the largest of all processes' values, one by one."""
-        communicator = np.empty_like(values)
-        self.comm.Allreduce(values, communicator, _mpi().MAX)
-        return communicator
-
-    def broadcast(self, values: NDArray[np.float64], root: int) -> NDArray[np.float64]:
-        """Return the array that one process has."""
+    def broadcast(self, values: FloatArray, root: int) -> FloatArray:
+        """Return the array of one process."""
         shape = np.zeros(1 + 8, np.int64)
         if self.rank == root:
             shape[0], shape[1 : 1 + values.ndim] = values.ndim, values.shape
@@ -116,27 +116,32 @@ class MPICommunicator:
         return values
 
     def abort(self, code: int) -> None:
-        """End all processes at once; nobody has to look for a reason."""
-        if self._heart is not None:
-            self._heart.stop()
+        """End all processes at once."""
+        if self._detector is not None:
+            self._detector.stop()
         self.comm.Abort(code)
 
 
+def _split(data: NDArray[np.uint8], sizes: NDArray[np.int64]) -> list[bytes]:
+    return [part.tobytes() for part in np.split(data, np.cumsum(sizes)[:-1])]
+
+
 def in_mpi_job() -> bool:
-    """Say whether this process was started by mpiexec, or by a scheduler in its place."""
-    return any(sign in os.environ for sign in _SIGNS)
+    """Return whether mpiexec, or a scheduler in its place, started this process."""
+    return any(name in os.environ for name in _LAUNCHER_VARIABLES)
 
 
 @cache
 def world_communicator() -> MPICommunicator:
-    """Return all processes of the job that this one is part of; it may be the only one."""
-    return MPICommunicator(_mpi().COMM_WORLD)
+    """Return the communicator of the MPI job that this process is part of; it may be the only one."""
+    return MPICommunicator(mpi_module().COMM_WORLD)
 
 
-def _mpi() -> Any:
+def mpi_module() -> Any:
+    """Return ``mpi4py.MPI``, or raise an error that says what to install."""
     try:
         return importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:
         raise ElmeshError(
-            'runtime="mpi" needs MPI, which is not installed here; install it with: pip install "elmesh[mpi]"'
+            'The backend "mpi" needs MPI, which is not installed; run pip install "elmesh[mpi]".'
         ) from error

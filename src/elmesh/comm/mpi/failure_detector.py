@@ -1,11 +1,11 @@
-"""Who has died and who hangs: every process listens to the heart of the one before it.
+"""Ring failure detector: each rank monitors its predecessor over a TCP socket, beside MPI.
 
-Ranks form a ring of sockets, beside MPI. A process that is killed closes its socket at once; one that goes in peace
-says so first; one that is stopped, or stuck, falls silent. Exactly one process notices, the next in the ring: it says
-which rank was lost and in which round, once, and ends; whoever started the job ends the rest.
+A rank that is killed closes its socket at once; one that ends normally sends a farewell first; one that is stopped or
+stuck misses heartbeats. Exactly one rank detects it, the next in the ring: it reports the lost rank and the round, and
+exits; the launcher of the job ends the other ranks.
 
-A beat is eight bytes: the round, or a word of rest or farewell. Nobody else can join the ring: whoever connects must
-know the secret of the one it connects to, which MPI alone has passed on.
+A heartbeat is eight bytes: the round, or a marker for idle or farewell. A connection is accepted only with the secret
+of the rank that it goes to, which MPI alone has distributed.
 """
 
 from __future__ import annotations
@@ -25,21 +25,44 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LOST", "RESTING", "Heartbeat", "Loss"]
+__all__ = ["IDLE", "LOST", "FailureDetector", "HeartbeatTiming", "RankFailure"]
 
-#: Exit code of a process that has lost another one.
+#: Exit code of a rank that detected the loss of another.
 LOST = 3
-
-# Seconds from beat to beat; silent beats before a process counts as hanging, within rounds and before the first one,
-# where reading and decomposing large tables may hold up the interpreter; seconds to connect.
-_BEAT, _SILENT, _PATIENT, _CONNECT = 1.0, 5, 120, 60.0
-_FAREWELL, RESTING = -3, -2
-_SECRET = 32
+#: The round outside of a fit, where missed heartbeats mean nothing.
+IDLE = -2
+_FAREWELL = -3
+_SECRET_BYTES = 32
 
 
 @dataclass(frozen=True)
-class Loss:
-    """A process that is lost: its rank, "died" or "hangs", and the round (-1 before the first)."""
+class HeartbeatTiming:
+    """Timing of the detector.
+
+    Parameters
+    ----------
+    interval : float
+        Seconds between heartbeats.
+    missed : int
+        Missed heartbeats after which a rank within rounds counts as hanging.
+    missed_before : int
+        The same before the first round, where reading and decomposing large tables may block the interpreter.
+    connect : float
+        Seconds to connect.
+    """
+
+    interval: float = 1.0
+    missed: int = 5
+    missed_before: int = 120
+    connect: float = 60.0
+
+
+_TIMING = HeartbeatTiming()
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """A lost rank, "died" or "hangs", and the round (-1 before the first)."""
 
     rank: int
     how: str
@@ -47,125 +70,138 @@ class Loss:
 
     def __str__(self) -> str:
         when = f"in round {self.round}" if self.round >= 0 else "before the first round"
-        return f"Rank {self.rank} {'died' if self.how == 'died' else 'does not answer any more'} {when}."
+        return f"Rank {self.rank} {'died' if self.how == 'died' else 'stopped responding'} {when}."
 
 
-class Heartbeat:
-    """A process's heart, and its ear at that of the rank before it.
+class FailureDetector:
+    """Sends heartbeats to the next rank and monitors those of the previous one.
 
     Parameters
     ----------
     rank, size : int
-        Which process this is, and of how many.
-    gather : callable
-        Collects every process's notes.
+        This rank, and the number of ranks.
+    allgather : callable
+        Collects the JSON content of all ranks.
+    timing : HeartbeatTiming
+        How often and how long.
+    on_beat : callable
+        Called after each heartbeat that is sent.
     """
 
-    def __init__(self, rank: int, size: int, gather: Callable[[Any], list[Any]]) -> None:
-        #: The round this process is in: -1 before the first, RESTING outside of a fit, where silence means nothing.
-        self.round = RESTING
-        self.tell: Callable[[Loss], None] = _say
-        self._before = (rank - 1) % size
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        allgather: Callable[[Any], list[Any]],
+        timing: HeartbeatTiming = _TIMING,
+        on_beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        #: The round of this rank: -1 before the first, IDLE outside of a fit.
+        self.round = IDLE
+        self.on_failure: Callable[[RankFailure], None] = _print_failure
+        self._timing, self._on_beat = timing, on_beat
+        self._predecessor = (rank - 1) % size
         self._done = threading.Event()
         with socket.create_server(("", 0), backlog=4) as server:
-            host, secret = socket.gethostname(), secrets.token_hex(_SECRET)
-            notes = gather([host, server.getsockname()[1], secret])
-            # Everybody has its own secret, and tells it to MPI alone.
-            after, port, theirs = notes[(rank + 1) % size]
-            self._out = socket.create_connection(("127.0.0.1" if after == host else after, port), _CONNECT)
-            self._out.sendall(bytes.fromhex(theirs))
-            self._in = _accept(server, bytes.fromhex(secret))
-        self._out.settimeout(_BEAT)
-        self._ended = _on_end()
-        threading.Thread(target=self._listen, name="elmesh-heartbeat", daemon=True).start()
+            host, secret = socket.gethostname(), secrets.token_hex(_SECRET_BYTES)
+            addresses = allgather([host, server.getsockname()[1], secret])
+            successor, port, their_secret = addresses[(rank + 1) % size]
+            address = "127.0.0.1" if successor == host else successor
+            self._out = socket.create_connection((address, port), timing.connect)
+            self._out.sendall(bytes.fromhex(their_secret))
+            self._in = _accept(server, bytes.fromhex(secret), timing.connect)
+        self._out.settimeout(timing.interval)
+        self._terminated = _termination_socket()
+        threading.Thread(target=self._monitor, name="elmesh-heartbeat", daemon=True).start()
 
     def stop(self) -> None:
-        """Go in peace."""
+        """Send a farewell and stop monitoring."""
         if not self._done.is_set():
             self._done.set()
-            self._beat(_FAREWELL)
+            self._send(_FAREWELL)
 
-    def _beat(self, value: int) -> None:
-        with contextlib.suppress(OSError):  # whoever listened is gone, which others will notice
+    def _send(self, value: int) -> None:
+        with contextlib.suppress(OSError):  # the successor is gone, which its own successor detects
             self._out.sendall(struct.pack("<q", value))
+        self._on_beat()
 
-    def _listen(self) -> None:
-        silent, theirs, received = 0, RESTING, b""
-        watched, next_beat = [self._in, self._ended], time.monotonic()
+    def _monitor(self) -> None:
+        missed, theirs, received = 0, IDLE, b""
+        sources, next_beat = [self._in, self._terminated], time.monotonic()
         while not self._done.is_set():
             now = time.monotonic()
             if now >= next_beat:
-                self._beat(self.round)
-                # Beats of this process's own: those that it slept through itself count for nobody.
-                silent, next_beat = silent + 1, now + _BEAT
-            ready, _, _ = select.select(watched, [], [], max(0.0, next_beat - time.monotonic()))
+                self._send(self.round)
+                # Counted in own heartbeats: if this rank was stopped itself, it blames no other.
+                missed, next_beat = missed + 1, now + self._timing.interval
+            ready, _, _ = select.select(sources, [], [], max(0.0, next_beat - time.monotonic()))
             if self._in in ready:
                 try:
                     data = self._in.recv(4096)
                 except OSError:
                     data = b""
                 if not data:
-                    return self._lost("died")
+                    return self._fail("died")
                 received += data
                 while len(received) >= 8:
                     theirs, received = struct.unpack("<q", received[:8])[0], received[8:]
-                silent = 0
+                missed = 0
                 if theirs == _FAREWELL:
-                    watched.remove(self._in)
-            elif self._ended in ready and signal.SIGTERM in self._ended.recv(64):
-                # The job is being ended: not for what was lost here, or it would have been heard.
+                    sources.remove(self._in)
+            elif self._terminated in ready and signal.SIGTERM in self._terminated.recv(64):
+                # The job is being terminated, for a reason that another rank has reported.
                 self.stop()
                 os._exit(128 + signal.SIGTERM)
             if self.round >= 0:
-                # Whoever is in a round knows that all are, though their last beat may be from before the first.
+                # All ranks are within rounds if this one is, even if a heartbeat from before is the last received.
                 theirs = max(theirs, 0)
-            patience = _SILENT if theirs >= 0 else _PATIENT
-            if self._in in watched and theirs != RESTING and silent > patience:
-                return self._lost("hangs")
+            allowed = self._timing.missed if theirs >= 0 else self._timing.missed_before
+            if self._in in sources and theirs != IDLE and missed > allowed:
+                return self._fail("hangs")
         return None
 
-    def _lost(self, how: str) -> None:
+    def _fail(self, how: str) -> None:
         if self._done.is_set():
             return
-        self.tell(Loss(self._before, how, self.round))
+        self.on_failure(RankFailure(self._predecessor, how, self.round))
         self.stop()
         os._exit(LOST)
 
 
-def _accept(server: socket.socket, secret: bytes) -> socket.socket:
-    """Wait for the one that knows the secret."""
-    deadline = time.monotonic() + _CONNECT
+def _accept(server: socket.socket, secret: bytes, seconds: float) -> socket.socket:
+    """Wait for the connection that presents the secret."""
+    deadline = time.monotonic() + seconds
     while True:
         server.settimeout(max(0.1, deadline - time.monotonic()))
         connection, _ = server.accept()
         connection.settimeout(5.0)
-        said = b""
+        presented = b""
         with contextlib.suppress(OSError):
-            while len(said) < len(secret) and (data := connection.recv(len(secret) - len(said))):
-                said += data
-        if hmac.compare_digest(said, secret):
+            while len(presented) < len(secret) and (data := connection.recv(len(secret) - len(presented))):
+                presented += data
+        if hmac.compare_digest(presented, secret):
             return connection
         connection.close()
 
 
-def _on_end() -> socket.socket:
-    """Return what can be read from once somebody wants the process to end (SIGTERM).
+def _termination_socket() -> socket.socket:
+    """Return a socket that becomes readable when the process receives SIGTERM.
 
-    While a process waits inside MPI Python runs no handler; but the thread that listens can.
+    While a process waits inside MPI, Python runs no signal handlers in the main thread; the monitor thread can react.
     """
-    ear, mouth = socket.socketpair()
+    read, write = socket.socketpair()
     if threading.current_thread() is threading.main_thread():
-        mouth.setblocking(False)
+        write.setblocking(False)
         signal.signal(signal.SIGTERM, lambda *_: None)
-        _mouths.append(mouth)
-        signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
-    return ear
+        _open_sockets.append(write)
+        signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+    return read
 
 
-#: Sockets that would close if nobody held them.
-_mouths: list[socket.socket] = []
+#: Sockets that would close without a reference.
+_open_sockets: list[socket.socket] = []
 
 
-def _say(loss: Loss) -> None:
-    sys.stderr.write(f"elmesh: {loss}\n")
+def _print_failure(failure: RankFailure) -> None:
+    sys.stderr.write(f"elmesh: {failure}\n")
     sys.stderr.flush()

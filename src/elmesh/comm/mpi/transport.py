@@ -1,229 +1,258 @@
-"""Agents of many processes, reached by MPI.
+"""The transport of an MPI job.
 
-Neighbours' messages are one collective over the graph of processes, its buffers made once: an agent's value goes to a
-process once, however many neighbours it has there. Agents whose neighbours are all at hand get their sums while it is
-under way. Every sum is taken agent by agent in a fixed order, so that no result hangs on how agents are spread.
+A neighbour sum is one persistent collective over the graph of processes: an agent's value goes to a process once,
+however many neighbours it has there. Agents whose neighbours are all in the same process get their sums while the
+collective is under way. Every sum is taken agent by agent in a fixed order, so that no result depends on how agents are
+spread over processes.
 
-What a run is followed by is gathered beside it: a few numbers an agent, and for agents that have a U of their own the
-mean of those, added up as whole numbers, which come to the same in any order.
+A round's metrics are gathered by nonblocking collectives beside the run: a few numbers per agent and, where each agent
+has its own U, the mean of those, summed as integers, whose sum does not depend on the order.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elmesh.comm.allreduce import ROOT, TreeAllReduce, TrustedRelay
 from elmesh.comm.graph import Topology
-from elmesh.comm.mpi.communicator import MPICommunicator
-from elmesh.comm.mpi.tree_allreduce import TreeSums
-from elmesh.comm.requests import Heard, Hub, Neighbours, Report, Sum, Total
-from elmesh.comm.traffic import Ledger
-from elmesh.errors import ElmeshError
-from elmesh.run.base import Figures, Mark
-from elmesh.typing import FloatArray
+from elmesh.comm.local import check_hub, trimmed_widths
+from elmesh.comm.mpi.communicator import MPICommunicator, mpi_module
+from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
+from elmesh.comm.traffic import TrafficLog
+from elmesh.comm.transport import CommState, LocalMetrics, RoundMetrics
+from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["MPILink"]
+__all__ = ["MPITransport"]
 
-Index = NDArray[np.intp]
-
-# Numbers an agent that a run is followed by; and what a process says beside them: bytes, and whether to stop.
-_FIGURES, _BESIDE = 6, 2
-# Bits of whole numbers that means are added up in, and how much larger than the last ones seen values may be.
-_BITS, _ROOM = 62, 8
+# Numbers per agent that are gathered each round (five and the distance from the mean), and per process: bytes, halt.
+_PER_AGENT, _PER_PROCESS = 6, 2
+# Bits of the integers that means are summed in, and bits by which values may outgrow the scale before it is renewed.
+_INTEGER_BITS, _HEADROOM = 62, 8
 
 
-class MPILink:
+class MPITransport:
     """The agents of this process, and how they reach the others.
 
     Parameters
     ----------
-    world : World
+    world : MPICommunicator
         All processes.
     topology : Topology
-        All agents.
+        The graph of all agents.
     ranks : ndarray of int of shape (m,)
-        The process of each.
+        The process of each agent.
     message_bits : int or "auto"
-        Bits a number of sums over all agents.
+        Bits per number of sums over all agents.
     """
 
-    def __init__(self, world: MPICommunicator, topology: Topology, ranks: Index, message_bits: int | str = 64) -> None:
+    global_metrics: ClassVar[bool] = True
+
+    def __init__(self, world: MPICommunicator, topology: Topology, ranks: IndexArray, message_bits: int | str = 64):
         self._world, self._topology, self._ranks = world, topology, ranks
-        self.agents: Index = np.flatnonzero(ranks == world.rank)
-        self._own = Ledger(topology)
-        self._sums = TreeSums(world.comm, topology, ranks, message_bits, self._own)
+        self.agents: IndexArray = np.flatnonzero(ranks == world.rank)
+        self._sent = TrafficLog(topology)
+        self._relay = _MPIRelay(world.comm, ranks, int(topology.tree.order[0]))
+        self._tree = TreeAllReduce(topology, self.agents.tolist(), message_bits, self._sent, self._relay)
         self._routes = _Routes(world, topology, ranks)
-        self._mails: dict[tuple[int, ...], _Mail] = {}
-        self._counts = np.bincount(ranks, minlength=world.size)
-        # Where every agent's numbers are among those gathered, and what every process says beside them.
-        self._sizes = self._counts * _FIGURES + _BESIDE
-        ends = np.cumsum(self._sizes)
-        order = np.argsort(ranks, kind="stable")
-        turn = np.arange(len(ranks)) - np.repeat(np.cumsum(self._counts) - self._counts, self._counts)
-        first = np.empty(len(ranks), dtype=np.intp)
-        first[order] = (ends - self._sizes)[ranks[order]] + _FIGURES * turn
-        self._numbers_at = first[:, None] + np.arange(_FIGURES)
-        self._beside_at = ends[:, None] - _BESIDE + np.arange(_BESIDE)
-        self._scale: int | None = None
+        self._exchanges: dict[tuple[int, ...], _NeighborExchange] = {}
+        self._gatherer = _MetricsGatherer(world, topology, ranks)
         self.n_exchanges = 0
 
     @property
-    def alone(self) -> bool:
-        """Whether there is no other process."""
+    def single_process(self) -> bool:
+        """Whether this is the only process."""
         return self._world.size == 1
 
-    def exchange(self, request: Neighbours) -> FloatArray | Heard:
+    @property
+    def remote_senders(self) -> list[int]:
+        """Agents of other processes whose channels end in this one."""
+        return self._tree.remote_senders
+
+    def neighbor_sum(self, request: NeighborSum) -> FloatArray | NeighborMessages:
         """Return the neighbours' sum, or each neighbour's value."""
         value = np.ascontiguousarray(request.value)
         self.n_exchanges += 1
-        self._own.spoken(self.agents, value.nbytes // len(value))
+        self._sent.record_senders(self.agents, value.nbytes // len(value))
         shape = value.shape[1:]
-        if shape not in self._mails:
-            self._mails[shape] = _Mail(self._routes, shape)
-        mail = self._mails[shape]
-        return mail.each(value) if request.each else mail.total(value)
+        if shape not in self._exchanges:
+            self._exchanges[shape] = _NeighborExchange(self._routes, shape)
+        exchange = self._exchanges[shape]
+        return exchange.each(value) if request.each else exchange.sum(value)
 
-    def consult(self, request: Hub) -> FloatArray:
-        """Return the hub's answer; what agent 0 tells itself is no message."""
+    def reduce_at_hub(self, request: HubReduce) -> FloatArray:
+        """Return the hub's result; agent 0 sends itself no message."""
         topology, comm, hub = self._topology, self._world.comm, int(self._ranks[0])
-        if topology.degree[0] != topology.n_agents - 1:
-            raise ElmeshError("The graph has no hub: its first agent must be everybody's neighbour, as in a star.")
-        values = request.value
-        rows, columns = values.shape[1:]
-        widths = np.max(values.any(axis=1) * np.arange(1, columns + 1), axis=1, initial=0).astype(np.int64)
+        check_hub(topology)
+        values, rows = request.value, request.value.shape[1]
+        widths = trimmed_widths(values)
+        counts = np.bincount(self._ranks, minlength=self._world.size)
         all_widths = np.empty(topology.n_agents, np.int64)
         at_hub = self._world.rank == hub
-        comm.Gatherv(widths, [all_widths, self._counts] if at_hub else None, hub)
-        told = np.concatenate([value[:, :width].ravel() for value, width in zip(values, widths, strict=True)])
-        answer = np.empty(0)
+        comm.Gatherv(widths, [all_widths, counts] if at_hub else None, hub)
+        trimmed = np.concatenate([value[:, :width].ravel() for value, width in zip(values, widths, strict=True)])
+        result = np.empty(0)
         if at_hub:
             # In the order of ranks, and within each of agents.
             order = np.argsort(self._ranks, kind="stable")
             sizes = np.bincount(self._ranks[order], weights=all_widths * rows, minlength=self._world.size)
-            everything = np.empty(int(all_widths.sum()) * rows)
-            comm.Gatherv(told, [everything, sizes.astype(np.int64)], hub)
+            gathered = np.empty(int(all_widths.sum()) * rows)
+            comm.Gatherv(trimmed, [gathered, sizes.astype(np.int64)], hub)
             stack = np.zeros((topology.n_agents, rows, int(all_widths.max(initial=0))))
-            place = 0
-            for agent, width in zip(order.tolist(), all_widths.tolist(), strict=True):
-                stack[agent, :, :width] = everything[place : place + rows * width].reshape(rows, width)
-                place += rows * width
-            answer = np.ascontiguousarray(request.function(stack))
+            parts = np.split(gathered, np.cumsum(all_widths * rows)[:-1])
+            for agent, width, part in zip(order.tolist(), all_widths.tolist(), parts, strict=True):
+                stack[agent, :, :width] = part.reshape(rows, width)
+            result = np.ascontiguousarray(request.function(stack))
         else:
-            comm.Gatherv(told, None, hub)
-        answer = self._world.broadcast(answer, hub)
+            comm.Gatherv(trimmed, None, hub)
+        result = self._world.broadcast(result, hub)
         if topology.n_agents > 1:
-            self.n_exchanges += 2  # up and down
+            self.n_exchanges += 2  # to the hub and back
         for agent, width in zip(self.agents.tolist(), widths.tolist(), strict=True):
             if agent:
-                self._own.along(agent, 0, 8 * rows * width)
+                self._sent.record(agent, 0, 8 * rows * width)
             else:
-                self._own.spoken(np.zeros(1, np.intp), answer.nbytes)
-        return answer
+                self._sent.record_senders(np.zeros(1, np.intp), result.nbytes)
+        return result
 
-    def add_up(self, request: Total) -> Sum:
+    def allreduce(self, request: AllReduce) -> AllReduceResult:
         """Return the sum over all agents."""
-        self.n_exchanges += self._sums.rounds
-        return self._sums.add_up(request)
+        self.n_exchanges += self._tree.rounds
+        result = self._tree.sum(request)
+        self._relay.wait()
+        return result
 
-    def most_bytes(self, request: Neighbours | Hub | Total) -> int:
-        """Return what a request takes at most, over all agents."""
-        if isinstance(request, Total):
-            return self._sums.most_bytes(request)
+    def max_request_bytes(self, request: Request) -> int:
+        """Return an upper bound on what a request sends, over all agents."""
+        if isinstance(request, AllReduce):
+            return self._tree.max_bytes(request)
         m, size = self._topology.n_agents, request.value[0].nbytes
-        if isinstance(request, Hub):
+        if isinstance(request, HubReduce):
             return int(2 * m * self._world.allreduce_max(np.array([float(size)]))[0])
         return int(size * 2 * len(self._topology.edges))
 
-    def books(self) -> Ledger:
-        """Return the bytes along every edge so far."""
-        counts = self._world.allreduce_sum(self._own.counts())
-        return Ledger(self._topology, counts)
+    def start_metrics(self, local: LocalMetrics, halt: bool) -> _PendingMetrics:
+        """Start to gather a round's metrics."""
+        self._world.set_round(local.round)
+        return _PendingMetrics(self._gatherer, local, self._sent.total, halt)
 
-    def mark(self) -> Mark:
-        """Return where the link stands."""
-        spoken = self._sums.kept()
-        own = {int(agent): self._own.kept_of(int(agent)) for agent in self.agents}
-        for speaker, arrays in spoken.items():
-            if speaker >= 0:
-                own[speaker] = {**own.get(speaker, {}), **arrays}
-        scale = {} if self._scale is None else {"scale": np.array(float(self._scale))}
-        return Mark(own, {"exchanges": np.array(float(self.n_exchanges)), **scale, **spoken.get(-1, {})})
+    def traffic(self) -> TrafficLog:
+        """Return the traffic along every edge so far."""
+        return TrafficLog(self._topology, self._world.allreduce_sum(self._sent.counts()))
 
-    def rewind(self, mark: Mark) -> None:
-        """Go back to where the mark was taken."""
-        self.n_exchanges = int(mark.common["exchanges"])
-        self._scale = int(mark.common["scale"]) if "scale" in mark.common else None
+    def state(self) -> CommState:
+        """Return what to resume from."""
+        channels = self._tree.state_dict()
+        own = {int(agent): self._sent.state_dict(int(agent)) for agent in self.agents}
+        for sender, arrays in channels.items():
+            if sender != ROOT:
+                own[sender] = {**own.get(sender, {}), **arrays}
+        exponent = self._gatherer.exponent
+        scale = {} if exponent is None else {"scale": np.array(float(exponent))}
+        return CommState(own, {"exchanges": np.array(float(self.n_exchanges)), **scale, **channels.get(ROOT, {})})
+
+    def restore(self, state: CommState) -> None:
+        """Resume from a state."""
+        self.n_exchanges = int(state.common["exchanges"])
+        self._gatherer.exponent = int(state.common["scale"]) if "scale" in state.common else None
         for agent in self.agents.tolist():
-            self._own.take_up_of(agent, mark.own[agent])
-        self._sums.take_up({-1: mark.common, **mark.own})
+            self._sent.load_state_dict(state.own[agent], agent)
+        self._tree.load_state_dict({ROOT: state.common, **state.own})
 
-    @property
-    def others(self) -> list[int]:
-        """Agents of other processes whose words this one remembers."""
-        return self._sums.far
 
-    def follow(self, report: Report, halt: bool) -> _Following:
-        """Set out to find a round's figures."""
-        self._world.at(report.round)
-        return _Following(self, report, halt)
+class _MPIRelay(TrustedRelay):
+    """Partial sums by nonblocking sends to the parent's rank, tagged by agent; the root's total by a broadcast."""
+
+    def __init__(self, comm: Any, ranks: IndexArray, root: int) -> None:
+        self._comm, self._ranks, self._root = comm, ranks.tolist(), int(ranks[root])
+        self._sending: list[tuple[Any, bytes]] = []
+
+    def send_partial(self, agent: int, parent: int, shape: tuple[int, int], data: bytes) -> None:
+        # The buffer must live until the message is sent.
+        self._sending.append((self._comm.Isend(data, self._ranks[parent], agent), data))
+
+    def wait(self) -> None:
+        """Complete all sends."""
+        for message, _ in self._sending:
+            message.Wait()
+        self._sending.clear()
+
+    def receive_partial(self, child: int, shape: tuple[int, int], size: int | None) -> bytes:
+        rank = self._ranks[child]
+        if size is None:
+            status = mpi_module().Status()
+            self._comm.Probe(rank, child, status)
+            size = status.Get_count()
+        buffer = bytearray(size)
+        self._comm.Recv(buffer, rank, child)
+        return bytes(buffer)
+
+    def share_total(self, data: bytes | None, shape: tuple[int, int], size: int | None) -> bytes:
+        if size is None:
+            length = np.array([0 if data is None else len(data)])
+            self._comm.Bcast(length, self._root)
+            size = int(length[0])
+        buffer = bytearray(size) if data is None else bytearray(data)
+        self._comm.Bcast(buffer, self._root)
+        return bytes(buffer)
 
 
 class _Routes:
     """Which values go to which process, and where each agent finds its neighbours'."""
 
-    def __init__(self, world: MPICommunicator, topology: Topology, ranks: Index) -> None:
-        mine = np.flatnonzero(ranks == world.rank)
-        place = {agent: k for k, agent in enumerate(mine.tolist())}
-        hearer, speaker = topology.ends
-        near = ranks[hearer] == world.rank
-        hearer, speaker = hearer[near], speaker[near]
-        far = ranks[speaker] != world.rank
-        # Every foreign agent that somebody here listens to, and every agent here that somebody there does: sorted by
-        # process and then by agent, so that both sides agree.
-        self.peers = sorted({int(rank) for rank in ranks[speaker[far]]})
-        self.incoming = [sorted({int(s) for s in speaker[far] if ranks[s] == peer}) for peer in self.peers]
-        heard = [sorted({int(h) for h in hearer[ranks[speaker] == peer]}) for peer in self.peers]
-        self.outgoing = [[place[agent] for agent in agents] for agents in heard]
-        self.n_mine = len(mine)
-        arrived = {agent: self.n_mine + k for k, agent in enumerate(a for peer in self.incoming for a in peer)}
-        self.hearer: Index = np.array([place[int(h)] for h in hearer], dtype=np.intp)
-        #: For each direction of an edge to here, where its speaker's value is: among those here, or behind them.
-        self.source: Index = np.array(
-            [place[int(s)] if int(s) in place else arrived[int(s)] for s in speaker], dtype=np.intp
+    def __init__(self, world: MPICommunicator, topology: Topology, ranks: IndexArray) -> None:
+        own = np.flatnonzero(ranks == world.rank)
+        place = {agent: k for k, agent in enumerate(own.tolist())}
+        receiver, sender = topology.ends
+        here = ranks[receiver] == world.rank
+        receiver, sender = receiver[here], sender[here]
+        remote = ranks[sender] != world.rank
+        # Remote agents with neighbours here, and agents here with neighbours there: sorted by process and then by
+        # agent, so that both sides agree.
+        self.peers = sorted({int(rank) for rank in ranks[sender[remote]]})
+        self.incoming = [sorted({int(s) for s in sender[remote] if ranks[s] == peer}) for peer in self.peers]
+        leaving = [sorted({int(r) for r in receiver[ranks[sender] == peer]}) for peer in self.peers]
+        self.outgoing = [[place[agent] for agent in agents] for agents in leaving]
+        self.n_own = len(own)
+        arrived = {agent: self.n_own + k for k, agent in enumerate(a for peer in self.incoming for a in peer)}
+        self.receiver: IndexArray = np.array([place[int(r)] for r in receiver], dtype=np.intp)
+        #: For each directed edge to an agent here, the row of its sender's value: own agents first, then arrivals.
+        self.source: IndexArray = np.array(
+            [place[int(s)] if int(s) in place else arrived[int(s)] for s in sender], dtype=np.intp
         )
         self.comm = world.comm.Create_dist_graph_adjacent(self.peers, self.peers, reorder=False)
-        # The k-th neighbour of all agents that have one, for k = 0, 1, ...: first those whose neighbours are all here.
-        waits = np.zeros(self.n_mine, dtype=bool)
-        waits[self.hearer[self.source >= self.n_mine]] = True
-        self.near = self._turns(~waits[self.hearer])
-        self.far = self._turns(waits[self.hearer])
+        # The k-th neighbour of all agents that have one, for k = 0, 1, ...: first agents with no remote neighbours.
+        waiting = np.zeros(self.n_own, dtype=bool)
+        waiting[self.receiver[self.source >= self.n_own]] = True
+        self.local = self._by_neighbor(~waiting[self.receiver])
+        self.remote = self._by_neighbor(waiting[self.receiver])
 
-    def _turns(self, chosen: NDArray[np.bool_]) -> list[tuple[Index, Index]]:
-        hearer, source = self.hearer[chosen], self.source[chosen]
-        if not len(hearer):
+    def _by_neighbor(self, chosen: NDArray[np.bool_]) -> list[tuple[IndexArray, IndexArray]]:
+        receiver, source = self.receiver[chosen], self.source[chosen]
+        if not len(receiver):
             return []
-        starts = np.flatnonzero(np.diff(hearer, prepend=-1))
-        turn = np.arange(len(hearer)) - np.repeat(starts, np.diff(np.append(starts, len(hearer))))
-        return [(hearer[turn == k], source[turn == k]) for k in range(int(turn.max()) + 1)]
+        starts = np.flatnonzero(np.diff(receiver, prepend=-1))
+        k = np.arange(len(receiver)) - np.repeat(starts, np.diff(np.append(starts, len(receiver))))
+        return [(receiver[k == i], source[k == i]) for i in range(int(k.max()) + 1)]
 
 
-class _Mail:
-    """Buffers and the persistent collective for values of one shape, made once."""
+class _NeighborExchange:
+    """Buffers and the persistent collective for values of one shape."""
 
     def __init__(self, routes: _Routes, shape: tuple[int, ...]) -> None:
         size = math.prod(shape)
         self._routes = routes
-        #: Values of the agents here, and behind them those that have come.
-        self._pool = np.zeros((routes.n_mine + sum(map(len, routes.incoming)), *shape))
-        self._leaving: Index = np.array([k for peer in routes.outgoing for k in peer], dtype=np.intp)
+        #: Values of the agents here, followed by those that arrive.
+        self._pool = np.zeros((routes.n_own + sum(map(len, routes.incoming)), *shape))
+        self._leaving: IndexArray = np.array([k for peer in routes.outgoing for k in peer], dtype=np.intp)
         self._out = np.zeros((len(self._leaving), *shape))
-        sent, come = ([size * len(peer) for peer in peers] for peers in (routes.outgoing, routes.incoming))
-        arrivals = self._pool[routes.n_mine :]
+        sent, received = ([size * len(peer) for peer in peers] for peers in (routes.outgoing, routes.incoming))
+        arrivals = self._pool[routes.n_own :]
         self._collective = (
-            routes.comm.Neighbor_alltoallv_init([self._out, sent], [arrivals, come]) if routes.peers else None
+            routes.comm.Neighbor_alltoallv_init([self._out, sent], [arrivals, received]) if routes.peers else None
         )
 
     def _start(self, value: FloatArray) -> None:
@@ -235,119 +264,131 @@ class _Mail:
         if self._collective is not None:
             self._collective.Wait()
 
-    def total(self, value: FloatArray) -> FloatArray:
+    def sum(self, value: FloatArray) -> FloatArray:
         """Return the sum of each agent's neighbours, in their order."""
         routes = self._routes
         self._start(value)
         sums = np.zeros_like(value)
-        for hearer, source in routes.near:
-            sums[hearer] += value[source]
-        self._pool[: routes.n_mine] = value
+        for receiver, source in routes.local:
+            sums[receiver] += value[source]
+        self._pool[: routes.n_own] = value
         self._finish()
-        for hearer, source in routes.far:
-            sums[hearer] += self._pool[source]
+        for receiver, source in routes.remote:
+            sums[receiver] += self._pool[source]
         return sums
 
-    def each(self, value: FloatArray) -> Heard:
+    def each(self, value: FloatArray) -> NeighborMessages:
         """Return each neighbour's value."""
         self._start(value)
-        self._pool[: self._routes.n_mine] = value
+        self._pool[: self._routes.n_own] = value
         self._finish()
-        return Heard(self._pool[self._routes.source], self._routes.hearer)
+        return NeighborMessages(self._pool[self._routes.source], self._routes.receiver)
 
 
-class _Following:
-    """Figures on their way: the mean of U first, where agents have one each; then everybody's numbers."""
+class _MetricsGatherer:
+    """Nonblocking collectives for metrics: every agent's numbers in agent order, and the mean of U.
 
-    def __init__(self, link: MPILink, report: Report, halt: bool) -> None:
-        self._link, self._halt = link, halt
-        self._own = np.stack(
-            [report.objective, *report.residual, *report.scale, np.zeros_like(report.objective)], axis=-1
-        )
-        # What was said until now; by the time that the numbers are gathered there may be more.
-        self._sent = link._own.total
-        U = report.state.U
-        self._U = None if U is None or U.ndim == 2 else U.reshape(len(U), -1)
+    The mean is summed in integers of a scale that all processes share, a power of two, which is renewed when values
+    outgrow it.
+    """
+
+    def __init__(self, world: MPICommunicator, topology: Topology, ranks: IndexArray) -> None:
+        self.world, self.n_agents = world, topology.n_agents
+        counts = np.bincount(ranks, minlength=world.size)
+        self._sizes = counts * _PER_AGENT + _PER_PROCESS
+        ends = np.cumsum(self._sizes)
+        # Where each agent's and each process's numbers are in the gathered array.
+        order = np.argsort(ranks, kind="stable")
+        within = np.arange(len(ranks)) - np.repeat(np.cumsum(counts) - counts, counts)
+        first = np.empty(len(ranks), dtype=np.intp)
+        first[order] = (ends - self._sizes)[ranks[order]] + _PER_AGENT * within
+        self._agents_at = first[:, None] + np.arange(_PER_AGENT)
+        self._processes_at = ends[:, None] - _PER_PROCESS + np.arange(_PER_PROCESS)
+        #: Exponent of the power of two that no entry of any U exceeds; None before the first mean.
+        self.exponent: int | None = None
+
+    def start_gather(self, own: FloatArray, sent: int, halt: bool) -> tuple[FloatArray, Any]:
+        """Start to gather all agents' numbers; return the array they arrive in, and what to wait for."""
+        local = np.concatenate([own.ravel(), [float(sent), float(halt)]])
+        gathered = np.empty(self._agents_at.size + self._processes_at.size)
+        pending = self.world.comm.Iallgatherv(local, [gathered, self._sizes])
+        return gathered, (pending, local)  # the buffers live as long as the message
+
+    def split(self, gathered: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the numbers per agent and per process."""
+        return gathered[self._agents_at], gathered[self._processes_at]
+
+    def agree_on_exponent(self, largest: float) -> int | None:
+        """Return the exponent of the power of two that no process's largest entry exceeds; None if one is infinite."""
+        over_all = self.world.allreduce_max(np.array([largest if np.isfinite(largest) else math.inf]))[0]
+        return int(np.frexp(over_all)[1]) if np.isfinite(over_all) else None
+
+
+class _PendingMetrics:
+    """Metrics that are being gathered: first the mean of U, where agents have one each; then all agents' numbers."""
+
+    def __init__(self, gatherer: _MetricsGatherer, local: LocalMetrics, sent: int, halt: bool) -> None:
+        self._gatherer, self._sent, self._halt = gatherer, sent, halt
+        self._own = np.concatenate([local.values, np.zeros((len(local.values), 1))], axis=-1)
+        self._U = None if local.U is None else local.U.reshape(len(local.U), -1)
         self._size = 1.0
-        self._mean: _Mean | None = None
+        self._mean: _PendingMean | None = None
         self._gathered: tuple[FloatArray, Any] | None = None
         if self._U is None:
-            self._gather()
+            self._gathered = gatherer.start_gather(self._own, sent, halt)
         else:
-            self._mean = _Mean(link, self._U)
+            self._mean = _PendingMean(gatherer, self._U)
 
-    def advance(self) -> Figures | None:
-        """Wait for what is under way, and start what comes next; return the figures once they are there."""
+    def advance(self) -> RoundMetrics | None:
+        """Complete the pending collective and start the next; return the metrics once they are complete."""
         if self._mean is not None and self._U is not None:
             mean, self._mean = self._mean.wait(), None
             apart = self._U - mean
             self._own[:, -1] = np.vecdot(apart, apart)
             self._size = math.sqrt(float(np.vdot(mean, mean)))
-            self._gather()
+            self._gathered = self._gatherer.start_gather(self._own, self._sent, self._halt)
             return None
-        return self._figures()
-
-    def _gather(self) -> None:
-        link = self._link
-        said = np.concatenate([self._own.ravel(), [float(self._sent), float(self._halt)]])
-        everything = np.empty(link._numbers_at.size + link._beside_at.size)
-        pending = link._world.comm.Iallgatherv(said, [everything, link._sizes])
-        # The buffers live as long as the message does.
-        self._gathered = everything, (pending, said)
-
-    def _figures(self) -> Figures:
-        link = self._link
         if self._gathered is None:
-            raise TypeError("Figures were asked for that nobody has set out to find.")
-        everything, (pending, _) = self._gathered
+            raise TypeError("Metrics were asked for before their collective was started.")
+        gathered, (pending, _) = self._gathered
         pending.Wait()
-        beside, numbers = everything[link._beside_at], everything[link._numbers_at]
-        objective, U_rest, A_rest, U_scale, A_scale, apart = numbers.sum(axis=0).tolist()
-        distance = math.sqrt(apart / link._topology.n_agents)
-        sent, halts = beside.sum(axis=0).tolist()
-        return Figures(objective, (U_rest, A_rest), (U_scale, A_scale), distance, self._size, int(sent), halts > 0)
+        agents, processes = self._gatherer.split(gathered)
+        *sums, apart2 = agents.sum(axis=0).tolist()
+        sent, halts = processes.sum(axis=0).tolist()
+        distance = math.sqrt(apart2 / self._gatherer.n_agents)
+        return RoundMetrics.from_sums(np.array(sums), distance, self._size, int(sent), halts > 0)
 
 
-class _Mean:
-    """The mean of all agents' U, on its way: whole numbers add up to the same in any order."""
+class _PendingMean:
+    """The mean of all agents' U, being summed in integers."""
 
-    def __init__(self, link: MPILink, U: FloatArray) -> None:
-        self._link, self._U = link, U
-        self._m = link._topology.n_agents
+    def __init__(self, gatherer: _MetricsGatherer, U: FloatArray) -> None:
+        self._gatherer, self._U = gatherer, U
         self._largest = float(np.abs(U).max(initial=0.0))
-        if link._scale is None:
-            link._scale = self._agree()
-        self._begin(link._scale)
+        if gatherer.exponent is None:
+            gatherer.exponent = gatherer.agree_on_exponent(self._largest) or 0
+        self._start(gatherer.exponent)
 
-    def _agree(self) -> int:
-        """Return the power of two that no value of any agent exceeds."""
-        largest = np.array([self._largest if np.isfinite(self._largest) else math.inf])
-        communicator = self._link._world.allreduce_max(largest)[0]
-        return int(np.frexp(communicator)[1]) if np.isfinite(communicator) else 0
-
-    def _begin(self, scale: int) -> None:
-        spare = _BITS - math.ceil(math.log2(self._m + 1)) - _ROOM
-        self._shift = spare - scale
-        fits = self._largest < math.ldexp(1.0, scale + _ROOM)
-        whole = np.zeros(self._U.shape[1] + 1, np.int64)
+    def _start(self, exponent: int) -> None:
+        spare = _INTEGER_BITS - math.ceil(math.log2(self._gatherer.n_agents + 1)) - _HEADROOM
+        self._shift = spare - exponent
+        fits = self._largest < math.ldexp(1.0, exponent + _HEADROOM)
+        integers = np.zeros(self._U.shape[1] + 1, np.int64)
         if fits:
-            whole[:-1] = np.rint(np.ldexp(self._U, self._shift)).astype(np.int64).sum(axis=0)
-        whole[-1] = not fits
-        self._together = np.empty_like(whole)
-        self._whole = whole
-        self._pending = self._link._world.comm.Iallreduce(whole, self._together)
+            integers[:-1] = np.rint(np.ldexp(self._U, self._shift)).astype(np.int64).sum(axis=0)
+        integers[-1] = not fits
+        self._integers, self._total = integers, np.empty_like(integers)
+        self._pending = self._gatherer.world.comm.Iallreduce(integers, self._total)
 
     def wait(self) -> FloatArray:
-        """Return it; NaN if some agent's U is not finite any more."""
+        """Return the mean; NaN if an agent's U is not finite."""
         self._pending.Wait()
-        if self._together[-1]:
-            # Somebody's values have outgrown the scale, which is for all to know: once more, with room.
-            largest = self._link._world.allreduce_max(
-                np.array([self._largest if np.isfinite(self._largest) else math.inf])
-            )[0]
-            if not np.isfinite(largest):
+        if self._total[-1]:
+            # An agent's values have outgrown the scale, and all processes see it: again, with a larger one.
+            exponent = self._gatherer.agree_on_exponent(self._largest)
+            if exponent is None:
                 return np.full(self._U.shape[1], np.nan)
-            self._link._scale = int(np.frexp(largest)[1])
-            self._begin(self._link._scale)
+            self._gatherer.exponent = exponent
+            self._start(exponent)
             self._pending.Wait()
-        return np.ldexp(self._together[:-1].astype(np.float64), -self._shift) / self._m
+        return np.ldexp(self._total[:-1].astype(np.float64), -self._shift) / self._gatherer.n_agents

@@ -1,9 +1,9 @@
-"""One edge, seen from one of its ends: what was said along it and may be asked for again, and what has come.
+"""One edge, seen from one end: sent messages that may be asked for again, and received ones in order.
 
-Messages along an edge are numbered in either direction. What was said is kept until the other end has said that it will
-never need it again; what comes is taken in the order of numbers, whatever came twice, late, or out of turn. So an agent
-that was killed goes on from what it last kept, and its neighbours tell it what it has missed since: the numbers are the
-same, and so is everything that follows from them.
+Messages along an edge are numbered in either direction. Sent messages are buffered until the peer acknowledges that it
+never needs them again; received ones are delivered in the order of numbers, whatever arrives twice, late, or out of
+order. So an agent that was killed resumes from its last checkpoint, and its neighbours resend what it has missed since:
+the numbers are the same, and so is everything that is computed from them.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from dataclasses import dataclass
 
 from elmesh.comm.network.wire import Kind, Message, WireError
 
-__all__ = ["Edge", "Said"]
+__all__ = ["EdgeQueue", "SentMessage"]
 
-# A neighbour says again at most what it has kept, which is less than this; and what may wait to be taken, in bytes.
-_AHEAD, _WAITING = 1024, 256 << 20
+# A peer resends at most what it has buffered, which is less than this; and the bytes that may wait to be delivered.
+_MOST_AHEAD, _MOST_WAITING = 1024, 256 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
-    """A message as it was said: its number, and all of it but the header."""
+class SentMessage:
+    """A sent message: its number, and all of it but the header."""
 
     number: int
     kind: Kind
     shape: tuple[int, int]
-    coarse: bool
+    quantized: bool
     body: bytes
 
 
-class Edge:
-    """The book-keeping of one edge.
+class EdgeQueue:
+    """The queues of one edge.
 
     Attributes
     ----------
-    said, heard : int
-        Messages said, and messages taken, so far.
-    settled : int
-        Messages heard that will never be asked for again: what they led to is on disk.
+    sent, received : int
+        Messages sent, and messages delivered, so far.
+    acked : int
+        Received messages that will never be asked for again: what follows from them is on disk.
 
     Examples
     --------
-    >>> edge = Edge()
-    >>> first = edge.say(Kind.VALUE, (0, 0), False, b"")
-    >>> first.number, [said.number for said in edge.since(0)]
+    >>> edge = EdgeQueue()
+    >>> first = edge.push(Kind.VALUE, (0, 0), False, b"")
+    >>> first.number, [message.number for message in edge.since(0)]
     (0, [0])
     >>> edge.release(1)
     >>> edge.since(0)
@@ -52,74 +52,68 @@ class Edge:
     """
 
     def __init__(self) -> None:
-        self.said = self.heard = self.settled = 0
-        self._kept: dict[int, Said] = {}
-        self._come: dict[int, Message] = {}
-        self._size = self._waiting = 0
+        self.sent = self.received = self.acked = 0
+        self._buffer: dict[int, SentMessage] = {}
+        self._arrived: dict[int, Message] = {}
+        self.buffered_bytes = self._waiting = 0
 
     @property
-    def kept(self) -> int:
-        """How many messages that were said are kept."""
-        return len(self._kept)
+    def buffered(self) -> int:
+        """Number of sent messages that are buffered."""
+        return len(self._buffer)
 
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes of what was said and is kept."""
-        return self._size
+    def push(self, kind: Kind, shape: tuple[int, int], quantized: bool, body: bytes) -> SentMessage:
+        """Assign a number to a message to send, and buffer it."""
+        message = SentMessage(self.sent, kind, shape, quantized, body)
+        self._buffer[self.sent] = message
+        self.buffered_bytes += len(body)
+        self.sent += 1
+        return message
 
-    def say(self, kind: Kind, shape: tuple[int, int], coarse: bool, body: bytes) -> Said:
-        """Give a message its number, and keep it."""
-        said = Said(self.said, kind, shape, coarse, body)
-        self._kept[self.said] = said
-        self._size += len(body)
-        self.said += 1
-        return said
-
-    def since(self, number: int) -> list[Said]:
-        """Return what was said from this number on and is kept."""
-        return [said for n, said in self._kept.items() if n >= number]
+    def since(self, number: int) -> list[SentMessage]:
+        """Return the buffered messages from this number on."""
+        return [message for n, message in self._buffer.items() if n >= number]
 
     def release(self, number: int) -> None:
-        """Forget what was said before this number: the other end has it for good."""
-        # In the order of numbers, so that only what goes is looked at.
-        while self._kept:
-            first = next(iter(self._kept))
+        """Drop the buffered messages before this number: the peer never needs them again."""
+        while self._buffer:
+            first = next(iter(self._buffer))  # in the order of numbers
             if first >= number:
                 return
-            self._size -= len(self._kept.pop(first).body)
+            self.buffered_bytes -= len(self._buffer.pop(first).body)
 
-    def take_in(self, message: Message) -> bool:
-        """Take in what has come; False if it is known already, or too much for now. One that cannot be is refused."""
-        if message.number < self.heard or message.number in self._come:
+    def put(self, message: Message) -> bool:
+        """Store an arrived message; False if it is a duplicate, or too much for now. An impossible one is refused."""
+        if message.number < self.received or message.number in self._arrived:
             return False
-        if message.number > self.heard + _AHEAD:
-            raise WireError(f"its number is {message.number}, when {self.heard} is due")
-        if self._waiting > _WAITING and message.number != self.heard:
+        if message.number > self.received + _MOST_AHEAD:
+            raise WireError(f"its number is {message.number}, when {self.received} is due")
+        if self._waiting > _MOST_WAITING and message.number != self.received:
             return False  # it will be asked for again
-        self._come[message.number] = message
+        self._arrived[message.number] = message
         self._waiting += len(message.body)
         return True
 
     @property
     def has_next(self) -> bool:
-        """Whether the next message is there."""
-        return self.heard in self._come
+        """Whether the next message has arrived."""
+        return self.received in self._arrived
 
-    def take(self) -> Message:
-        """Take the next message, which is there."""
-        message = self._come.pop(self.heard)
+    def pop(self) -> Message:
+        """Deliver the next message, which has arrived."""
+        message = self._arrived.pop(self.received)
         self._waiting -= len(message.body)
-        self.heard += 1
+        self.received += 1
         return message
 
-    def forget(self) -> None:
-        """Drop what has come and was not taken: it is of another run than what comes now."""
-        self._come, self._waiting = {}, 0
+    def discard(self) -> None:
+        """Drop what has arrived and was not delivered: it is of another run."""
+        self._arrived, self._waiting = {}, 0
 
-    def restore(self, said: int, heard: int, kept: Sequence[Said]) -> None:
-        """Be again as it was when these were taken; what has come since is still there."""
-        self.said, self.heard, self.settled = said, heard, heard
-        self._kept = {message.number: message for message in kept}
-        self._size = sum(len(message.body) for message in kept)
-        self._come = {n: message for n, message in self._come.items() if n >= heard}
-        self._waiting = sum(len(message.body) for message in self._come.values())
+    def restore(self, sent: int, received: int, buffered: Sequence[SentMessage]) -> None:
+        """Return to an earlier state; what has arrived since stays."""
+        self.sent, self.received, self.acked = sent, received, received
+        self._buffer = {message.number: message for message in buffered}
+        self.buffered_bytes = sum(len(message.body) for message in buffered)
+        self._arrived = {n: message for n, message in self._arrived.items() if n >= received}
+        self._waiting = sum(len(message.body) for message in self._arrived.values())

@@ -1,4 +1,4 @@
-"""What can come between agents: neighbours that are lost, refused or have ended, and agents that are asked to stop."""
+"""What ends or interrupts a run of a network: lost, refused or failed peers, evictions, and stop requests."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Collection
 
 from elmesh.errors import ElmeshError
 
-__all__ = ["FailedError", "LostError", "PeerError", "RefusedError", "RegroupedError", "StoppedError"]
+__all__ = ["EvictionError", "FailedError", "LostError", "PeerError", "RefusedError", "StoppedError"]
 
 
 class PeerError(ElmeshError):
-    """Something that a run cannot go on with as it was.
+    """A peer that a run cannot continue with.
 
-    ``names`` says whose doing it is, and ``reason`` what others are told.
+    ``names`` are the peers concerned, and ``reason`` is what the others are sent.
     """
 
     def __init__(self, names: Collection[str], text: str, reason: str | None = None) -> None:
@@ -21,24 +21,24 @@ class PeerError(ElmeshError):
 
 
 class LostError(PeerError):
-    """Neighbours have been away for longer than this agent's patience."""
+    """Neighbours were absent for longer than this agent's patience."""
 
 
 class RefusedError(PeerError):
-    """A neighbour has said something that is not acceptable."""
+    """A neighbour sent an invalid message."""
 
 
 class FailedError(PeerError):
-    """A neighbour has ended without a result, or goes on without this agent."""
+    """A neighbour ended without a result, or continues without this agent."""
 
 
 class StoppedError(ElmeshError):
     """The agent was asked to stop while it waited."""
 
 
-class RegroupedError(ElmeshError):
-    """Agents are gone for good, and the others go on without them."""
+class EvictionError(ElmeshError):
+    """Other agents continue without some that were evicted."""
 
-    def __init__(self, gone: frozenset[str], by: str) -> None:
-        super().__init__(f"{by} goes on without {', '.join(sorted(gone))}.")
-        self.gone, self.by = gone, by
+    def __init__(self, evicted: frozenset[str], by: str) -> None:
+        super().__init__(f"{by} continues without {', '.join(sorted(evicted))}.")
+        self.evicted, self.by = evicted, by

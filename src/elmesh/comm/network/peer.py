@@ -1,83 +1,108 @@
-"""A neighbour, as far as one can tell from here, and what has gone to and fro."""
+"""The state of a neighbour as seen from one agent, and the timing of the protocol."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from elmesh.comm.network.edge_queue import Edge, Said
+from elmesh.comm.network.edge_queue import EdgeQueue, SentMessage
 from elmesh.comm.network.errors import LostError
 
-__all__ = ["Counters", "Neighbour", "Stand", "check_patience"]
+__all__ = ["Counters", "LinkState", "Peer", "Timing", "check_patience"]
 
-# A neighbour that is there and says nothing that is due for so many patiences is given up as well.
-_MUTE = 3.0
-# Seconds to stay for a neighbour that has its model, and went before it said that it knows of this one's; and for one
-# that was not seen since this agent has started again.
-_GRACE, _GRACE_UNSEEN = 30.0, 5.0
+
+@dataclass(frozen=True)
+class Timing:
+    """Timing of the protocol, in seconds unless noted.
+
+    Parameters
+    ----------
+    patience
+        How long a neighbour may be absent before it is lost.
+    first_request, longest_request
+        First and longest interval between requests for a message that is due.
+    poll
+        Longest wait without checking for a request to stop.
+    mute_factor
+        A neighbour that is present but sends nothing due for so many times the patience is lost as well.
+    grace, grace_unseen
+        How long to stay for a neighbour that is done and left before it acknowledged this agent's model; and for one
+        that was not seen since this agent was restarted.
+    finish_factor, finish_extra
+        At its end an agent waits longer than its patience, by this factor and these seconds: others may have to
+        continue without an absent agent first.
+    """
+
+    patience: float = 600.0
+    first_request: float = 0.2
+    longest_request: float = 2.0
+    poll: float = 0.5
+    mute_factor: float = 3.0
+    grace: float = 30.0
+    grace_unseen: float = 5.0
+    finish_factor: float = 1.25
+    finish_extra: float = 2.0
 
 
 @dataclass
 class Counters:
-    """What has gone through the post, before encryption: for logs and metrics."""
+    """Messages and bytes before encryption, for logs and metrics."""
 
     sent_messages: int = 0
     sent_bytes: int = 0
-    heard_messages: int = 0
-    heard_bytes: int = 0
-    again: int = 0
+    received_messages: int = 0
+    received_bytes: int = 0
+    resent: int = 0
     duplicates: int = 0
     refused: int = 0
-    returns: int = 0
+    reconnects: int = 0
 
 
 @dataclass(eq=False)
-class Neighbour:
-    """A neighbour, as far as one can tell from here."""
+class Peer:
+    """A neighbour, as seen from here."""
 
-    edge: Edge = field(default_factory=Edge)
-    here: bool = False
+    edge: EdgeQueue = field(default_factory=EdgeQueue)
+    present: bool = False
     seen: bool = False
-    since: float = 0.0  # when it came or went
-    spoke: float = 0.0  # when it last said something that was due
-    life: int = 0  # the run that it is in, if it is known
+    changed: float = 0.0  # when it came or left
+    delivered: float = 0.0  # when its last message that was due arrived
+    run_id: int = 0  # its run, if it is known
     done: bool = False  # it has its model
-    knows: bool = False  # it knows that this agent has
+    acknowledged: bool = False  # it knows that this agent has its model
 
-    def is_away(self, patience: float, now: float) -> bool:
-        """Say whether it has been away for longer than that."""
-        return not self.here and now - self.since > patience
+    def is_absent(self, seconds: float, now: float) -> bool:
+        """Return whether it has been absent for longer than that."""
+        return not self.present and now - self.changed > seconds
 
-    def is_late(self, patience: float, now: float) -> bool:
-        """Say whether there is no use in waiting for it any longer: it is away, or there and mute."""
-        return self.is_away(patience, now) or now - self.spoke > _MUTE * patience
+    def is_lost(self, patience: float, mute_factor: float, now: float) -> bool:
+        """Return whether waiting for it is useless: it is absent, or present and mute."""
+        return self.is_absent(patience, now) or now - self.delivered > mute_factor * patience
 
-    def may_be_left(self, patience: float, now: float) -> bool:
-        """Say whether it needs nothing more: it has its model, and knows of this agent's, or is gone for good."""
-        # One that went may be back before long, and would wait for one that has left.
-        return self.done and (self.knows or self.is_away(min(_GRACE if self.seen else _GRACE_UNSEEN, patience), now))
+    def needs_nothing(self, timing: Timing, now: float) -> bool:
+        """Return whether it has its model, and has acknowledged this agent's or left for good."""
+        # A neighbour that left may return soon, and would wait for this agent.
+        grace = min(timing.grace if self.seen else timing.grace_unseen, timing.patience)
+        return self.done and (self.acknowledged or self.is_absent(grace, now))
 
 
-def check_patience(awaited: Mapping[str, Neighbour], patience: float, now: float) -> None:
-    """Raise if some of those that are waited for have been away for too long, or there and mute."""
-    lost = [name for name, other in awaited.items() if other.is_away(patience, now)]
+def check_patience(awaited: Mapping[str, Peer], timing: Timing, now: float) -> None:
+    """Raise if neighbours that are waited for have been absent, or mute, for too long."""
+    lost = [name for name, peer in awaited.items() if peer.is_absent(timing.patience, now)]
     if lost:
-        was = "has been away" if awaited[lost[0]].seen else "has not come"
-        raise LostError(
-            lost,
-            f"{' and '.join(lost)} {was if len(lost) == 1 else 'have been away'} for more than {patience:g} seconds.",
-        )
-    mute = [name for name, other in awaited.items() if other.is_late(patience, now)]
+        verb = "have been absent" if len(lost) > 1 else "has been absent" if awaited[lost[0]].seen else "has not come"
+        raise LostError(lost, f"{' and '.join(lost)} {verb} for more than {timing.patience:g} seconds.")
+    mute = [name for name, peer in awaited.items() if peer.is_lost(timing.patience, timing.mute_factor, now)]
     if mute:
-        have = "has" if len(mute) == 1 else "have"
-        raise LostError(mute, f"{' and '.join(mute)} {have} said nothing for more than {_MUTE * patience:g} seconds.")
+        verb, seconds = "has" if len(mute) == 1 else "have", timing.mute_factor * timing.patience
+        raise LostError(mute, f"{' and '.join(mute)} {verb} sent nothing due for more than {seconds:g} seconds.")
 
 
 @dataclass(frozen=True, eq=False)
-class Stand:
-    """Where an agent stands with a neighbour: its run, messages said and heard, and what was said and is kept."""
+class LinkState:
+    """What a checkpoint holds of the link to a neighbour: its run, messages sent and received, and buffered ones."""
 
-    life: int
-    said: int
-    heard: int
-    kept: tuple[Said, ...]
+    run_id: int
+    sent: int
+    received: int
+    buffered: tuple[SentMessage, ...]

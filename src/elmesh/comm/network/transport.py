@@ -1,253 +1,225 @@
-"""An agent at a site of its own, as the link that its algorithm is driven over.
+"""The transport of one agent of a network.
 
-Neighbours are added in sorted order and sums go along the graph's spanning tree in its order, as with MPI: the numbers
-are the same to the bit. How a run stands is told from what the agent has itself and from what it is told anyway;
-nothing is sent for that.
+Neighbours are summed in sorted order and sums go along the graph's spanning tree in its order, as with MPI: the numbers
+are the same to the bit. Metrics are computed from what the agent has anyway; nothing is sent for them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar
 
 import numpy as np
 
-from elmesh.comm.allreduce import Channels, coarse_parts, split_message, tree_bytes
+from elmesh.comm.allreduce import ROOT, Content, TreeAllReduce
 from elmesh.comm.graph import Topology
-from elmesh.comm.network.messenger import Post
-from elmesh.comm.network.wire import Kind, Message, WireError, doubles
-from elmesh.comm.requests import Heard, Hub, Neighbours, Report, Sum, Total
-from elmesh.comm.traffic import Ledger
+from elmesh.comm.network.messenger import ReliableMessenger
+from elmesh.comm.network.wire import Kind, Message, WireError
+from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
+from elmesh.comm.traffic import TrafficLog
+from elmesh.comm.transport import CommState, KnownMetrics, LocalMetrics, RoundMetrics
 from elmesh.errors import ElmeshError
-from elmesh.run.base import Figures, Mark
 from elmesh.typing import FloatArray
 
-__all__ = ["NetworkLink"]
+__all__ = ["NetworkTransport"]
+
+# Norms of correct sums are far below this, and its square is still a finite number.
+_MOST_NORM = 1e150
 
 
-# No honest number comes near this, and its square is still a number: the norm of a sum over all agents is below it.
-_OVER = 1e150
-
-
-@dataclass(frozen=True)
-class _Known:
-    """Figures that are known as soon as they are asked for."""
-
-    figures: Figures
-
-    def advance(self) -> Figures | None:
-        return self.figures
-
-
-class NetworkLink:
-    """One agent's link.
+class NetworkTransport:
+    """The transport of one agent.
 
     Parameters
     ----------
-    post : Post
-        Its post.
+    messenger : ReliableMessenger
+        Its messages.
     names : sequence of str
         All agents, in the order of the graph.
     topology : Topology
-        Who talks to whom.
+        The graph.
     message_bits : int or "auto"
-        Bits a number of sums over all agents.
-    most : float
-        What the norm of a neighbour's value cannot exceed.
+        Bits per number of sums over all agents.
+    max_norm : float
+        An upper bound of the norm of a neighbour's value.
     """
 
-    alone = False
+    single_process: ClassVar[bool] = False
+    global_metrics: ClassVar[bool] = False
 
     def __init__(
         self,
-        post: Post,
+        messenger: ReliableMessenger,
         names: Sequence[str],
         topology: Topology,
         message_bits: int | str = 64,
-        most: float = math.inf,
+        max_norm: float = math.inf,
     ) -> None:
-        self._post, self._topology, self._bits, self._most = post, topology, message_bits, most
-        self._names = list(names)
-        self.agent = self._names.index(post.me)
-        self._neighbours = [self._names[k] for k in topology.neighbours(self.agent).tolist()]
-        self._own = Ledger(topology)
-        self._me = np.array([self.agent], dtype=np.intp)
-        self._channels = Channels(message_bits)
-        tree = topology.tree
-        self._root = int(tree.order[0])
-        parent = int(tree.parent[self.agent])
-        self._parent = None if parent < 0 else self._names[parent]
-        # In the order in which sums are added up everywhere.
-        inwards = tree.order[::-1].tolist()
-        self._children = [self._names[k] for k in inwards if int(tree.parent[k]) == self.agent]
-        self._number = {name: k for k, name in enumerate(self._names)}
-        # How many agents' shares are in the sum that each passes on.
-        self._shares = dict.fromkeys(range(len(self._names)), 1)
-        for k in inwards[:-1]:
-            self._shares[int(tree.parent[k])] += self._shares[k]
-        self._heard: tuple[FloatArray, FloatArray] | None = None
+        self._messenger, self._topology, self._max_norm = messenger, topology, max_norm
+        self.agent = list(names).index(messenger.name)
+        self._neighbors = [names[k] for k in topology.neighbors(self.agent).tolist()]
+        self._sent = TrafficLog(topology)
+        self._own = np.array([self.agent], dtype=np.intp)
+        self._relay = _NetworkRelay(messenger, names, topology, self.agent, quantized=message_bits != 64)
+        self._tree = TreeAllReduce(topology, [self.agent], message_bits, self._sent, self._relay)
+        #: The last value sent to the neighbours, and the sum of theirs.
+        self._last: tuple[FloatArray, FloatArray] | None = None
         self.n_exchanges = 0
 
-    def exchange(self, request: Neighbours) -> FloatArray | Heard:
-        """Tell every neighbour, and return their sum or each one's value."""
+    def neighbor_sum(self, request: NeighborSum) -> FloatArray | NeighborMessages:
+        """Send a value to every neighbour, and return their sum or each one's value."""
         value = np.ascontiguousarray(request.value[0], dtype="<f8")
         shape, body = (int(value.shape[0]), int(value.shape[1])), value.tobytes()
-        for name in self._neighbours:
-            self._post.say(name, Kind.VALUE, shape, body)
+        for name in self._neighbors:
+            self._messenger.send(name, Kind.VALUE, shape, body)
         self.n_exchanges += 1
-        self._own.spoken(self._me, len(body))
-        messages = self._post.hear(self._neighbours, Kind.VALUE)
-        values = [self._value(name, messages[name], shape) for name in self._neighbours]
-        # From zero on, as everywhere: a sum of nothing but a negative zero is zero.
+        self._sent.record_senders(self._own, len(body))
+        messages = self._messenger.receive(self._neighbors, Kind.VALUE)
+        values = [self._value(name, messages[name], shape) for name in self._neighbors]
+        # Starting from zero, as everywhere: the sum of a single negative zero is zero.
         total = values[0] + 0.0 if values else np.zeros_like(value)
         for theirs in values[1:]:
             total += theirs
-        self._heard = value, total
+        self._last = value, total
         if request.each:
-            return Heard(np.stack(values), np.zeros(len(values), dtype=np.intp))
+            return NeighborMessages(np.stack(values), np.zeros(len(values), dtype=np.intp))
         return total[None]
 
     def _value(self, name: str, message: Message, shape: tuple[int, int]) -> FloatArray:
-        """Return a neighbour's value, if it can be one."""
+        """Return a neighbour's value, or refuse it."""
         try:
-            theirs, square = message.value_and_square(*shape)
-            size = math.sqrt(square)
-            if not size <= self._most or math.isinf(size):
-                raise WireError(f"its norm is {size:.3g}, and no honest one is above {min(self._most, _OVER):.3g}")
+            value, square = message.matrix(*shape)
+            norm = math.sqrt(square)
+            if not norm <= self._max_norm or math.isinf(norm):
+                raise WireError(f"its norm is {norm:.3g}, above {min(self._max_norm, _MOST_NORM):.3g}")
         except WireError as error:
-            raise self._post.refuse(name, str(error)) from None
-        return theirs.reshape(shape)
+            raise self._messenger.refuse(name, str(error)) from None
+        return value
+
+    def reduce_at_hub(self, request: HubReduce) -> FloatArray:
+        """Raise: a network has no hub that all sites trust."""
+        raise ElmeshError("A network of sites has no hub; use a solver that needs none, such as mesh-elm.")
+
+    def allreduce(self, request: AllReduce) -> AllReduceResult:
+        """Return the sum over all agents."""
+        self.n_exchanges += self._tree.rounds
+        return self._tree.sum(request)
+
+    def max_request_bytes(self, request: Request) -> int:
+        """Return an upper bound on what a request sends, over all agents."""
+        if isinstance(request, AllReduce):
+            return self._tree.max_bytes(request)
+        return int(request.value[0].nbytes * 2 * len(self._topology.edges))
+
+    def start_metrics(self, local: LocalMetrics, halt: bool) -> KnownMetrics:
+        """Return this agent's metrics.
+
+        What belongs to all agents is reported in even shares, so one share gives the whole. Where every agent has a U
+        of its own, these are its residuals and its distance from its neighbours' mean; the objective is its share.
+        """
+        if local.U is None:
+            sums = np.repeat(local.values, self._topology.n_agents, axis=0).sum(axis=0)
+            distance, size = 0.0, 1.0
+        else:
+            sums, (distance, size) = local.values[0].copy(), self._distance()
+        sums[0] = local.values[0, 0]
+        return KnownMetrics(RoundMetrics.from_sums(sums, distance, size, self._sent.total, halt))
 
     def _distance(self) -> tuple[float, float]:
-        """Return how far this agent is from its neighbours' mean, and how large its value is."""
-        if self._heard is None:
+        """Return the distance of this agent's value from its neighbours' mean, and its norm."""
+        if self._last is None:
             return 0.0, 1.0
-        value, total = self._heard
-        apart = total * (1.0 / max(len(self._neighbours), 1))
+        value, total = self._last
+        apart = total * (1.0 / max(len(self._neighbors), 1))
         apart -= value
         return math.sqrt(float(np.vdot(apart, apart))), math.sqrt(float(np.vdot(value, value)))
 
-    def consult(self, request: Hub) -> FloatArray:
-        """Raise: there is no hub that everybody trusts with their values."""
-        raise ElmeshError("This method needs a hub, which a network of sites does not have; use dmtl-elm.")
+    def traffic(self) -> TrafficLog:
+        """Return what this agent has sent, along every edge."""
+        return self._sent
 
-    def add_up(self, request: Total) -> Sum:
-        """Return the sum over all agents, along the spanning tree."""
-        values, numbers = request.value[0], request.numbers[0]
-        if self._topology.n_agents == 1:
-            return Sum(values, numbers, request.same, request.settle)
-        self.n_exchanges += self._topology.tree.rounds
-        coarse = self._bits != 64
-        if coarse:
-            self._channels.prepare(request)
-        shape, k = (int(values.shape[0]), int(values.shape[1])), len(numbers)
-        value, beside = values.copy(), numbers.copy()
-        messages = self._post.hear(self._children, Kind.INWARDS)
+    def state(self) -> CommState:
+        """Return what to resume from; the messenger's links have their own state."""
+        channels = self._tree.state_dict()
+        common = {"exchanges": np.array(float(self.n_exchanges)), **channels.pop(ROOT, {})}
+        own = {self.agent: {**self._sent.state_dict(self.agent), **channels.pop(self.agent, {})}, **channels}
+        return CommState(own, common)
+
+    def restore(self, state: CommState) -> None:
+        """Resume from a state."""
+        self.n_exchanges = int(state.common["exchanges"])
+        self._sent.load_state_dict(state.own[self.agent], self.agent)
+        self._tree.load_state_dict({ROOT: state.common, **state.own})
+
+
+class _NetworkRelay:
+    """Partial sums as messages to the parent in the tree, totals as messages to the children; both are checked."""
+
+    def __init__(
+        self, messenger: ReliableMessenger, names: Sequence[str], topology: Topology, agent: int, quantized: bool
+    ) -> None:
+        self._messenger, self._names, self._quantized = messenger, list(names), quantized
+        tree = topology.tree
+        self._root, parent = int(tree.order[0]), int(tree.parent[agent])
+        self._parent = None if parent < 0 else self._names[parent]
+        inwards = tree.order[::-1].tolist()
+        self._children = [self._names[k] for k in inwards if int(tree.parent[k]) == agent]
+        # The number of agents whose terms are in each agent's partial sum.
+        self._terms = dict.fromkeys(range(len(self._names)), 1)
+        for k in inwards[:-1]:
+            self._terms[int(tree.parent[k])] += self._terms[k]
+        self._received: dict[str, Message] = {}
+
+    def _name(self, sender: int) -> str:
+        """Return the neighbour that sent a message; the root's total comes from the parent."""
+        return self._names[sender] if sender != ROOT else self._parent or self._messenger.name
+
+    def send_partial(self, agent: int, parent: int, shape: tuple[int, int], data: bytes) -> None:
+        self._messenger.send(self._names[parent], Kind.PARTIAL_SUM, shape, data, self._quantized)
+
+    def receive_partial(self, child: int, shape: tuple[int, int], size: int | None) -> bytes:
+        if not self._received:
+            self._received = self._messenger.receive(self._children, Kind.PARTIAL_SUM)
+        return self._body(child, self._received.pop(self._names[child]), shape)
+
+    def share_total(self, data: bytes | None, shape: tuple[int, int], size: int | None) -> bytes:
+        if self._parent is None or data is not None:
+            return data or b""
+        message = self._messenger.receive([self._parent], Kind.TOTAL)[self._parent]
+        return self._body(ROOT, message, shape)
+
+    def forward_total(self, data: bytes, shape: tuple[int, int]) -> None:
         for child in self._children:
-            theirs, more = self._partial(request, child, messages[child], shape, k, self._number[child])
-            value += theirs
-            beside += more
-        if self._parent is not None:
-            self._say_sum(self._parent, Kind.INWARDS, self._told(request, value, beside, self.agent), shape)
-            message = self._post.hear([self._parent], Kind.OUTWARDS)[self._parent]
-            body = bytes(message.body)
-            value, beside = self._partial(request, self._parent, message, shape, k, -1)
-        else:
-            body = self._told(request, value, beside, -1)
-            value = self._channels.known(request.topic, -1, value) if coarse else value
-        for child in self._children:
-            self._say_sum(child, Kind.OUTWARDS, body, shape)
-        return Sum(value, beside, request.same, request.settle)
+            self._messenger.send(child, Kind.TOTAL, shape, data, self._quantized)
 
-    def _told(self, request: Total, value: FloatArray, numbers: FloatArray, speaker: int) -> bytes:
-        exact = np.ascontiguousarray(numbers, "<f8").tobytes()
-        if self._bits == 64:
-            return np.ascontiguousarray(value, "<f8").tobytes() + exact
-        return self._channels.tell(request, value, speaker) + exact
+    def _body(self, sender: int, message: Message, shape: tuple[int, int]) -> bytes:
+        with self.checking(sender):
+            message.check_shape(*shape, self._quantized)
+        return bytes(message.body)
 
-    def _say_sum(self, to: str, kind: Kind, body: bytes, shape: tuple[int, int]) -> None:
-        self._post.say(to, kind, shape, body, coarse=self._bits != 64)
-        self._own.along(self.agent, self._number[to], len(body))
-
-    def _partial(
-        self, request: Total, name: str, message: Message, shape: tuple[int, int], k: int, speaker: int
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return a neighbour's sum and the numbers beside it, if they can be that."""
-        n = shape[0] * shape[1]
+    @contextmanager
+    def checking(self, sender: int) -> Iterator[None]:
         try:
-            if self._bits == 64:
-                both = message.value(*shape, beside=k)
-                value, numbers = both[:n].reshape(shape), both[n:]
-            else:
-                value, numbers = self._coarse(request, message, shape, k, speaker)
-            size = math.sqrt(float(np.vdot(value, value)) + float(np.vdot(numbers, numbers)))
-            # A sum of so many shares, each within its part: then whoever adds its own stays within its bound, and is
-            # not refused for what it was told.
-            most = _OVER * self._shares[self._number[name] if speaker >= 0 else self._root] / len(self._names)
-            if not size <= most:
-                raise WireError(f"its norm is {size:.3g}, and no honest one is above {most:.3g}")
+            with np.errstate(over="ignore", invalid="ignore"):
+                yield
         except WireError as error:
-            raise self._post.refuse(name, str(error)) from None
+            raise self._messenger.refuse(self._name(sender), str(error)) from None
         except ElmeshError as error:
-            raise self._post.refuse(name, f"its body cannot be read ({str(error).rstrip('.')})") from None
-        return value, numbers
+            reason = f"its body cannot be decoded ({str(error).rstrip('.')})"
+            raise self._messenger.refuse(self._name(sender), reason) from None
 
-    def _coarse(
-        self, request: Total, message: Message, shape: tuple[int, int], k: int, speaker: int
-    ) -> tuple[FloatArray, FloatArray]:
-        """Read a coarse message, if it is one."""
-        if not message.coarse or (message.rows, message.columns) != shape or len(message.body) < 8 * k:
-            raise WireError("it is not a coarse message of the right shape")
-        body, exact = bytes(message.body), len(message.body) - 8 * k
-        doubles(message.body[exact:], k)
-        parts = coarse_parts(shape[1], request.fine, self._bits)
-        widths = [len(range(shape[1])[columns]) for _, columns, _ in parts]
-        if sum(map(len, split_message(body[:exact], shape[0], widths))) != exact:
-            raise WireError("it is longer than a coarse message of its shape")
-        with np.errstate(over="ignore", invalid="ignore"):
-            value, numbers = self._channels.hear(request, speaker, body, shape, k)
-        if not np.isfinite(value).all():
-            raise WireError("it has a value that is not a finite number")
-        return value, numbers
+    def check(self, sender: int, content: Content) -> None:
+        """Raise unless numbers are finite and within the bound of their number of terms.
 
-    def most_bytes(self, request: Neighbours | Hub | Total) -> int:
-        """Return what a request takes at most, over all agents."""
-        if isinstance(request, Total):
-            return tree_bytes(self._topology, request, self._bits)
-        return int(request.value[0].nbytes * 2 * len(self._topology.edges))
-
-    def books(self) -> Ledger:
-        """Return the bytes that this agent has told, along every edge."""
-        return self._own
-
-    def mark(self) -> Mark:
-        """Return where the link stands; the post keeps what was said."""
-        spoken = self._channels.kept()
-        own = {self.agent: {**self._own.kept_of(self.agent), **spoken.pop(self.agent, {})}, **spoken}
-        return Mark(own, {"exchanges": np.array(float(self.n_exchanges)), **own.pop(-1, {})})
-
-    def rewind(self, mark: Mark) -> None:
-        """Go back to where the mark was taken."""
-        self.n_exchanges = int(mark.common["exchanges"])
-        self._own.take_up_of(self.agent, mark.own[self.agent])
-        self._channels.take_up({-1: mark.common, **mark.own})
-
-    def follow(self, report: Report, halt: bool) -> _Known:
-        """Return how this agent stands.
-
-        What belongs to all is said by everybody alike, an even share each: so one share tells the whole. Where every
-        agent has a U of its own, these are figures of this one: its share of the objective, its own residuals, and its
-        distance from its neighbours' mean.
+        Each term has an equal share of the bound, so an agent that adds its own to valid sums stays within it, and is
+        not refused for what it received.
         """
-        U, m = report.state.U, self._topology.n_agents
-        own = np.stack([report.objective, *report.residual, *report.scale], axis=-1)
-        if U is not None and U.ndim == 2:
-            shares = np.repeat(own, m, axis=0)
-            _, U_rest, A_rest, U_scale, A_scale = shares.sum(axis=0).tolist()
-            distance, size = 0.0, 1.0
-        else:
-            _, U_rest, A_rest, U_scale, A_scale = own[0].tolist()
-            distance, size = self._distance()
-        objective = float(report.objective[0])
-        return _Known(Figures(objective, (U_rest, A_rest), (U_scale, A_scale), distance, size, self._own.total, halt))
+        value, exact = content
+        if not (np.isfinite(value).all() and np.isfinite(exact).all()):
+            raise WireError("it has a value that is not a finite number")
+        norm = math.sqrt(float(np.vdot(value, value)) + float(np.vdot(exact, exact)))
+        most = _MOST_NORM * self._terms[self._root if sender == ROOT else sender] / len(self._names)
+        if not norm <= most:
+            raise WireError(f"its norm is {norm:.3g}, above {most:.3g}")

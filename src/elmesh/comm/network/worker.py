@@ -1,6 +1,6 @@
-"""Errands: what a neighbour asks for is done by a thread of its own, so that nobody who computes is kept from it.
+"""A worker thread for peer requests, so that they never block the solver.
 
-However often the same is asked for, it is done once, as it was asked for last: whoever asks without end fills nothing.
+Requests are coalesced: however often a peer asks for the same, it is done once, as it was asked for last.
 """
 
 from __future__ import annotations
@@ -9,56 +9,56 @@ import queue
 import threading
 from collections.abc import Callable
 
-__all__ = ["Errands"]
+__all__ = ["Worker"]
 
-# Seconds to wait for an errand that may be stuck in a link that does not close.
+# Seconds to wait for a job that may be stuck in a link that does not close.
 _STUCK = 2.0
 
 
-class Errands:
-    """Errands for neighbours.
+class Worker:
+    """Runs jobs for peers one after another.
 
     Parameters
     ----------
-    failed : callable
-        Is told of what an errand raises; the next one is run all the same.
+    on_error : callable
+        Called with what a job raises; the next job runs nevertheless.
     """
 
-    def __init__(self, failed: Callable[[Exception], None]) -> None:
-        self._failed = failed
+    def __init__(self, on_error: Callable[[Exception], None]) -> None:
+        self._on_error = on_error
         self._queue: queue.SimpleQueue[tuple[str, str] | Callable[[], None] | None] = queue.SimpleQueue()
-        self._due: dict[tuple[str, str], Callable[[], None]] = {}
+        self._jobs: dict[tuple[str, str], Callable[[], None]] = {}
         self._lock = threading.Lock()
-        self._runner = threading.Thread(target=self._run, name="elmesh-errands", daemon=True)
-        self._runner.start()
+        self._thread = threading.Thread(target=self._run, name="elmesh-worker", daemon=True)
+        self._thread.start()
 
-    def soon(self, what: str, name: str, errand: Callable[[], None]) -> None:
-        """Have something done for a neighbour: once, and as it asked last, however often it asks until then."""
+    def submit(self, what: str, peer: str, job: Callable[[], None]) -> None:
+        """Run a job soon; it replaces a waiting one of the same kind for the same peer."""
         with self._lock:
-            waits = (what, name) in self._due
-            self._due[what, name] = errand
-        if not waits:
-            self._queue.put((what, name))
+            waiting = (what, peer) in self._jobs
+            self._jobs[what, peer] = job
+        if not waiting:
+            self._queue.put((what, peer))
 
-    def wait(self) -> None:
-        """Wait until all errands so far are done, but not for long."""
+    def flush(self) -> None:
+        """Wait until all jobs so far are done, but not for long."""
         done = threading.Event()
         self._queue.put(done.set)
         done.wait(_STUCK)
 
     def close(self) -> None:
-        """Run no more errands."""
+        """Run no more jobs."""
         self._queue.put(None)
-        self._runner.join(timeout=_STUCK)
+        self._thread.join(timeout=_STUCK)
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             if isinstance(item, tuple):
                 with self._lock:
-                    errand = self._due.pop(item)
+                    job = self._jobs.pop(item)
             else:
-                errand = item
+                job = item
             try:
-                errand()
-            except Exception as error:  # the carrier may be closing; whoever waits will ask again
-                self._failed(error)
+                job()
+            except Exception as error:  # the session may be closing; the peer will ask again
+                self._on_error(error)

@@ -1,9 +1,9 @@
-"""Messages between sites by zenoh, over TLS with certificates on both sides, always.
+"""Bytes between sites by zenoh, over TLS with certificates on both sides, always.
 
-Links are exactly the graph's edges: nothing is scouted for, and an edge is dialled by the agent whose name comes first.
-A certificate of the network's authority lets a site in; what it may then say is bound to the name in its certificate:
-an agent takes from a neighbour only what is under that neighbour's own name, and gives it only what is meant for it.
-Whoever else has a certificate is not answered.
+Links are exactly the graph's edges: there is no discovery, and an edge is dialled by the agent whose name comes first.
+A certificate of the network's authority admits a site; what it may then send is bound to the name in its certificate:
+an agent accepts from a neighbour only what is under that neighbour's own name, and sends it only what is addressed to
+it. Other holders of a certificate get no answer.
 """
 
 from __future__ import annotations
@@ -11,204 +11,208 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from elmesh.comm.network.wire import HEADER_BYTES
+from elmesh.comm.network.endpoint import Endpoint
 from elmesh.errors import ElmeshError
 
-if TYPE_CHECKING:
-    from elmesh.netconfig.config import Plan
-    from elmesh.netconfig.identity import Identity
+__all__ = ["Router", "ZenohSession", "import_zenoh", "router_configuration", "session_configuration"]
 
-__all__ = ["Router", "Transport", "configuration", "largest_message", "need_zenoh", "router_configuration"]
+# Milliseconds: a link that is silent for so long is dead; first and longest interval between attempts to dial.
+_LEASE, _DIAL, _LONGEST_DIAL = 5000, 100, 1000
+# Bytes that zenoh may add to a message.
+_OVERHEAD = 65_536
+# Seconds to wait for a session to close; under packet loss zenoh takes longer.
+_CLOSE = 3.0
 
-# Milliseconds: a link that says nothing for so long is dead; first and longest wait between attempts to dial.
-_LEASE, _DIAL, _DIAL_MOST = 5000, 100, 1000
-# Bytes that a message may have beyond a value and its header: for what zenoh adds.
-_SPARE = 65_536
-
-# Numbers that may go beside a value, and columns beyond the rank that a start or a certificate may take.
-_BESIDE, _COLUMNS = 4096, 64
-
-_SPEAKS = ["put", "liveliness_token"]
-_LISTENS = ["declare_subscriber", "declare_liveliness_subscriber", "liveliness_query"]
+_SEND = ["put", "liveliness_token"]
+_RECEIVE = ["declare_subscriber", "declare_liveliness_subscriber", "liveliness_query"]
 
 
-class Transport:
-    """A site's links to its neighbours.
+class ZenohSession:
+    """An agent's links to its neighbours.
 
     Parameters
     ----------
-    identity : Identity
-        Who this is.
-    largest : int
-        Bytes of the largest message that anybody may send.
-    stranger : callable
+    endpoint : Endpoint
+        The agent.
+    max_message : int
+        Bytes of the largest message.
+    on_stranger : callable
         Called with the name in a certificate that is no neighbour's, and its address.
     listening : bool
-        Whether to be reachable; one who only asks need not be.
+        Whether others can connect; a check need not be reachable.
     """
 
     def __init__(
         self,
-        identity: Identity,
-        largest: int,
+        endpoint: Endpoint,
+        max_message: int,
         *,
-        stranger: Callable[[str, str], None] = lambda *_: None,
+        on_stranger: Callable[[str, str], None] = lambda *_: None,
         listening: bool = True,
     ) -> None:
-        zenoh = need_zenoh()
-        self._me, self._net = identity.name, identity.plan.name
-        self._neighbours = tuple(identity.plan.neighbours(identity.name))
-        self._routed = bool(identity.plan.routers)
-        self._stranger = stranger
+        zenoh = import_zenoh()
+        self._name, self._network = endpoint.name, endpoint.network
+        self._neighbors = tuple(endpoint.neighbors[endpoint.name])
+        self._routed = bool(endpoint.routers)
+        self._on_stranger = on_stranger
         self._publishers: dict[str, Any] = {}
-        self._held: list[Any] = []
+        self._declared: list[Any] = []
         self._closed = threading.Event()
-        config = configuration(identity, largest + _SPARE, listening)
-        try:
-            self._session = zenoh.open(zenoh.Config.from_json5(json.dumps(config)))
-        except zenoh.ZError as error:
-            raise ElmeshError(_why(str(error), identity)) from None
-        for name in self._neighbours:
+        self._session = _open(session_configuration(endpoint, max_message + _OVERHEAD, listening), endpoint)
+        for name in self._neighbors:
             self._publishers[name] = self._session.declare_publisher(
-                self._key(self._me, "to", name),
+                self._key(self._name, "to", name),
                 congestion_control=zenoh.CongestionControl.BLOCK,
                 express=True,
             )
-        self._held.append(self._session.info.declare_link_events_listener(self._link_changed, history=True))
+        self._declared.append(self._session.info.declare_link_events_listener(self._on_link, history=True))
 
     def listen(
-        self, arrive: Callable[[str, bytes], None], presence: Callable[[str, bool], None], *, present: bool = True
+        self,
+        on_message: Callable[[str, bytes], None],
+        on_presence: Callable[[str, bool], None],
+        *,
+        present: bool = True,
     ) -> None:
-        """Begin to take messages in, and to be seen as there.
+        """Start to receive messages, and to be seen as present.
 
         Parameters
         ----------
-        arrive
+        on_message
             Called with the name of a neighbour and the bytes of a message.
-        presence
-            Called with the name of a neighbour and whether it is there.
+        on_presence
+            Called with the name of a neighbour and whether it is present.
         present
-            Whether to be seen as there oneself.
+            Whether neighbours see this session as present.
         """
-        zenoh = need_zenoh()
-        for name in self._neighbours:
+        zenoh = import_zenoh()
+        for name in self._neighbors:
 
-            def take(sample: Any, name: str = name) -> None:
-                arrive(name, sample.payload.to_bytes())
+            def receive(sample: Any, name: str = name) -> None:
+                on_message(name, sample.payload.to_bytes())
 
-            def see(sample: Any, name: str = name) -> None:
-                presence(name, sample.kind == zenoh.SampleKind.PUT)
+            def notice(sample: Any, name: str = name) -> None:
+                on_presence(name, sample.kind == zenoh.SampleKind.PUT)
 
-            self._held.append(self._session.declare_subscriber(self._key(name, "to", self._me), take))
+            self._declared.append(self._session.declare_subscriber(self._key(name, "to", self._name), receive))
             liveliness = self._session.liveliness()
-            self._held.append(liveliness.declare_subscriber(self._key(name, "here"), see, history=True))
+            self._declared.append(liveliness.declare_subscriber(self._key(name, "here"), notice, history=True))
         if present:
-            self._held.append(self._session.liveliness().declare_token(self._key(self._me, "here")))
+            self._declared.append(self._session.liveliness().declare_token(self._key(self._name, "here")))
 
     def put(self, to: str, data: bytes) -> None:
-        """Send to a neighbour; what cannot be sent is asked for again."""
+        """Send to a neighbour; what is lost is requested again."""
         if not self._closed.is_set():
             self._publishers[to].put(data)
 
     def close(self) -> None:
-        """Hang up. Under losses zenoh takes its time for that, so nobody waits for it for long."""
+        """Close all links."""
         self._closed.set()
-        closing = threading.Thread(target=self._session.close, daemon=True)
-        closing.start()
-        closing.join(timeout=3.0)
+        _close(self._session)
 
     def _key(self, *parts: str) -> str:
-        return "/".join(("elmesh", self._net, *parts))
+        return "/".join(("elmesh", self._network, *parts))
 
-    def _link_changed(self, event: Any) -> None:
-        zenoh = need_zenoh()
+    def _on_link(self, event: Any) -> None:
         name = event.link.auth_identifier or ""
-        if event.kind == zenoh.SampleKind.PUT and not self._routed and name not in self._neighbours:
-            self._stranger(name, str(event.link.dst))
+        is_new = event.kind == import_zenoh().SampleKind.PUT
+        if is_new and not self._routed and name not in self._neighbors:
+            self._on_stranger(name, str(event.link.dst))
 
 
 class Router:
-    """A session that passes messages on between sites; see :func:`router_configuration`.
+    """A session that forwards messages between sites; see :func:`router_configuration`.
 
     Parameters
     ----------
-    identity : Identity
+    endpoint : Endpoint
         The router's.
-    presence : callable
-        Called with the name in a certificate and whether its holder has come or gone.
+    max_message : int
+        Bytes of the largest message.
+    on_presence : callable
+        Called with the name in a certificate and whether its holder has connected or disconnected.
     """
 
-    def __init__(self, identity: Identity, presence: Callable[[str, bool], None]) -> None:
-        zenoh = need_zenoh()
-        config = router_configuration(identity, largest_message(identity.plan) + _SPARE)
-        try:
-            self._session = zenoh.open(zenoh.Config.from_json5(json.dumps(config)))
-        except zenoh.ZError as error:
-            raise ElmeshError(_why(str(error), identity)) from None
+    def __init__(self, endpoint: Endpoint, max_message: int, on_presence: Callable[[str, bool], None]) -> None:
+        zenoh = import_zenoh()
+        self._session = _open(router_configuration(endpoint, max_message + _OVERHEAD), endpoint)
         self._links = self._session.info.declare_link_events_listener(
-            lambda event: presence(event.link.auth_identifier or "", event.kind == zenoh.SampleKind.PUT)
+            lambda event: on_presence(event.link.auth_identifier or "", event.kind == zenoh.SampleKind.PUT)
         )
 
     def __enter__(self) -> Router:
         return self
 
     def __exit__(self, *_: object) -> None:
-        closing = threading.Thread(target=self._session.close, daemon=True)
-        closing.start()
-        closing.join(timeout=3.0)
+        _close(self._session)
 
 
-def configuration(identity: Identity, largest: int, listening: bool = True) -> dict[str, Any]:
+def _open(configuration: dict[str, Any], endpoint: Endpoint) -> Any:
+    zenoh = import_zenoh()
+    try:
+        return zenoh.open(zenoh.Config.from_json5(json.dumps(configuration)))
+    except zenoh.ZError as error:
+        raise ElmeshError(_explain(str(error), endpoint.listen)) from None
+
+
+def _close(session: Any) -> None:
+    closing = threading.Thread(target=session.close, daemon=True)
+    closing.start()
+    closing.join(timeout=_CLOSE)
+
+
+def session_configuration(endpoint: Endpoint, max_message: int, listening: bool = True) -> dict[str, Any]:
     """Return zenoh's configuration for an agent."""
-    plan, me = identity.plan, identity.name
-    neighbours = plan.neighbours(me)
-    address = {member.name: member.address for member in plan.members}
-    # One who only asks dials everybody; an agent leaves half of it to its neighbours.
-    dialled = [address[name] for name in neighbours if name > me or not listening]
-    own = [f"tls/{identity.listen or address[me]}"] if listening and not plan.routers else []
+    name, neighbors = endpoint.name, endpoint.neighbors[endpoint.name]
+    # A check dials all neighbours; an agent leaves half of the edges to them.
+    dialled = [endpoint.addresses[other] for other in neighbors if other > name or not listening]
+    own = [f"tls/{endpoint.listen}"] if listening and not endpoint.routers else []
     return {
-        "mode": "client" if plan.routers else "peer",
+        "mode": "client" if endpoint.routers else "peer",
         "listen": {"endpoints": own},
-        "connect": _connect([f"tls/{other}" for other in (plan.routers or dialled)]),
+        "connect": _connect([f"tls/{other}" for other in (endpoint.routers or dialled)]),
         "scouting": {"multicast": {"enabled": False}, "gossip": {"enabled": False}},
-        "transport": _transport(identity, largest),
-        "access_control": _access(plan.name, me, neighbours, routed=bool(plan.routers)),
+        "transport": _transport(endpoint, max_message),
+        "access_control": _agent_access(endpoint.network, name, neighbors, routed=bool(endpoint.routers)),
     }
 
 
-def router_configuration(identity: Identity, largest: int) -> dict[str, Any]:
-    """Return zenoh's configuration for a router, which passes on what agents say under their own names."""
-    plan = identity.plan
+def router_configuration(endpoint: Endpoint, max_message: int) -> dict[str, Any]:
+    """Return zenoh's configuration for a router, which forwards what agents send under their own names."""
     rules, policies, subjects = [], [], []
-    for member in plan.members:
-        own = f"elmesh/{plan.name}/{member.name}/**"
-        # Of what a neighbour says, only what is meant for this one.
-        others = _heard(plan.name, member.name, plan.neighbours(member.name))
-        says = (
-            _rule(f"{member.name} says", "ingress", _SPEAKS, [own]),
-            _rule(f"{member.name} is asked", "egress", _LISTENS, [own]),
-        )
-        hears = (
-            _rule(f"{member.name} hears", "egress", _SPEAKS, others),
-            _rule(f"{member.name} asks", "ingress", _LISTENS, others),
-        )
-        rules += [*says, *hears]
-        subjects.append({"id": member.name, "cert_common_names": [member.name]})
-        policies.append({"rules": [rule["id"] for rule in (*says, *hears)], "subjects": [member.name]})
+    for name, neighbors in endpoint.neighbors.items():
+        own = [f"elmesh/{endpoint.network}/{name}/**"]
+        # Of what a neighbour sends, only what is addressed to this agent.
+        others = _received_keys(endpoint.network, name, neighbors)
+        own_rules = [
+            _rule(f"{name} sends", "ingress", _SEND, own),
+            _rule(f"{name} is subscribed to", "egress", _RECEIVE, own),
+            _rule(f"{name} receives", "egress", _SEND, others),
+            _rule(f"{name} subscribes", "ingress", _RECEIVE, others),
+        ]
+        rules += own_rules
+        subjects.append({"id": name, "cert_common_names": [name]})
+        policies.append({"rules": [rule["id"] for rule in own_rules], "subjects": [name]})
     return {
         "mode": "router",
-        "listen": {"endpoints": [f"tls/{identity.listen or address}" for address in plan.routers[:1]]},
+        "listen": {"endpoints": [f"tls/{endpoint.listen}"]},
         "scouting": {"multicast": {"enabled": False}, "gossip": {"enabled": False}},
-        "transport": _transport(identity, largest),
-        "access_control": {
-            "enabled": True,
-            "default_permission": "deny",
-            "rules": rules,
-            "subjects": subjects,
-            "policies": policies,
-        },
+        "transport": _transport(endpoint, max_message),
+        "access_control": _access_control(rules, subjects, policies),
+    }
+
+
+def _access_control(
+    rules: list[dict[str, Any]], subjects: list[dict[str, Any]], policies: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "enabled": True,
+        "default_permission": "deny",
+        "rules": rules,
+        "subjects": subjects,
+        "policies": policies,
     }
 
 
@@ -217,23 +221,23 @@ def _connect(endpoints: Sequence[str]) -> dict[str, Any]:
         "endpoints": list(endpoints),
         "timeout_ms": -1,
         "exit_on_failure": False,
-        "retry": {"period_init_ms": _DIAL, "period_max_ms": _DIAL_MOST, "period_increase_factor": 1.5},
+        "retry": {"period_init_ms": _DIAL, "period_max_ms": _LONGEST_DIAL, "period_increase_factor": 1.5},
     }
 
 
-def _transport(identity: Identity, largest: int) -> dict[str, Any]:
-    key, certificate = str(identity.key), str(identity.certificate)
+def _transport(endpoint: Endpoint, max_message: int) -> dict[str, Any]:
+    key, certificate = str(endpoint.key), str(endpoint.certificate)
     return {
         "unicast": {"open_timeout": 5000, "accept_timeout": 5000},
-        # On by default: between agents of one machine, values would go through its memory in the clear, past every
-        # limit on how large they may be.
+        # On by default: between agents of one machine, values would pass through its memory in the clear, and without
+        # any limit of size.
         "shared_memory": {"enabled": False},
         "link": {
             "protocols": ["tls"],
             "tx": {"lease": _LEASE, "keep_alive": 4},
-            "rx": {"max_message_size": largest},
+            "rx": {"max_message_size": max_message},
             "tls": {
-                "root_ca_certificate": str(identity.authority),
+                "root_ca_certificate": str(endpoint.authority),
                 "listen_private_key": key,
                 "listen_certificate": certificate,
                 "connect_private_key": key,
@@ -246,49 +250,40 @@ def _transport(identity: Identity, largest: int) -> dict[str, Any]:
     }
 
 
-def _access(net: str, me: str, neighbours: Sequence[str], routed: bool) -> dict[str, Any]:
+def _agent_access(network: str, name: str, neighbors: Sequence[str], routed: bool) -> dict[str, Any]:
     """Bind what a link may carry to the name in the certificate at its other end.
 
-    Through a router it is the router that does so, for its links end at the agents.
+    Through a router the router does so, because its links end at the agents.
     """
-    own = f"elmesh/{net}/{me}"
-    rules, policies, subjects = [], [], []
-    everybody = [_rule(f"{me} is asked", "ingress", _LISTENS, [f"{own}/**"])]
+    own = f"elmesh/{network}/{name}"
+    common = [_rule(f"{name} is subscribed to", "ingress", _RECEIVE, [f"{own}/**"])]
     if routed:
-        others = _heard(net, me, neighbours)
+        others = _received_keys(network, name, neighbors)
         rules = [
-            *everybody,
-            _rule(f"{me} says", "egress", _SPEAKS, [f"{own}/**"]),
-            _rule("others say", "ingress", _SPEAKS, others),
-            _rule("others are asked", "egress", _LISTENS, others),
+            *common,
+            _rule(f"{name} sends", "egress", _SEND, [f"{own}/**"]),
+            _rule("others send", "ingress", _SEND, others),
+            _rule("others are subscribed to", "egress", _RECEIVE, others),
         ]
-        subjects = [{"id": "router", "cert_common_names": ["router"]}]
-        policies = [{"rules": [rule["id"] for rule in rules], "subjects": ["router"]}]
-    else:
-        rules += everybody
-        for name in neighbours:
-            theirs = _heard(net, me, [name])
-            ours = [f"{own}/to/{name}", f"{own}/here"]
-            own_rules = [
-                _rule(f"{me} says to {name}", "egress", _SPEAKS, ours),
-                _rule(f"{name} says", "ingress", _SPEAKS, theirs),
-                _rule(f"{name} is asked", "egress", _LISTENS, theirs),
-            ]
-            rules += own_rules
-            subjects.append({"id": name, "cert_common_names": [name]})
-            policies.append({"rules": [rule["id"] for rule in (*everybody, *own_rules)], "subjects": [name]})
-    return {
-        "enabled": True,
-        "default_permission": "deny",
-        "rules": rules,
-        "subjects": subjects,
-        "policies": policies,
-    }
+        subjects: list[dict[str, Any]] = [{"id": "router", "cert_common_names": ["router"]}]
+        return _access_control(rules, subjects, [{"rules": [rule["id"] for rule in rules], "subjects": ["router"]}])
+    rules, subjects, policies = list(common), [], []
+    for other in neighbors:
+        theirs = _received_keys(network, name, [other])
+        own_rules = [
+            _rule(f"{name} sends to {other}", "egress", _SEND, [f"{own}/to/{other}", f"{own}/here"]),
+            _rule(f"{other} sends", "ingress", _SEND, theirs),
+            _rule(f"{other} is subscribed to", "egress", _RECEIVE, theirs),
+        ]
+        rules += own_rules
+        subjects.append({"id": other, "cert_common_names": [other]})
+        policies.append({"rules": [rule["id"] for rule in (*common, *own_rules)], "subjects": [other]})
+    return _access_control(rules, subjects, policies)
 
 
-def _heard(net: str, me: str, speakers: Sequence[str]) -> list[str]:
-    """Return the keys under which an agent hears others: what each says to it, and that each is there."""
-    return [f"elmesh/{net}/{name}/{what}" for name in speakers for what in (f"to/{me}", "here")]
+def _received_keys(network: str, name: str, senders: Sequence[str]) -> list[str]:
+    """Return the keys that an agent receives: what each sender addresses to it, and each sender's presence."""
+    return [f"elmesh/{network}/{sender}/{what}" for sender in senders for what in (f"to/{name}", "here")]
 
 
 def _rule(name: str, flow: str, messages: Sequence[str], keys: Sequence[str]) -> dict[str, Any]:
@@ -301,8 +296,8 @@ def _rule(name: str, flow: str, messages: Sequence[str], keys: Sequence[str]) ->
     }
 
 
-def need_zenoh() -> Any:
-    """Return zenoh, or say what to install."""
+def import_zenoh() -> Any:
+    """Return the module zenoh, or raise an error that says what to install."""
     try:
         import zenoh  # noqa: PLC0415  (an extra)
     except ImportError:
@@ -310,22 +305,14 @@ def need_zenoh() -> Any:
     return zenoh
 
 
-def _why(text: str, identity: Identity) -> str:
+def _explain(text: str, address: str) -> str:
     """Turn zenoh's error into a sentence."""
-    address = identity.bind
     if "Address already in use" in text or "os error 98" in text:
-        return f"Nothing can listen at {address}, for something does already; is this agent running?"
+        return f"The address {address} is in use; is this agent running already?"
     if "Cannot assign requested address" in text or "os error 99" in text:
         return (
-            f"This machine does not have the address {address}; give the one to listen at as listen in agent.toml, "
-            'for instance listen = "0.0.0.0:7451".'
+            f"This machine does not have the address {address}; set the one to listen at in agent.toml, for instance "
+            'listen = "0.0.0.0:7451".'
         )
     last = text.splitlines()[-1] if text else "no reason given"
     return f"The network could not be opened at {address}: {last[:300]}"
-
-
-def largest_message(plan: Plan) -> int:
-    """Return the bytes of the largest message that a plan allows for."""
-    # An automatic rank may grow to as many columns as there are hidden units.
-    most = plan.n_hidden if plan.rank == "auto" else int(plan.rank)
-    return HEADER_BYTES + 8 * (plan.n_hidden * (most + _COLUMNS) + _BESIDE)

@@ -1,0 +1,127 @@
+"""The backend of one agent of a network: its fit takes place together with the other sites'."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence, Set
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from elmesh.agent.limits import max_norm
+from elmesh.comm.communicator import SERIAL, Communicator
+from elmesh.comm.network.transport import NetworkTransport
+from elmesh.comm.requests import AllReduce, Request
+from elmesh.data.statistics import Task
+from elmesh.errors import ElmeshError
+from elmesh.math.blas import limit_blas_threads
+from elmesh.netconfig.exchange import PROVIDES
+from elmesh.run.array_io import task_digest
+from elmesh.run.backend import Assignment, Backend, FitContext
+from elmesh.run.result import RunResult
+from elmesh.run.runner import LocalAgents, agent_context, run_solver
+from elmesh.solvers.base import Problem, Solver
+from elmesh.typing import FloatArray, Label
+
+if TYPE_CHECKING:
+    from elmesh.agent.network_agent import NetworkAgent
+
+__all__ = ["NetworkBackend"]
+
+# Numbers of outputs above this count as this for an automatic rank.
+_MOST_OUTPUTS = 64
+
+
+class NetworkBackend(Backend):
+    """One agent of a network.
+
+    Parameters
+    ----------
+    agent : NetworkAgent
+        The agent, which is open.
+    """
+
+    description: ClassVar[str] = "a network of sites"
+    scales_targets: ClassVar[bool] = True
+    communicator: Communicator = SERIAL
+
+    def __init__(self, agent: NetworkAgent) -> None:
+        self._agent = agent
+
+    @property
+    def provides(self) -> Set[type[Request]]:
+        """Kinds of request that the network file allows."""
+        return PROVIDES[self._agent.config.exchange]
+
+    def assign(self, solver: Solver, labels: Sequence[Label], seed: int) -> Assignment:
+        """Return all agents; the only task here is this agent's."""
+        agent = self._agent
+        if list(labels) != [agent.name]:
+            raise ElmeshError(f"An agent of a network has one task, which is named after it: {agent.name}.")
+        names = agent.config.agent_names
+        ranks = np.arange(len(names), dtype=np.intp)
+        return Assignment(list(names), [agent.name], agent.config.topology, ranks, names.index(agent.name))
+
+    def transport(self, message_bits: int | str = 64) -> NetworkTransport:
+        """Return a transport to the agents that take part."""
+        config = self._agent.config
+        return NetworkTransport(
+            self._agent.messenger, config.agent_names, config.topology, message_bits, max_norm(config)
+        )
+
+    def run(self, fit: FitContext, tasks: Sequence[Task]) -> RunResult:
+        """Run this agent's part of a solver, or resume it from the agent's checkpoint."""
+        agent, solver, (task,) = self._agent, fit.solver, tasks
+        checkpoint, transport = agent.checkpoint, self.transport(solver.message_bits)
+        topology, number = agent.config.topology, transport.agent
+        digest, state = task_digest(task), checkpoint.latest_state()
+        if state is not None and state.data != digest:
+            raise ElmeshError(
+                f"The data differ from those of the checkpoint in {agent.identity.state}; finish that run with its own "
+                "data, or start again with --fresh."
+            )
+        if state is None:
+            rank = self._agree_on_rank(solver, task, transport)
+        else:
+            rank = state.rank
+            agent.messenger.restore(state.links)
+            agent.on_resume(state.round)
+        checkpoint.about = {"agent": number, "rank": rank, "data": digest}
+        context = agent_context(topology, fit.seed, np.array([number], dtype=np.intp))
+        agents = LocalAgents(
+            [number],
+            fit.assignment.own,
+            tasks,
+            [int(topology.degree[number])],
+            [np.array([0], dtype=np.intp)],
+            [Problem(Task.stack([task]), context, rank)],
+        )
+        return run_solver(
+            solver,
+            agents,
+            transport,
+            zero_objective=float(task.target_energy) / 2,
+            threads=limit_blas_threads(always=True),
+            callback=fit.config.callback,
+            store=agent,
+        )
+
+    def _agree_on_rank(self, solver: Solver, task: Task, transport: NetworkTransport) -> int:
+        """Return the number of columns of U: the file's, at most what all tasks can use if sums are allowed."""
+        if AllReduce not in self.provides:
+            return int(solver.rank)
+        outputs, width = int(task.Y.shape[-1]), int(task.V.shape[-2])
+        # A histogram of numbers of outputs: its sum gives the largest.
+        histogram = np.zeros(_MOST_OUTPUTS + 1)
+        histogram[min(outputs, _MOST_OUTPUTS)] = 1.0
+        *counts, directions = self.sum([*histogram, float(solver.directions(task))], "rank", transport).tolist()
+        widest = max(n for n, count in enumerate(counts) if count > 0)
+        with warnings.catch_warnings():
+            if transport.agent:
+                warnings.simplefilter("ignore")  # one agent warns for all
+            return solver.rank_for(widest, width, round(directions))
+
+    def sum(self, numbers: Sequence[float], topic: str, transport: NetworkTransport | None = None) -> FloatArray:
+        """Return the sums of a few numbers over all agents."""
+        exact = np.array([numbers], dtype=np.float64)
+        return (transport or self.transport()).allreduce(AllReduce(np.zeros((1, 1, 0)), exact, topic)).exact

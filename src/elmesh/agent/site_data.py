@@ -1,0 +1,75 @@
+"""A site's table: read, checked against the network file, and encoded as the network file declares."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from elmesh.errors import ElmeshError
+from elmesh.tables import FILE_TASK, find_column, finite_numbers, read_table
+from elmesh.text import count
+from elmesh.typing import FloatArray, StrPath
+
+if TYPE_CHECKING:
+    from elmesh.netconfig.config import NetworkConfig
+
+__all__ = ["load_table", "present_values", "table_cautions", "table_digest"]
+
+# Rows per hidden unit below which messages reveal single rows (docs/security.md).
+_SAFE_ROWS = 10
+
+
+def load_table(data: StrPath | pd.DataFrame, config: NetworkConfig, agent: str, target: Sequence[str]) -> pd.DataFrame:
+    """Return a site's rows, all of its own task; raise if columns are missing or there are too many rows."""
+    frame = data if isinstance(data, pd.DataFrame) else read_table(Path(data))
+    for name in (*target, *(column.name for column in config.columns)):
+        find_column(frame, name)
+    if len(frame) > config.most_rows:
+        raise ElmeshError(
+            f"The table has {len(frame):,} rows, but the network file declares at most {config.most_rows:,}; "
+            "neighbours would refuse its messages. Raise most_rows at every site."
+        )
+    return frame.assign(**{FILE_TASK: agent})
+
+
+def table_digest(frame: pd.DataFrame) -> str:
+    """Return a digest of a table's rows."""
+    return hashlib.sha256(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes()).hexdigest()
+
+
+def table_cautions(frame: pd.DataFrame, config: NetworkConfig) -> Iterator[str]:
+    """Yield what the officer of a site should know: what messages reveal, and unexpected values."""
+    if len(frame) < _SAFE_ROWS * config.n_hidden:
+        yield (
+            f"Caution: with {count(len(frame), 'row')} and {config.n_hidden} hidden units a neighbour can reconstruct "
+            "rows from these messages. See docs/security.md."
+        )
+    for column in config.columns:
+        if not column.is_numeric:
+            continue
+        values = finite_numbers(frame, column.name)
+        missing = int(np.isnan(values).sum())
+        if column.range is not None:
+            low, high = column.range
+            outside = int(np.sum((values < low) | (values > high)))
+            if outside:
+                yield (
+                    f'Column "{column.name}": {outside} of {len(values)} values are outside the range {low:g} to '
+                    f"{high:g} that the network file declares; they are used as they are."
+                )
+        if missing and not column.missing:
+            yield (
+                f'Column "{column.name}": {missing} of {len(values)} values are missing, although the network file '
+                "declares none; they are replaced by the middle of the range."
+            )
+
+
+def present_values(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, FloatArray]:
+    """Return the values of each column that are not missing."""
+    values = {name: finite_numbers(frame, name) for name in columns}
+    return {name: x[~np.isnan(x)] for name, x in values.items()}

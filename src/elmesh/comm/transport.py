@@ -1,0 +1,146 @@
+"""The contract of a transport: how requests of agents are answered, and how a run's metrics are collected.
+
+There are three transports: :mod:`elmesh.comm.local` (one process), :mod:`elmesh.comm.mpi` and
+:mod:`elmesh.comm.network`. All of them produce the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
+from elmesh.comm.traffic import TrafficLog
+from elmesh.typing import FloatArray
+
+__all__ = ["CommState", "KnownMetrics", "LocalMetrics", "PendingMetrics", "RoundMetrics", "Transport"]
+
+
+@dataclass(frozen=True, eq=False)
+class LocalMetrics:
+    """What the agents of this process contribute to a round's metrics.
+
+    Parameters
+    ----------
+    round : int
+        Rounds done.
+    values : ndarray of shape (n, 5)
+        Per agent: objective, squared residuals in U and in A, and what these are compared with.
+    U : ndarray of shape (n, L, r) or None
+        The agents' bases, where each agent has its own; None if they share one.
+    """
+
+    round: int
+    values: FloatArray
+    U: FloatArray | None
+
+
+@dataclass(frozen=True)
+class RoundMetrics:
+    """Metrics of one round over all agents.
+
+    Parameters
+    ----------
+    objective : float
+        Its value.
+    residual, scale : tuple of float
+        Squared residuals in U and in A, and what they are compared with.
+    distance, size : float
+        Root mean square distance of the agents' U from their mean, and the norm of the mean.
+    bytes : int
+        Bytes sent so far.
+    halt : bool
+        Whether another process asks to stop.
+    """
+
+    objective: float
+    residual: tuple[float, float]
+    scale: tuple[float, float]
+    distance: float
+    size: float
+    bytes: int
+    halt: bool = False
+
+    @classmethod
+    def from_sums(cls, sums: FloatArray, distance: float, size: float, sent: int, halt: bool) -> RoundMetrics:
+        """Return metrics from the sums of :attr:`LocalMetrics.values` over all agents."""
+        objective, U_residual, A_residual, U_scale, A_scale = sums.tolist()
+        return cls(objective, (U_residual, A_residual), (U_scale, A_scale), distance, size, sent, halt)
+
+
+class PendingMetrics(Protocol):
+    """Metrics that are being collected."""
+
+    def advance(self) -> RoundMetrics | None:
+        """Complete the pending collective and start the next; return the metrics once they are complete."""
+
+
+@dataclass(frozen=True)
+class KnownMetrics:
+    """Metrics that need no communication."""
+
+    metrics: RoundMetrics
+
+    def advance(self) -> RoundMetrics:
+        """Return them."""
+        return self.metrics
+
+
+@dataclass(frozen=True, eq=False)
+class CommState:
+    """What a transport resumes from: per agent, and common to all."""
+
+    own: dict[int, dict[str, FloatArray]] = field(default_factory=dict)
+    common: dict[str, FloatArray] = field(default_factory=dict)
+
+
+class Transport(Protocol):
+    """How agents reach each other. All processes call every method in the same order."""
+
+    @property
+    def n_exchanges(self) -> int:
+        """Rounds of messages so far."""
+
+    @property
+    def single_process(self) -> bool:
+        """Whether all agents are in this process."""
+
+    @property
+    def global_metrics(self) -> bool:
+        """Whether metrics are of all agents, and so the same in every process."""
+
+    def neighbor_sum(self, request: NeighborSum) -> FloatArray | NeighborMessages:
+        """Send a value to the neighbours and return theirs."""
+
+    def reduce_at_hub(self, request: HubReduce) -> FloatArray:
+        """Send a value to the hub and return its result."""
+
+    def allreduce(self, request: AllReduce) -> AllReduceResult:
+        """Sum over all agents."""
+
+    def max_request_bytes(self, request: Request) -> int:
+        """Return an upper bound on what a request sends, over all agents."""
+
+    def start_metrics(self, local: LocalMetrics, halt: bool) -> PendingMetrics:
+        """Start to collect a round's metrics; ``halt`` asks all processes to stop."""
+
+    def traffic(self) -> TrafficLog:
+        """Return the traffic along every edge so far."""
+
+    def state(self) -> CommState:
+        """Return what to resume from."""
+
+    def restore(self, state: CommState) -> None:
+        """Resume from a state."""
+
+
+def consensus_distance(U: FloatArray | None) -> tuple[float, float]:
+    """Return the root mean square distance of stacked bases from their mean, and its norm; 0 and 1 without bases."""
+    if U is None:
+        return 0.0, 1.0
+    flat = U.reshape(len(U), -1)
+    mean = np.full(len(U), 1.0 / len(U)) @ flat
+    apart = flat - mean
+    return float(np.sqrt(np.vdot(apart, apart) / len(U))), float(np.sqrt(np.vdot(mean, mean)))

@@ -1,0 +1,36 @@
+"""Files that are read with a limit on their size, and written only if they do not exist."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from elmesh.errors import ElmeshError
+
+__all__ = ["create_file", "read_text"]
+
+
+def read_text(path: Path, what: str, max_bytes: int) -> str:
+    """Read a UTF-8 file of limited size; ``what`` names its kind in errors, such as ``network file``."""
+    if not path.is_file():
+        raise ElmeshError(f"There is no {what} {path}.")
+    with path.open("rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ElmeshError(f"{path} has more than {max_bytes} bytes, too many for a {what}.")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ElmeshError(f"{path} is not a {what}: it is not UTF-8 text.") from None
+
+
+def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a new file, with its permissions set before its content; raise if the file exists."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        raise ElmeshError(f"{path} exists already and is not overwritten.") from None
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)

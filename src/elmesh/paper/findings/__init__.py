@@ -1,1 +1,0 @@
-"""What the experiments showed: statements with verdicts, figures and tables, one file an experiment."""

@@ -1,0 +1,226 @@
+"""The run monitor: turns reports into metrics, and metrics into decisions.
+
+Where agents wait for their neighbours only, a run does not wait for global metrics either: it continues, and if the
+metrics of an earlier round turn out to end the run, it is rolled back to that round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from elmesh.comm.requests import AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
+from elmesh.comm.transport import CommState, LocalMetrics, PendingMetrics, RoundMetrics, Transport
+from elmesh.errors import ElmeshError
+from elmesh.run.result import Progress, RunHistory, RunResult, StopReason
+from elmesh.solvers.base import Decision, RoundReport, Solution
+from elmesh.typing import FloatArray
+
+__all__ = ["RoundSnapshot", "RunMonitor", "SaveSnapshot", "Verdict"]
+
+# A run whose objective exceeds that of zero weights (or of its start) by this factor has diverged.
+_DIVERGED = 1e6
+# Share of the first round's scales below which residuals are no longer relative.
+_FLOOR = 1e-2
+
+
+@dataclass(frozen=True, eq=False)
+class RoundSnapshot:
+    """A report, the transport's state (empty if not needed), rounds of messages so far, and pending metrics."""
+
+    report: RoundReport
+    comm: CommState
+    exchanges: int
+    pending: PendingMetrics
+
+
+#: Called with every sound snapshot, and a function that gives the history before it.
+SaveSnapshot = Callable[[RoundSnapshot, Callable[[], RunHistory]], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """The decision on a report; ``rollback`` is the earlier round that it is on, if it is not on the last."""
+
+    decision: Decision
+    rollback: RoundSnapshot | None = None
+
+
+class RunMonitor:
+    """Monitors one run.
+
+    Parameters
+    ----------
+    transport : Transport
+        Collects metrics.
+    max_iter : int
+        Most rounds.
+    tol : float or None
+        What consensus gap and dual residual must fall below; None for a method that ends by itself.
+    zero_objective : float
+        Objective at zero weights, the yardstick for divergence.
+    max_bytes : float or None
+        What all agents together may send.
+    history : RunHistory or None
+        The rounds before the first report, if the run is resumed.
+    callback : callable or None
+        Called with the progress after every round; if it returns True, the run ends.
+    save : callable or None
+        See :data:`SaveSnapshot`.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        max_iter: int,
+        tol: float | None,
+        zero_objective: float,
+        max_bytes: float | None = None,
+        history: RunHistory | None = None,
+        callback: Callable[[Progress], bool | None] | None = None,
+        save: SaveSnapshot | None = None,
+    ) -> None:
+        history = history or RunHistory(ceiling=_DIVERGED * zero_objective)
+        self._transport, self._max_iter, self._tol = transport, max_iter, tol
+        self._max_bytes = math.inf if max_bytes is None else max_bytes
+        self._ceiling, self._floors, self._rows = history.ceiling, history.floors, list(history.rows)
+        self._stop = StopReason.DIRECT
+        self._callback, self._save = callback, save
+        self._pending: deque[RoundSnapshot] = deque()
+        # Whether all processes have synchronised since the last report.
+        self._synchronised = True
+        self._halt = False
+        self._sound: Solution | None = None
+
+    def answer(self, request: Request) -> FloatArray | NeighborMessages | AllReduceResult:
+        """Answer a request by the transport."""
+        if isinstance(request, NeighborSum):
+            return self._transport.neighbor_sum(request)
+        self._synchronised = True
+        if isinstance(request, HubReduce):
+            return self._transport.reduce_at_hub(request)
+        return self._transport.allreduce(request)
+
+    def decide(self, report: RoundReport, wait: bool) -> Verdict | None:
+        """Decide on a report, or on an earlier one whose metrics are complete; None if the run has diverged.
+
+        With ``wait`` the metrics of this report are waited for.
+        """
+        transport, pending = self._transport, self._pending
+        known = [snapshot.pending.advance() for snapshot in pending]
+        started = transport.start_metrics(_local_metrics(report), self._halt)
+        comm = CommState() if wait and self._save is None else transport.state()
+        pending.append(RoundSnapshot(report, comm, transport.n_exchanges, started))
+        known.append(None)
+        # Nothing is gained by continuing if all processes synchronise anyway, and nothing can be at the end.
+        wait = wait or self._synchronised or report.round >= self._max_iter or self._max_bytes < math.inf
+        self._synchronised = False
+        while pending:
+            metrics = known.pop(0)
+            while metrics is None and wait:
+                metrics = pending[0].pending.advance()
+            if metrics is None:
+                break
+            snapshot = pending.popleft()
+            decision = self._judge(snapshot, metrics)
+            if decision is not Decision.CONTINUE:
+                self._complete_pending()
+                earlier = None if snapshot.report is report else snapshot
+                if decision is None:
+                    if earlier is not None:
+                        transport.restore(earlier.comm)  # later messages do not count
+                    return None
+                return Verdict(decision, earlier)
+        return Verdict(Decision.CONTINUE)
+
+    def _complete_pending(self) -> None:
+        """Complete pending reductions, for which other processes wait, and discard them."""
+        for snapshot in self._pending:
+            while snapshot.pending.advance() is None:
+                pass
+        self._pending.clear()
+        self._synchronised = True
+
+    def _judge(self, snapshot: RoundSnapshot, metrics: RoundMetrics) -> Decision | None:
+        """Decide by the metrics of a round; None if the run has diverged."""
+        solution, progress = snapshot.report.solution, self._progress(snapshot, metrics)
+        if not self._rows:
+            self._ceiling = max(self._ceiling, _DIVERGED * progress.objective)
+        if not progress.objective <= self._ceiling or math.isnan(progress.consensus_gap):
+            return None
+        self._rows.append(progress)
+        self._sound = solution
+        # Only the callback receives the variables: in every row they would fill the memory.
+        if self._callback is not None and self._callback(replace(progress, solution=solution)):
+            self._halt = True
+        if self._save is not None:
+            self._save(snapshot, lambda: RunHistory(tuple(self._rows[:-1]), self._floors, self._ceiling))
+        if metrics.halt or (self._halt and self._transport.single_process):
+            self._stop = StopReason.INTERRUPTED
+            return Decision.HALT
+        tol = self._tol
+        if tol is not None and progress.consensus_gap <= tol and progress.dual_residual <= tol:
+            self._stop = StopReason.CONVERGED
+            return Decision.CONVERGED
+        self._stop = StopReason.COMPLETED if tol is None else StopReason.MAX_ITER
+        return Decision.CONTINUE
+
+    def _progress(self, snapshot: RoundSnapshot, metrics: RoundMetrics) -> Progress:
+        (U_residual, A_residual), (U_scale, A_scale) = metrics.residual, metrics.scale
+        if self._floors is None:
+            self._floors = _FLOOR**2 * U_scale, _FLOOR**2 * A_scale, _FLOOR * metrics.size
+        U_floor, A_floor, size_floor = self._floors
+        dual = max(_ratio(U_residual, max(U_scale, U_floor)), _ratio(A_residual, max(A_scale, A_floor)))
+        gap = _ratio(metrics.distance, max(metrics.size, size_floor))
+        sent = snapshot.exchanges, metrics.bytes
+        return Progress(snapshot.report.round, self._max_iter, metrics.objective, gap, math.sqrt(dual), *sent)
+
+    def affordable(self, request: Request) -> bool:
+        """Return whether what is left of ``max_bytes`` allows for a request, however much it turns out to send."""
+        if self._max_bytes == math.inf:
+            return True
+        return self._transport.traffic().total + self._transport.max_request_bytes(request) <= self._max_bytes
+
+    def out_of_budget(self) -> RunResult:
+        """Return the last sound variables: the next request might exceed ``max_bytes``."""
+        self._complete_pending()
+        if self._sound is None:
+            raise ElmeshError(
+                f"max_bytes={self._max_bytes:,.0f} is not enough for the start, which has sent "
+                f"{self._transport.traffic().total:,} bytes already; raise it, or lower message_bits or rank."
+            )
+        if self._stop is not StopReason.CONVERGED:
+            self._stop = StopReason.BUDGET
+        return self.result(self._sound)
+
+    def diverged(self, solution: Solution | None = None) -> RunResult | None:
+        """Return the last sound variables, or the given ones if there are none; None without either."""
+        solution = solution if self._sound is None else self._sound
+        if solution is None or self._pending:
+            return None
+        self._stop = StopReason.DIVERGED
+        return self.result(solution)
+
+    def result(self, solution: Solution) -> RunResult:
+        """Return what a finished run produced."""
+        rows, traffic = self._rows, self._transport.traffic()
+        if self._stop is StopReason.MAX_ITER and rows[-1].round < self._max_iter:
+            self._stop = StopReason.SETTLED
+        if rows:
+            rows[-1] = replace(rows[-1], exchanges=self._transport.n_exchanges, bytes=traffic.total)
+        history, n_iter = RunHistory(tuple(rows)).table(), rows[-1].round if rows else 0
+        return RunResult(solution, history, self._stop, n_iter, self._transport.n_exchanges, traffic)
+
+
+def _local_metrics(report: RoundReport) -> LocalMetrics:
+    values = np.stack([report.objective, *report.residual, *report.scale], axis=-1)
+    U = report.solution.U
+    return LocalMetrics(report.round, values, U if U is not None and U.ndim == 3 else None)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0 if part == 0 else math.inf

@@ -1,0 +1,144 @@
+"""Run a solver on the agents of this process, over any transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from elmesh.comm.graph import Topology
+from elmesh.comm.transport import Transport
+from elmesh.data.statistics import Task
+from elmesh.run.array_io import SavedRun
+from elmesh.run.batches import join_programs
+from elmesh.run.driver import drive
+from elmesh.run.monitor import RoundSnapshot, RunMonitor
+from elmesh.run.result import Progress, RunHistory, RunResult
+from elmesh.solvers.base import AgentContext, Problem, Program, Solver, rounds
+from elmesh.solvers.state import SolverState
+from elmesh.typing import IndexArray
+
+__all__ = ["LocalAgents", "SnapshotStore", "agent_context", "run_solver"]
+
+
+@dataclass(frozen=True, eq=False)
+class LocalAgents:
+    """The agents of one process.
+
+    Parameters
+    ----------
+    agents : sequence of int
+        Their numbers, increasing.
+    labels : sequence
+        Their tasks' labels.
+    tasks : sequence of Task
+        The data of each.
+    degree : sequence of int
+        The number of neighbours of each.
+    batches : sequence of ndarray of int
+        Places of agents that are computed together.
+    problems : sequence of Problem
+        One per batch.
+    """
+
+    agents: Sequence[int]
+    labels: Sequence[object]
+    tasks: Sequence[Task]
+    degree: Sequence[int]
+    batches: Sequence[IndexArray]
+    problems: Sequence[Problem]
+
+
+class SnapshotStore(Protocol):
+    """Where a run's snapshots are saved, and what it resumes from."""
+
+    def latest(self, remote: Sequence[int] = ()) -> SavedRun | None:
+        """Return the newest saved run, if any."""
+
+    def save(self, snapshot: RoundSnapshot, history: Callable[[], RunHistory]) -> None:
+        """Save a snapshot if it is time to."""
+
+
+def agent_context(topology: Topology, seed: int, agents: IndexArray | None = None) -> AgentContext:
+    """Return what all agents, or some of them, know of the graph."""
+    chosen = np.arange(topology.n_agents) if agents is None else np.asarray(agents, dtype=np.intp)
+    low, high = topology.spread
+    return AgentContext(
+        topology.n_agents,
+        chosen,
+        topology.degree.astype(np.float64)[chosen],
+        float(np.sqrt(low * high)),
+        topology.averaging_roots,
+        seed,
+    )
+
+
+def run_solver(
+    solver: Solver,
+    agents: LocalAgents,
+    transport: Transport,
+    *,
+    zero_objective: float,
+    threads: AbstractContextManager[object],
+    callback: Callable[[Progress], bool | None] | None = None,
+    store: SnapshotStore | None = None,
+    remote: Sequence[int] = (),
+    lookahead: bool = False,
+) -> RunResult:
+    """Run a solver on the agents of this process.
+
+    Parameters
+    ----------
+    solver : Solver
+        What to run.
+    agents : LocalAgents
+        The agents here.
+    transport : Transport
+        How they reach the others.
+    zero_objective : float
+        The objective at zero weights, over all agents.
+    threads : context manager
+        Limits BLAS threads.
+    callback : callable, optional
+        See :class:`~elmesh.run.config.RunConfig`.
+    store : SnapshotStore, optional
+        Where to save snapshots and what to resume from.
+    remote : sequence of int
+        Agents of other processes whose channels end here.
+    lookahead : bool
+        Whether rounds continue while metrics are pending.
+
+    Returns
+    -------
+    RunResult
+        Its solution is that of the agents here; all else is the same in every process.
+    """
+    rank = agents.problems[0].rank
+
+    def program(states: Sequence[SolverState | None]) -> Program:
+        own = zip(agents.problems, states, strict=True)
+        return join_programs([rounds(solver, problem, state) for problem, state in own], agents.batches)
+
+    saved = None if store is None else store.latest(remote)
+    states: Sequence[SolverState | None] = [None] * len(agents.batches)
+    if saved is not None:
+        transport.restore(saved.comm)
+        stacks = [saved.stack([agents.agents[k] for k in batch.tolist()]) for batch in agents.batches]
+        states = [solver.state_type.load_state_dict(stack) for stack in stacks]
+    monitor = RunMonitor(
+        transport,
+        # A method without a limit takes one round per column of U, or none.
+        max_iter=rank if solver.max_iter is None else solver.max_iter,
+        # Agents with a U of their own that see only their own metrics would stop at different rounds: they take all.
+        tol=solver.tol if transport.global_metrics or not solver.per_agent_basis else None,
+        zero_objective=zero_objective,
+        max_bytes=solver.max_bytes,
+        history=None if saved is None else saved.history,
+        callback=callback,
+        save=None if store is None else store.save,
+    )
+    with threads:
+        return drive(program(states), transport, monitor, program if lookahead else None)

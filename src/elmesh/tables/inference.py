@@ -1,0 +1,209 @@
+"""Rules that decide from the statistics of a table how each column is used.
+
+A column that is neither task nor target is numeric or categorical by its type. A column that cannot be learned from
+(dates, identifiers, numbers with decimal commas) is an error that says how to correct it, because a guess would give a
+model that works only on the training data.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from elmesh.errors import ElmeshError
+from elmesh.tables.column_stats import ColumnStats
+from elmesh.tables.columns import Mask, parse_column, to_labels
+from elmesh.tables.errors import TableWarning, infinite_error, missing_error
+from elmesh.tables.schema import CategoricalColumn, NumericColumn, ProblemKind, TableSchema, TargetColumn
+from elmesh.tables.table_stats import DistinctValues, TableStats
+from elmesh.tables.values import ColumnType, ValueType
+
+__all__ = ["choose_kind", "has_whole_labels", "infer_schema"]
+
+_MAX_CATEGORIES = 50
+_MAX_CLASSES = 20
+_MAX_CLASS_SHARE = 0.05
+# A column of text is an identifier if it has at least this many values and this share of them differ.
+_ID_ROWS, _ID_SHARE = 20, 0.9
+
+
+def infer_schema(stats: TableStats, task: str, targets: Sequence[str], kind: ProblemKind) -> TableSchema:
+    """Return the schema of a table; all columns with statistics are targets or columns to learn from."""
+    features = [name for name in stats.columns if name not in targets]
+    limits = {name: _MAX_CATEGORIES for name in features if stats.columns[name].column_type is ColumnType.TEXT}
+    if kind == "regression":
+        target_columns, whole = tuple(_regression_target(stats, name) for name in targets), False
+        labels = stats.distinct(limits, to_labels)
+    else:
+        target = targets[0]
+        labels = stats.distinct(limits | {target: _class_limit(stats, targets)}, to_labels)
+        target_columns, whole = (TargetColumn(target),), _check_classes(stats, target, labels.pop(target))
+    numeric: list[NumericColumn] = []
+    categorical: list[CategoricalColumn] = []
+    constant: list[str] = []
+    for name in features:
+        _reject_unusable(stats.columns[name], f'Column "{name}"', f', or leave the column out with --drop "{name}"')
+        column = _categorical(stats, name, labels[name]) if name in labels else _numeric(stats, name)
+        if isinstance(column, NumericColumn):
+            numeric.append(column)
+        elif isinstance(column, CategoricalColumn):
+            categorical.append(column)
+        else:
+            constant.append(name)
+    if constant:
+        warnings.warn(
+            f"Left out because all rows have the same value: {', '.join(constant)}.", TableWarning, stacklevel=3
+        )
+    if not numeric and not categorical:
+        raise ElmeshError("No column is left to learn from; the table needs one besides the task and the target.")
+    return TableSchema(task, kind, target_columns, whole, tuple(numeric), tuple(categorical))
+
+
+def choose_kind(stats: TableStats, targets: Sequence[str]) -> tuple[ProblemKind, str]:
+    """Choose classification or regression by the target; see :func:`elmesh.tables.infer_kind`."""
+    if len(targets) > 1:
+        return "regression", "there are several targets"
+    name = targets[0]
+    column = stats.columns[name]
+    if column.column_type in (ColumnType.TEXT, ColumnType.BOOLEAN):
+        _reject_decimal_commas(stats, name)
+        return "classification", f'column "{name}" holds {column.column_type.value}'
+    _reject_unusable(column, f'The target column "{name}"')
+    _reject_infinite(stats, name)
+    if column.n_fractional:
+        return "regression", f'column "{name}" holds numbers that are not whole'
+    found = stats.distinct({name: _MAX_CLASSES}, lambda values: parse_column(values).numbers)[name]
+    few = not found.too_many and len(found.values) <= _MAX_CLASS_SHARE * column.n_finite
+    reason = f'column "{name}" holds whole numbers, {found.count} different ones in {column.n_finite} rows'
+    return ("classification" if few else "regression"), reason
+
+
+def has_whole_labels(stats: TableStats, target: str) -> bool:
+    """Return whether the classes of a target are whole numbers; raise if it does not hold classes."""
+    return _check_classes(stats, target, stats.distinct({target: _class_limit(stats, [target])}, to_labels)[target])
+
+
+def _class_limit(stats: TableStats, targets: Sequence[str]) -> int:
+    """Return how many classes a target may have."""
+    if len(targets) > 1:
+        raise ElmeshError("Classification takes one target column; give one --target, or --kind regression.")
+    column = stats.columns[targets[0]]
+    _reject_unusable(column, f'The target column "{targets[0]}"')
+    return max(_MAX_CATEGORIES, column.n_rows // 2)
+
+
+def _check_classes(stats: TableStats, name: str, classes: DistinctValues) -> bool:
+    """Check the classes of a target and return whether they are whole numbers."""
+    column = stats.columns[name]
+    if classes.n_missing:
+        cell = stats.first_cell(name, lambda values: np.asarray(pd.isna(to_labels(values))))
+        raise missing_error(classes.n_missing, "target", name, cell.row)
+    if classes.too_many:
+        raise ElmeshError(
+            f'The target column "{name}" has {classes.count} different values in {column.n_rows} rows'
+            f"{_explain_text(stats, name)}, too many for classes; choose another column, or "
+            "--kind regression if it is a number to predict."
+        )
+    if column.column_type is not ColumnType.NUMBER:
+        return False
+    _reject_infinite(stats, name)
+    # Labels of 2^53 and more stay text, because a double does not represent every whole number there.
+    return not column.n_fractional and not column.n_large
+
+
+def _regression_target(stats: TableStats, name: str) -> TargetColumn:
+    column = stats.columns[name]
+    _reject_unusable(column, f'The target column "{name}"')
+    if column.column_type is ColumnType.TEXT:
+        _reject_decimal_commas(stats, name)
+        if column.n_not_numeric:
+            cell = stats.first_cell(name, _is_not_numeric)
+            raise ElmeshError(
+                f'Regression needs numbers, but the target column "{name}" has "{cell.text}" at '
+                f"{cell.row}; correct it, or use --kind classification."
+            )
+    _reject_infinite(stats, name)
+    if column.n_missing:
+        cell = stats.first_cell(name, lambda values: values.isna().to_numpy())
+        raise missing_error(column.n_missing, "target", name, cell.row)
+    if column.min == column.max:
+        raise ElmeshError(f'The target column "{name}" has the value {column.min:g} in all rows: nothing to learn.')
+    return TargetColumn(name, *_scale(column, name))
+
+
+def _numeric(stats: TableStats, name: str) -> NumericColumn | None:
+    """Describe a column of numbers; return None if all rows have the same value."""
+    _reject_infinite(stats, name)
+    column = stats.columns[name]
+    if not column.n_finite:
+        return None
+    if column.min == column.max:
+        return NumericColumn(name, column.min, 0.0, column.min, True) if column.n_missing else None
+    mean, std = _scale(column, name)
+    return NumericColumn(name, mean, std, mean, column.n_missing > 0)
+
+
+def _scale(column: ColumnStats, name: str) -> tuple[float, float]:
+    if column.scale is None:
+        raise ElmeshError(f'The values of column "{name}" are too large or too close together to scale.')
+    return column.scale
+
+
+def _categorical(stats: TableStats, name: str, found: DistinctValues) -> CategoricalColumn | None:
+    """Describe a column of categories; return None if all rows have the same value."""
+    _reject_decimal_commas(stats, name)
+    n_rows = stats.columns[name].n_rows
+    n_present = n_rows - found.n_missing
+    if found.too_many or (n_present >= _ID_ROWS and len(found.values) >= _ID_SHARE * n_present):
+        raise ElmeshError(
+            f'Column "{name}" is text with {found.count} different values in {n_rows} rows'
+            f"{_explain_text(stats, name)}, more like an identifier than a category; leave it out with "
+            f'--drop "{name}".'
+        )
+    if len(found.values) + bool(found.n_missing) < 2:
+        return None
+    return CategoricalColumn(name, found.values, found.n_missing > 0)
+
+
+def _reject_unusable(column: ColumnStats, subject: str, alternative: str = "") -> None:
+    if column.column_type is ColumnType.DATE:
+        raise ElmeshError(
+            f"{subject} holds dates or times; convert them to numbers, such as days since a start{alternative}."
+        )
+    if column.column_type is ColumnType.OTHER:
+        raise ElmeshError(f"{subject} holds {column.column_type.value}; convert them{alternative}.")
+
+
+def _reject_decimal_commas(stats: TableStats, name: str) -> None:
+    if ValueType(stats.columns[name].value_types).has_decimal_commas:
+        has_comma = ValueType.DECIMAL_COMMA_TEXT
+        cell = stats.first_cell(name, lambda values: (parse_column(values).value_types & has_comma) != 0)
+        raise ElmeshError(
+            f'Column "{name}" has numbers with commas, such as "{cell.text}"; write them with a decimal point '
+            "and without thousands separators."
+        )
+
+
+def _reject_infinite(stats: TableStats, name: str) -> None:
+    if stats.columns[name].n_infinite:
+        cell = stats.first_cell(name, lambda values: np.isinf(parse_column(values).numbers))
+        raise infinite_error(name, cell.row)
+
+
+def _explain_text(stats: TableStats, name: str) -> str:
+    """Explain in a message why a column that consists mostly of numbers is text."""
+    column = stats.columns[name]
+    if not column.n_not_numeric:
+        return " (numbers with leading zeros are taken as text)" if column.column_type is ColumnType.TEXT else ""
+    if column.n_not_numeric < 0.5 * column.n_rows:
+        cell = stats.first_cell(name, _is_not_numeric)
+        return f' (the first that is not a number is "{cell.text}" at {cell.row})'
+    return ""
+
+
+def _is_not_numeric(values: pd.Series[Any]) -> Mask:
+    return parse_column(values).not_numeric

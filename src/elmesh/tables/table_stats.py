@@ -1,0 +1,172 @@
+"""Statistics of a table whose rows are distributed over processes.
+
+Each process holds the rows of some tasks. The processes exchange:
+
+- the labels of their tasks and the names of the columns;
+- for each task and column its :class:`~elmesh.tables.column_stats.ColumnStats`: counts, types, mean, sum of squared
+  deviations, smallest and largest number (for a task with one row, these are its value);
+- the categories of each column of text and the classes of a classification target, unless there are too many: then
+  only this fact;
+- the different values of a target of whole numbers, if they are few;
+- before an error that names a cell, the first such cell.
+
+No other value and no row leaves a process. All processes merge the statistics in the same order, that of the labels of
+tasks, so the result is the same to the bit for any distribution of tasks over processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from elmesh.comm.communicator import Communicator, merge_by_task
+from elmesh.errors import ElmeshError
+from elmesh.tables.column_stats import ColumnStats, column_stats
+from elmesh.tables.columns import Mask, concat_tables
+from elmesh.tables.errors import check_same_columns, describe_row, number_rows
+from elmesh.typing import IndexArray
+
+__all__ = ["CellRef", "DistinctValues", "LocalRows", "TableStats"]
+
+
+@dataclass(frozen=True, eq=False)
+class LocalRows:
+    """The rows of one process, and the statistics of each of its tasks by column."""
+
+    tables: tuple[pd.DataFrame, ...]  # with the index of their files
+    frame: pd.DataFrame  # all of them, sorted by task
+    stats: dict[str, dict[str, ColumnStats]]
+
+    @classmethod
+    def concat(cls, frames: Mapping[str, pd.DataFrame], exclude: Collection[str] = ()) -> LocalRows:
+        """Concatenate one table per task, given by label; compute no statistics of the excluded columns."""
+        if not frames:
+            return cls((), pd.DataFrame(), {})
+        tables = {task: frames[task] for task in sorted(frames)}
+        for task, table in tables.items():
+            if not len(table):
+                raise ElmeshError(f'Task "{task}" has no rows; leave it out.')
+        columns = {task: [str(name) for name in table.columns] for task, table in tables.items()}
+        _check_same_columns(columns)
+        names = next(iter(columns.values()))
+        frame = concat_tables(list(tables.values()), names)
+        starts = np.cumsum([0, *map(len, tables.values())])[:-1]
+        return cls(tuple(tables.values()), frame, _task_stats(frame, list(tables), starts, exclude))
+
+    @classmethod
+    def from_table(cls, frame: pd.DataFrame, tasks: NDArray[np.str_], exclude: Collection[str] = ()) -> LocalRows:
+        """Take one table, given the task of each row; compute no statistics of the excluded columns."""
+        order = np.argsort(tasks, kind="stable")
+        labels, starts = np.unique(tasks[order], return_index=True)
+        table = number_rows(frame).iloc[order]
+        by_task = table.reset_index(drop=True)
+        return cls((table,), by_task, _task_stats(by_task, labels.tolist(), starts, exclude))
+
+    def column(self, name: str) -> pd.Series[Any]:
+        """Return a column, without rows if there are no tasks."""
+        return self.frame[name] if self.stats else pd.Series(dtype=np.float64)
+
+
+def _task_stats(
+    frame: pd.DataFrame, tasks: list[str], starts: IndexArray, exclude: Collection[str]
+) -> dict[str, dict[str, ColumnStats]]:
+    names = [str(name) for name in frame.columns if name not in exclude]
+    by_column = {name: column_stats(frame[name], starts) for name in names}
+    return {task: {name: by_column[name][i] for name in names} for i, task in enumerate(tasks)}
+
+
+def _check_same_columns(columns: Mapping[str, Collection[str]]) -> None:
+    tables = {f'task "{task}"': list(names) for task, names in columns.items()}
+    check_same_columns("Every task must have the same columns", tables)
+
+
+@dataclass(frozen=True, order=True)
+class CellRef:
+    """A cell to name in an error; cells sort by file and row."""
+
+    key: list[str | int]  # the number of the row, after the name of the file if there is one
+    row: str  # the same in words
+    text: str  # the content of the cell
+
+
+@dataclass(frozen=True)
+class DistinctValues:
+    """The different values of a column."""
+
+    values: tuple[Any, ...]  # sorted; empty if there are too many
+    too_many: bool
+    count: str  # for messages, such as "51" or "more than 50"
+    n_missing: int
+
+
+@dataclass(frozen=True, eq=False)
+class TableStats:
+    """Statistics of a table over all processes. Every method is collective."""
+
+    rows: LocalRows
+    communicator: Communicator
+    columns: dict[str, ColumnStats]  # over all tasks, in the order of the columns of the first task
+
+    @classmethod
+    def gather(cls, rows: LocalRows, communicator: Communicator) -> TableStats:
+        """Combine the statistics of the tasks of all processes."""
+        own = {
+            task: {name: list(vars(stats).values()) for name, stats in columns.items()}
+            for task, columns in rows.stats.items()
+        }
+        by_task = merge_by_task(communicator, own)
+        if not by_task:
+            raise ElmeshError("There are no tasks; give at least one.")
+        _check_same_columns(by_task)
+        names = next(iter(by_task.values()))
+        merged = {name: reduce(add, (ColumnStats(*task[name]) for task in by_task.values())) for name in names}
+        return cls(rows, communicator, merged)
+
+    def first_cell(self, name: str, select: Callable[[pd.Series[Any]], Mask]) -> CellRef:
+        """Return the first cell of a column that is selected in any process; there must be one."""
+        column = self.rows.column(name)
+        selected = column[select(column)]
+        own = None
+        if len(selected):
+            rows = pd.concat([number_rows(table)[[]] for table in self.rows.tables]).iloc[selected.index]
+            cells = selected.set_axis(rows.index).sort_index(kind="stable").to_frame()
+            key = cells.index[:1].to_frame().to_numpy(dtype=object)[0].tolist()
+            own = [key, describe_row(cells, 0), str(cells.iloc[0, 0])]
+        return min(CellRef(*cell) for cell in self.communicator.allgather(own) if cell is not None)
+
+    def distinct(
+        self, limits: Mapping[str, int], convert: Callable[[pd.Series[Any]], NDArray[Any]]
+    ) -> dict[str, DistinctValues]:
+        """Return the different values of columns.
+
+        Parameters
+        ----------
+        limits
+            How many values of each column a process may send; it sends none if there are more.
+        convert
+            Conversion of a column to labels or numbers, ``None`` or NaN where missing.
+        """
+        serial = self.communicator.size == 1  # nothing is sent, so all values can be counted
+        own: list[tuple[int, list[Any] | None]] = []
+        for name, limit in limits.items():
+            values = convert(self.rows.column(name))
+            missing = pd.isna(values)
+            different = sorted(set(values[~missing].tolist()))
+            own.append((int(missing.sum()), different if serial or len(different) <= limit else None))
+        by_column = zip(*self.communicator.allgather(own), strict=True)
+        found = {}
+        for (name, limit), column in zip(limits.items(), by_column, strict=True):
+            union = {value for _, values in column for value in values or ()}
+            too_many = len(union) > limit or any(values is None for _, values in column)
+            # The number of values that were sent depends on the distribution of tasks, and messages must not.
+            count = f"more than {limit}" if too_many and not serial else str(len(union))
+            n_missing = sum(n for n, _ in column)
+            found[name] = DistinctValues(() if too_many else tuple(sorted(union)), too_many, count, n_missing)
+        return found
