@@ -1,27 +1,29 @@
-# `make demo` and `make test` need nothing but Python 3.11 or newer: they make .venv and do the rest.
+# `make demo` and `make test` need only Python 3.11 or newer: they create .venv and install everything else there.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench ahead scaling network security readme paper clean
+.PHONY: help demo quick test test-all docs-check lint format bench ahead scaling network security readme paper clean
 
 help:
-	@echo "make demo      fit the four methods on bundled digits; writes elmesh-demo/report.html"
-	@echo "make test      lint, types, import contract and the tests"
-	@echo "make test-all  the same with the slow, exhaustive cases"
-	@echo "make bench     the benchmarks; one JSON object each, in benchmarks/results/"
-	@echo "make ahead     compare with the optimum and the rivals on USPS, MNIST and School (20 minutes); docs/ahead.md"
-	@echo "make scaling   rounds a second under MPI, and what a cluster would do; docs/scaling.md"
-	@echo "make network   agents over mutual TLS: rounds a second, rejoining, memory (10 minutes); docs/network.md"
-	@echo "make security  what neighbours can find out from what is sent; docs/security.md"
-	@echo "make readme    demo and bench, and their figures into the README"
-	@echo "make paper     reproduce the paper's evaluation, 100 runs (half an hour), and write docs/paper.md"
-	@echo "make format    let ruff put the code in order"
-	@echo "make clean     remove .venv and what was built"
+	@echo "make demo        fit four methods on bundled digits and write elmesh-demo/report.html"
+	@echo "make quick       unit and contract tests without the slow ones (under a minute)"
+	@echo "make test        lint, types, import contract, tests, and the checks of docs and committed results"
+	@echo "make test-all    the same with the slow, exhaustive cases"
+	@echo "make docs-check  only the checks of docs, README and committed benchmark files"
+	@echo "make bench       run the benchmarks; each writes one JSON object to benchmarks/results/"
+	@echo "make ahead       compare with the optimum and other methods on USPS, MNIST and School (20 minutes); docs/ahead.md"
+	@echo "make scaling     measure rounds per second under MPI and model a cluster; docs/scaling.md"
+	@echo "make network     measure agents over mutual TLS: rounds per second, rejoining, memory (10 minutes); docs/network.md"
+	@echo "make security    measure what neighbours can reconstruct from messages; docs/security.md"
+	@echo "make readme      run demo and bench, and write their figures into the README"
+	@echo "make paper       reproduce the paper's evaluation with 100 runs (half an hour); docs/paper.md"
+	@echo "make format      format the code with ruff"
+	@echo "make clean       remove .venv and everything that was built"
 
-# What was tested is pinned in constraints.txt; the stamp is remade when either file changes.
+# constraints.txt pins the tested versions. The stamp is made again when either file changes.
 $(VENV)/stamp: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "elmesh needs Python 3.11 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
@@ -37,11 +39,19 @@ lint: $(VENV)/stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+quick: $(VENV)/stamp
+	$(PYTEST) -m "not slow and not thorough" tests/unit tests/contracts
+
 test: lint
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" --ignore tests/docs
+	$(MAKE) --no-print-directory docs-check
 
 test-all: lint
-	$(PYTEST)
+	$(PYTEST) --ignore tests/docs
+	$(MAKE) --no-print-directory docs-check
+
+docs-check: $(VENV)/stamp
+	$(PYTEST) tests/docs
 
 bench: $(VENV)/stamp
 	$(BIN)/python -m benchmarks
@@ -66,7 +76,7 @@ security: $(VENV)/stamp
 readme: demo bench
 	$(BIN)/python tools/readme.py
 
-# It goes on where it was interrupted.
+# After an interrupt the same command continues.
 paper: $(VENV)/stamp
 	$(BIN)/elmesh reproduce all --runs 100 --out elmesh-paper
 	$(BIN)/python tools/paper.py elmesh-paper
