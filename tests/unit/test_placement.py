@@ -1,8 +1,9 @@
-"""Agents are spread evenly over ranks, neighbours together, and never worse than in equal runs."""
+"""Agents are spread evenly over ranks, neighbours together, with no more cut edges than equal runs have."""
 
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 import networkx as nx
 import numpy as np
@@ -21,7 +22,7 @@ needs_metis = pytest.mark.skipif(
 
 @st.composite
 def topologies(draw, most: int = 40) -> Topology:
-    """Any connected graph: a random tree, and some more edges."""
+    """Draw any connected graph: a random tree, and further edges."""
     m = draw(st.integers(1, most))
     edges = {(draw(st.integers(0, t - 1)), t) for t in range(1, m)}
     ends = st.tuples(st.integers(0, m - 1), st.integers(0, m - 1))
@@ -34,7 +35,7 @@ def crossing(topology: Topology, ranks: np.ndarray) -> int:
 
 
 @given(topologies(), st.data())
-def test_every_rank_gets_an_agent_and_none_gets_many_more_than_its_share(topology, data):
+def test_every_rank_has_an_agent_and_none_has_many_more_than_its_share(topology, data):
     m = topology.n_agents
     n_ranks = data.draw(st.integers(1, m))
     sizes = np.bincount(place_agents(topology, n_ranks), minlength=n_ranks)
@@ -56,7 +57,7 @@ def test_no_more_edges_are_cut_than_by_equal_runs(topology, data):
 
 
 @given(topologies(), st.data())
-def test_it_is_the_same_each_time_and_ranks_are_in_the_order_of_their_first_agents(topology, data):
+def test_the_placement_is_deterministic_and_ranks_are_in_the_order_of_their_first_agents(topology, data):
     n_ranks = data.draw(st.integers(1, topology.n_agents))
     ranks = place_agents(topology, n_ranks)
     assert ranks.tolist() == place_agents(topology, n_ranks).tolist()
@@ -67,14 +68,14 @@ def test_it_is_the_same_each_time_and_ranks_are_in_the_order_of_their_first_agen
 
 @pytest.mark.parametrize("name", ["ring", "path"])
 @given(m=st.integers(3, 60), n_ranks=st.integers(2, 12))
-def test_rings_and_paths_are_cut_once_a_rank(name, m, n_ranks):
+def test_rings_and_paths_are_cut_once_per_rank(name, m, n_ranks):
     assume(n_ranks < m)
     topology = make_topology(name, range(m))
     assert cut_edges(topology, place_agents(topology, n_ranks)) == n_ranks - (name == "path")
 
 
 @needs_metis
-def test_neighbours_are_kept_together_where_equal_runs_would_part_them():
+def test_neighbours_are_placed_together_where_equal_runs_would_separate_them():
     # Four cliques whose members are far from each other in the order of agents.
     cliques = nx.disjoint_union_all([nx.complete_graph(6)] * 4)
     cliques.add_edges_from([(0, 6), (6, 12), (12, 18)])
@@ -93,29 +94,29 @@ def test_without_a_partitioner_agents_are_in_equal_runs(name, monkeypatch):
     assert ranks.tolist() == [0] * 4 + [1] * 4 + [2] * 3
 
 
-def test_a_cut_that_leaves_a_rank_with_nothing_to_do_is_not_taken(monkeypatch):
+def test_a_partition_that_leaves_a_rank_idle_is_not_used(monkeypatch):
     class Idle:
         @staticmethod
         def part_graph(n_ranks, adjacency):
             return 0, [0] * len(adjacency)
 
-    monkeypatch.setitem(__import__("sys").modules, "pymetis", Idle)
+    monkeypatch.setitem(sys.modules, "pymetis", Idle)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     assert place_agents(make_topology("grid", range(9)), 3).tolist() == [0] * 3 + [1] * 3 + [2] * 3
 
 
 @pytest.mark.parametrize(
-    ("n_ranks", "n_tasks", "words"),
+    ("n_ranks", "n_tasks", "message"),
     [
-        (0, 3, r"^There must be one rank at least; got 0\.$"),
-        (-2, 3, r"^There must be one rank at least; got -2\.$"),
-        (4, 3, r"^There are 4 ranks for 3 tasks; each rank needs a task of its own at least, so use at most 3\.$"),
+        (0, 3, r"^There must be at least one rank; got 0\.$"),
+        (-2, 3, r"^There must be at least one rank; got -2\.$"),
+        (4, 3, r"^There are 4 ranks for 3 tasks; each rank needs at least one task, so use at most 3\.$"),
         (2, 1, r"^There are 2 ranks for 1 task; .* so use at most 1\.$"),
     ],
 )
-def test_there_must_be_a_task_for_each_rank(n_ranks, n_tasks, words):
-    with pytest.raises(ElmeshError, match=words):
+def test_there_must_be_a_task_for_each_rank(n_ranks, n_tasks, message):
+    with pytest.raises(ElmeshError, match=message):
         check_ranks(n_ranks, n_tasks)
-    with pytest.raises(ElmeshError, match=words):
+    with pytest.raises(ElmeshError, match=message):
         place_agents(make_topology("ring", range(n_tasks)), n_ranks)
     check_ranks(n_tasks, n_tasks)

@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 
 from elmesh.comm.codec import DeltaChannel, message_size
-from elmesh.comm.graph import Topology
+from elmesh.comm.graph import DENSE_LIMIT, Topology
 from elmesh.comm.requests import AllReduce, AllReduceResult
 from elmesh.comm.traffic import TrafficLog
 from elmesh.errors import ElmeshError
@@ -43,8 +43,6 @@ GOSSIP_PRECISION = 1e-10
 ROOT = -1
 # Least bits of finely quantised columns.
 _FINE = 16
-# Number of agents above which no exact averaging schedule is computed, so that a tree is always faster.
-_MOST_GOSSIP = 2000
 
 #: The value of a sum, and its exact numbers.
 Content = tuple[FloatArray, FloatArray]
@@ -52,7 +50,8 @@ Content = tuple[FloatArray, FloatArray]
 
 def uses_gossip(topology: Topology, bits: int | str) -> bool:
     """Return whether sums are by gossip: if messages are exact and it takes fewer rounds than a tree."""
-    if bits != 64 or not 1 < topology.n_agents <= _MOST_GOSSIP:
+    # Above the limit no exact averaging schedule is computed, so that a tree is faster.
+    if bits != 64 or not 1 < topology.n_agents <= DENSE_LIMIT:
         return False
     return max(len(topology.averaging_roots(GOSSIP_PRECISION)), topology.diameter) < topology.tree.rounds
 

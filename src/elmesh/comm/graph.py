@@ -1,7 +1,7 @@
-"""Who talks to whom: named graphs, graphs of the user's own, and what the whole network may know about them.
+"""The graph of agents: named graphs, graphs of the user, and what agents derive from them.
 
-The graph is public: every agent knows it. What agents derive from it (the spread of the Laplacian's eigenvalues, a
-schedule of averaging that is exact in finitely many rounds) needs no message.
+The graph is public: every agent knows it. What agents derive from it (the spread of the Laplacian's eigenvalues, an
+averaging schedule that is exact in finitely many rounds) needs no message.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
 
-__all__ = ["GRAPH_NAMES", "SpanningTree", "Topology", "make_topology"]
+__all__ = ["DENSE_LIMIT", "GRAPH_NAMES", "SpanningTree", "Topology", "make_topology"]
 
 Edges = list[tuple[int, int]]
 
-# Up to this many agents the whole Laplacian spectrum is computed; above it, only its two ends.
-_DENSE_SPECTRUM = 2000
+#: Up to this many agents the whole Laplacian spectrum and all distances are computed; above it, only bounds.
+DENSE_LIMIT = 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,30 +56,30 @@ class Topology:
 
     @cached_property
     def ends(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Both directions of every edge as (hearer, speaker), sorted by hearer and then by speaker."""
+        """Both directions of every edge as (receiver, sender), sorted by receiver and then by sender."""
         i, j = self.edges.T
-        hearer, speaker = np.concatenate([i, j]), np.concatenate([j, i])
-        order = np.lexsort((speaker, hearer))
-        return hearer[order], speaker[order]
+        receiver, sender = np.concatenate([i, j]), np.concatenate([j, i])
+        order = np.lexsort((sender, receiver))
+        return receiver[order], sender[order]
 
     @cached_property
     def adjacency(self) -> sp.csr_array:
         """Sparse 0/1 adjacency matrix."""
-        hearer, speaker = self.ends
-        ones = np.ones(len(hearer))
-        return sp.csr_array((ones, (hearer, speaker)), shape=(self.n_agents, self.n_agents))
+        receiver, sender = self.ends
+        ones = np.ones(len(receiver))
+        return sp.csr_array((ones, (receiver, sender)), shape=(self.n_agents, self.n_agents))
 
     def neighbors(self, agent: int) -> NDArray[np.intp]:
         """Return the neighbours of one agent, in increasing order."""
-        hearer, speaker = self.ends
-        return speaker[np.searchsorted(hearer, agent) : np.searchsorted(hearer, agent, side="right")]
+        receiver, sender = self.ends
+        return sender[np.searchsorted(receiver, agent) : np.searchsorted(receiver, agent, side="right")]
 
     @cached_property
     def spread(self) -> tuple[float, float]:
         """Smallest non-zero and largest eigenvalue of the graph's Laplacian."""
         if self.n_agents == 1:
             return (1.0, 1.0)
-        if self.n_agents <= _DENSE_SPECTRUM:
+        if self.n_agents <= DENSE_LIMIT:
             return float(self._eigenvalues[0]), float(self._eigenvalues[-1])
         laplacian = self._laplacian().tocsc()
         start = np.cos(np.arange(self.n_agents, dtype=float))  # eigsh is deterministic given a start
@@ -100,11 +100,11 @@ class Topology:
     def tree(self) -> SpanningTree:
         """A spanning tree of least height, or near it: breadth first from a centre of the graph."""
         graph = self.adjacency
-        if self.n_agents <= _DENSE_SPECTRUM:
+        if self.n_agents <= DENSE_LIMIT:
             hops = sp.csgraph.shortest_path(graph, unweighted=True, directed=False)
             centre = int(np.argmin(hops.max(axis=1)))
         else:
-            # Half way along a longest walk, found by walking twice as far as one can.
+            # The middle of a longest path, which two searches from an end find approximately.
             far = int(np.argmax(sp.csgraph.shortest_path(graph, unweighted=True, directed=False, indices=0)))
             there, before = sp.csgraph.shortest_path(
                 graph, unweighted=True, directed=False, indices=far, return_predecessors=True
@@ -121,22 +121,22 @@ class Topology:
 
     @cached_property
     def diameter(self) -> int:
-        """Most steps between any two agents; for large graphs, as many as the spanning tree has."""
-        if self.n_agents > _DENSE_SPECTRUM:
+        """Most steps between any two agents; for large graphs, a bound by the spanning tree."""
+        if self.n_agents > DENSE_LIMIT:
             return 2 * self.tree.height
         return int(sp.csgraph.shortest_path(self.adjacency, unweighted=True, directed=False).max())
 
     @cached_property
     def relays(self) -> NDArray[np.int64]:
-        """How many agents' news pass along each of :attr:`ends`, if everybody's go to everybody by shortest ways."""
+        """How many agents' messages pass each of :attr:`ends` if all reach all agents by shortest paths."""
         hops = sp.csgraph.shortest_path(self.adjacency, unweighted=True, directed=False)
-        hearer, speaker = self.ends
-        # Of several neighbours that are nearer to an agent, the first one passes its news on.
+        receiver, sender = self.ends
+        # Of several neighbours that are nearer to an agent, the first one forwards.
         chosen = np.full(hops.shape, -1)
-        for edge in range(len(hearer))[::-1]:
-            nearer = hops[:, speaker[edge]] < hops[:, hearer[edge]]
-            chosen[nearer, hearer[edge]] = edge
-        return np.bincount(chosen[chosen >= 0], minlength=len(hearer)).astype(np.int64)
+        for edge in range(len(receiver))[::-1]:
+            nearer = hops[:, sender[edge]] < hops[:, receiver[edge]]
+            chosen[nearer, receiver[edge]] = edge
+        return np.bincount(chosen[chosen >= 0], minlength=len(receiver)).astype(np.int64)
 
     def averaging_roots(self, precision: float) -> tuple[float, ...]:
         r"""Return numbers :math:`\theta_k` that turn neighbour sums into the average over the whole graph.
@@ -163,24 +163,22 @@ class Topology:
         n_rounds = int(np.ceil(np.arccosh(1.0 / precision) / np.arccosh((high + low) / (high - low))))
         nodes = np.cos((2 * np.arange(n_rounds) + 1) * np.pi / (2 * n_rounds))
         roots = (high + low) / 2 + (high - low) / 2 * nodes
-        if self.n_agents <= _DENSE_SPECTRUM:
+        if self.n_agents <= DENSE_LIMIT:
             values = self._eigenvalues
             distinct = values[np.concatenate([[True], np.diff(values) > 1e-9 * high])]
-            # Eigenvalues that nearly coincide make the exact product sensitive to rounding: try it before relying on
-            # it.
+            # Eigenvalues that nearly coincide make the exact product sensitive to rounding, so it is tested first.
             if len(distinct) <= n_rounds and self._error_of(exact := _leja_order(distinct)) <= precision:
                 return tuple(exact.tolist())
         return tuple(_leja_order(roots).tolist())
 
     def _error_of(self, roots: FloatArray) -> float:
-        """Return a little more than the largest share of any deviation from the average that is left in the end."""
-        # One probe may miss the direction that goes wrong; the root mean square of 64 random ones of unit variance does
-        # not fall short of it by half.
+        """Return an upper estimate of the share of a deviation from the average that is left in the end."""
+        # The root mean square over 64 random probes of unit variance is within a factor of two of the norm.
         n_probes = 64
         bits = np.random.PCG64(0).random_raw(n_probes * self.n_agents).reshape(self.n_agents, n_probes)
         probes = np.sqrt(3.0) * ((bits >> np.uint64(11)) * 2.0**-52 - 1.0)
         x = probes
-        with np.errstate(over="ignore", invalid="ignore"):  # an infinite error, or NaN, is an answer too
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinite error, or NaN, is a valid result
             for root in roots:
                 x = x - (self.degree[:, None] * x - self.adjacency @ x) / root
             return float(1.5 * np.linalg.norm(x - probes.mean(axis=0)) / np.sqrt(n_probes))
@@ -195,12 +193,12 @@ class Topology:
 
 @dataclass(frozen=True, eq=False)
 class SpanningTree:
-    """Edges of a graph along which everybody reaches everybody.
+    """A spanning tree of a graph.
 
     Parameters
     ----------
     parent : ndarray of int of shape (m,)
-        Each agent's neighbour on the way to the root; -1 for the root itself.
+        Each agent's parent; -1 for the root.
     order : ndarray of int of shape (m,)
         Agents from the root outwards.
     height : int
@@ -246,14 +244,14 @@ def _complete(m: int, seed: int) -> Edges:
 
 
 def _grid(m: int, seed: int) -> Edges:
-    """Lay the agents in rows of a near-square; the last row may be short."""
+    """Arrange the agents in rows of a near-square; the last row may be short."""
     width = int(np.ceil(np.sqrt(m)))
     right = [(i, i + 1) for i in range(m - 1) if (i + 1) % width]
     return right + [(i, i + width) for i in range(m - width)]
 
 
 def _random(m: int, seed: int) -> Edges:
-    """Draw a random tree, which connects everyone, and about half as many edges again."""
+    """Draw a random tree, which connects all agents, and about half as many edges again."""
     rng = np.random.Generator(np.random.PCG64(seed))
     tree = [(int(rng.integers(i)), i) for i in range(1, m)]
     extra = [(int(i), int(j)) for i, j in rng.integers(m, size=(m // 2, 2)) if i != j]
@@ -313,20 +311,22 @@ def make_topology(graph: str | nx.Graph, labels: Sequence[Hashable], seed: int =
 
 def _pairs_of(graph: nx.Graph, labels: Sequence[Hashable]) -> Edges:
     if graph.is_directed():
-        raise ElmeshError("The graph is directed; agents talk both ways, so give an undirected networkx.Graph.")
+        raise ElmeshError(
+            "The graph is directed; agents exchange messages in both directions, so pass an undirected networkx.Graph."
+        )
     if graph.number_of_nodes() != len(labels):
         raise ElmeshError(
             f"The graph has {graph.number_of_nodes()} nodes but there are {len(labels)} tasks; each task is one node."
         )
     loops = sorted({str(node) for node in nx.nodes_with_selfloops(graph)})
     if loops:
-        raise ElmeshError(f"The graph has self-loops at {', '.join(loops)}; remove them (an agent knows itself).")
+        raise ElmeshError(f"The graph has self-loops at {', '.join(loops)}; remove them.")
     index: dict[Hashable, int] = {label: i for i, label in enumerate(labels)}
     if set(graph.nodes) != set(index):
         if set(graph.nodes) != set(range(len(labels))):
-            strangers = sorted(str(node) for node in set(graph.nodes) - set(index))[:5]
+            unknown = sorted(str(node) for node in set(graph.nodes) - set(index))[:5]
             raise ElmeshError(
-                f"The graph's nodes are not the tasks: {', '.join(strangers)} are unknown. Name the nodes by the "
+                f"The graph's nodes are not the tasks: {', '.join(unknown)} are unknown. Name the nodes by the "
                 f"task labels, or number them 0 to {len(labels) - 1}."
             )
         index = {i: i for i in range(len(labels))}

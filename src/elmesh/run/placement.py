@@ -1,4 +1,4 @@
-"""Which process runs which agents: as many each, and neighbours together."""
+"""Placement of agents on processes: even, and neighbours together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check_ranks", "cut_edges", "place_agents"]
 
 Ranks = NDArray[np.intp]
 
-# How many more agents than an even share a process may get for having its neighbours near.
+# Most agents per process, as a multiple of an even share.
 _UNEVEN = 1.15
 
 
@@ -29,9 +29,9 @@ def place_agents(topology: Topology, n_ranks: int) -> Ranks:
     Parameters
     ----------
     topology : Topology
-        Who talks to whom.
+        The graph of agents.
     n_ranks : int
-        How many processes there are; each gets an agent at least.
+        Number of processes; each gets at least one agent.
 
     Returns
     -------
@@ -55,31 +55,31 @@ def place_agents(topology: Topology, n_ranks: int) -> Ranks:
 def check_ranks(n_ranks: int, n_tasks: int) -> None:
     """Raise unless there is a task for each rank."""
     if n_ranks < 1:
-        raise ElmeshError(f"There must be one rank at least; got {n_ranks}.")
+        raise ElmeshError(f"There must be at least one rank; got {n_ranks}.")
     if n_ranks > n_tasks:
         raise ElmeshError(
-            f"There are {count(n_ranks, 'rank')} for {count(n_tasks, 'task')}; each rank needs a task of its own at "
-            f"least, so use at most {n_tasks}."
+            f"There are {count(n_ranks, 'rank')} for {count(n_tasks, 'task')}; each rank needs at least one task, "
+            f"so use at most {n_tasks}."
         )
 
 
 def cut_edges(topology: Topology, ranks: Ranks) -> int:
-    """Return how many edges there are between agents of different ranks."""
+    """Return the number of edges between agents of different ranks."""
     i, j = topology.edges.T
     return int(np.sum(ranks[i] != ranks[j]))
 
 
 def _partition(topology: Topology, n_ranks: int) -> Ranks | None:
-    """Partition the graph by METIS; None if it is not there, or leaves a rank with nothing or too much to do."""
+    """Partition the graph by METIS; None if METIS is not installed or the partition is uneven."""
     if importlib.util.find_spec("pymetis") is None:
         return None
     import pymetis  # noqa: PLC0415  (only where it is installed, with the extra "mpi")
 
-    neighbours: Any = [topology.neighbors(agent).tolist() for agent in range(topology.n_agents)]
-    ranks = np.asarray(pymetis.part_graph(n_ranks, adjacency=neighbours)[1], dtype=np.intp)
+    neighbors: Any = [topology.neighbors(agent).tolist() for agent in range(topology.n_agents)]
+    ranks = np.asarray(pymetis.part_graph(n_ranks, adjacency=neighbors)[1], dtype=np.intp)
     sizes = np.bincount(ranks, minlength=n_ranks)
     if sizes.min() == 0 or sizes.max() > max(_UNEVEN * topology.n_agents / n_ranks, -(-topology.n_agents // n_ranks)):
         return None
-    # The first agent's rank comes first, and so on, so that numbers do not hang on METIS's own.
+    # Ranks in the order of their first agents, so that they do not depend on METIS's numbering.
     order = np.argsort([int(np.argmax(ranks == rank)) for rank in range(n_ranks)])
     return np.asarray(np.argsort(order)[ranks], dtype=np.intp)

@@ -1,0 +1,502 @@
+"""Sums over a graph: what agents obtain from their neighbours' messages alone, and every byte of it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmesh.comm.allreduce import GOSSIP_PRECISION, uses_gossip
+from elmesh.comm.codec import DeltaChannel
+from elmesh.comm.graph import GRAPH_NAMES, make_topology
+from elmesh.comm.local import LocalTransport
+from elmesh.comm.requests import AllReduce
+
+QUANTISED = (2, 4, 8, 16, 32, "auto")
+
+
+def make_request(seed, m, L=6, r=3, k=2, topic="gradient", **options):
+    rng = np.random.default_rng(seed)
+    return AllReduce(rng.normal(size=(m, L, r)), rng.normal(size=(m, k)), topic, **options)
+
+
+def make_transport(graph, m, bits, seed=0):
+    topology = make_topology(graph, range(m), seed)
+    return topology, LocalTransport(topology, bits)
+
+
+def graph_of(topology):
+    return topology.to_networkx(range(topology.n_agents))
+
+
+def recorded(transport, topology, column="bytes"):
+    """Return the traffic log as {(sender, receiver): count}."""
+    table = transport.traffic().table(range(topology.n_agents))
+    edges = zip(table["sender"].tolist(), table["receiver"].tolist(), strict=True)
+    return dict(zip(edges, table[column], strict=True))
+
+
+class Wire:
+    """Both directions of every edge of a networkx graph, and what was sent along them."""
+
+    def __init__(self, graph):
+        self.graph = graph
+        self.bytes = {pair: 0 for i, j in graph.edges for pair in ((i, j), (j, i))}
+        self.messages = dict.fromkeys(self.bytes, 0)
+
+    def send(self, sender, receiver, size):
+        self.bytes[sender, receiver] += size  # a KeyError is a message between agents that are not neighbours
+        self.messages[sender, receiver] += 1
+
+
+def gossip(values, wire, roots):
+    """Average by agents that know their degree and the schedule; return one sum per agent."""
+    held = {i: values[i].copy() for i in wire.graph}
+    for root in roots:
+        for i in wire.graph:
+            for j in wire.graph[i]:
+                wire.send(i, j, held[i].nbytes)
+        held = {
+            i: own - (wire.graph.degree(i) * own - sum(held[j] for j in wire.graph[i])) / root
+            for i, own in held.items()
+        }
+    return [len(values) * held[i] for i in wire.graph]
+
+
+def flood(numbers, wire):
+    """Forward every agent's numbers to all others within the messages of gossip, to each agent once.
+
+    The graph is public, so all agents know who forwards to whom: the first of the neighbours nearer to the source.
+    """
+    known = {i: {i: numbers[i]} for i in wire.graph}
+    hops = dict(nx.all_pairs_shortest_path_length(wire.graph))
+    for distance in range(1, nx.diameter(wire.graph) + 1):
+        for source in wire.graph:
+            for receiver in (i for i in wire.graph if hops[source][i] == distance):
+                sender = min(j for j in wire.graph[receiver] if hops[source][j] < distance)
+                known[receiver][source] = known[sender][source]
+                wire.bytes[sender, receiver] += numbers[source].nbytes
+    return [sum(own[k] for k in sorted(own)) for own in known.values()]
+
+
+def prepare(channel, request):
+    """Do what both ends do before a message: revert the last one, and rotate the columns."""
+    if request.relative_to_previous:
+        channel.revert()
+    if request.rotation is not None:
+        channel.rotate(request.rotation)
+
+
+class TreeAgent:
+    """One agent of a tree, with a channel per topic and direction to its parent and to each child."""
+
+    def __init__(self, number, parent, bits):
+        self.number, self.parent, self.children = number, parent, []
+        self._bits, self._channels = bits, {}
+
+    def channel(self, topic, direction, peer, fine):
+        bits = (max(self._bits, 16) if isinstance(self._bits, int) else 16) if fine else self._bits
+        return self._channels.setdefault((topic, direction, peer, fine), DeltaChannel(bits))
+
+    def parts(self, value, request, direction, peer):
+        """Yield the coarse and the fine columns, each with its channel; an empty part is not sent."""
+        coarse = value.shape[1] - request.fine_columns
+        for part, fine in ((value[:, :coarse], False), (value[:, coarse:], True)):
+            if part.size:
+                yield part, self.channel(request.topic, direction, peer, fine)
+
+    def encode(self, value, request, direction, peer):
+        messages = []
+        for part, channel in self.parts(value, request, direction, peer):
+            prepare(channel, request)
+            messages.append(channel.encode(part, request.skip_below))
+        return messages
+
+    def decode(self, messages, like, request, direction, peer):
+        decoded = []
+        for message, (part, channel) in zip(messages, self.parts(like, request, direction, peer), strict=True):
+            prepare(channel, request)
+            decoded.append(channel.decode(message, part.shape))
+        return np.hstack(decoded) if decoded else like
+
+
+class Tree:
+    """Agents that sum along the tree of a topology: one message up, and the root's message down."""
+
+    def __init__(self, topology, bits):
+        self.order = topology.tree.order.tolist()
+        self.agents = [TreeAgent(t, int(topology.tree.parent[t]), bits) for t in range(topology.n_agents)]
+        for agent in self.agents:
+            if agent.parent >= 0:
+                self.agents[agent.parent].children.append(agent.number)
+        self.wire = Wire(graph_of(topology))
+
+    def sum(self, request):
+        """Return one sum per agent."""
+        exact = 8 * request.exact.shape[1]
+        partial, messages = list(request.value), {}
+        for t in reversed(self.order):
+            agent = self.agents[t]
+            for child in sorted(agent.children, key=self.order.index, reverse=True):
+                partial[t] = partial[t] + agent.decode(messages[child], request.value[t], request, "up", child)
+            if agent.parent >= 0:
+                messages[t] = agent.encode(partial[t], request, "up", agent.parent)
+                self.wire.send(t, agent.parent, sum(map(len, messages[t])) + exact)
+        root = self.agents[self.order[0]]
+        total = root.encode(partial[root.number], request, "down", "all")
+        values = [channel.value for _, channel in root.parts(request.value[0], request, "down", "all")]
+        sums = {root.number: np.hstack(values)} if total else dict.fromkeys(self.order, partial[root.number])
+        for t in self.order[1:]:
+            # Every agent forwards the bytes that it has received, unchanged.
+            self.wire.send(self.agents[t].parent, t, sum(map(len, total)) + exact)
+            if total:
+                sums[t] = self.agents[t].decode(total, request.value[t], request, "down", "all")
+        return [sums[t] for t in range(len(self.agents))]
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(["ring", "path", "complete", "grid"]), st.integers(2, 14), st.integers(0, 1000))
+def test_gossip_gives_what_agents_obtain_from_their_neighbours_alone(graph, m, seed):
+    topology, transport = make_transport(graph, m, 64)
+    if not uses_gossip(topology, 64):
+        return
+    request = make_request(seed, m)
+    result = transport.allreduce(request)
+    wire = Wire(graph_of(topology))
+    roots = topology.averaging_roots(GOSSIP_PRECISION)
+    apart = np.linalg.norm(request.value - request.value.mean(axis=0))
+    for own in gossip(request.value, wire, roots):
+        # To within the precision of the average, m times for the sum, and rounding.
+        assert np.linalg.norm(own - result.value) <= 2 * m * (GOSSIP_PRECISION * apart + 1e-14)
+    exact = flood(request.exact, wire)
+    assert len({own.tobytes() for own in exact}) == 1
+    np.testing.assert_allclose(result.exact, exact[0], rtol=1e-13, atol=1e-13)
+    assert recorded(transport, topology) == wire.bytes
+    assert recorded(transport, topology, "messages") == wire.messages
+    assert transport.n_exchanges == len(roots) >= topology.diameter
+
+
+def test_a_sum_over_a_complete_graph_takes_one_message_per_pair_of_agents():
+    topology, transport = make_transport("complete", 6, 64)
+    transport.allreduce(make_request(0, 6))
+    # One round: each agent sends each other its block and its own two numbers.
+    assert set(recorded(transport, topology, "messages").values()) == {1}
+    assert set(recorded(transport, topology).values()) == {8 * (6 * 3 + 2)}
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(GRAPH_NAMES),
+    st.integers(2, 12),
+    st.sampled_from(QUANTISED),
+    st.integers(0, 1000),
+    st.integers(0, 3),
+    st.sampled_from([0.0, 0.3, 3.0]),
+)
+def test_quantised_sums_are_to_the_bit_what_agents_with_channels_obtain(graph, m, bits, seed, fine, skip_below):
+    topology, transport = make_transport(graph, m, bits, seed)
+    tree, rng = Tree(topology, bits), np.random.default_rng(seed)
+    value, width = rng.normal(size=(m, 6, 3)), 3
+    for k in range(6):
+        rotation = None
+        if k == 3 and fine == 0:
+            rotation = rng.normal(size=(width, 2))
+            value = value @ rotation
+        value = value + 0.5**k * rng.normal(size=value.shape)
+        topic = "other" if k == 2 else "gradient"
+        request = AllReduce(
+            value,
+            rng.normal(size=(m, 4)),
+            topic,
+            skip_below,
+            min(fine, value.shape[2]),
+            rotation,
+            relative_to_previous=k == 5,
+        )
+        result, sums = transport.allreduce(request), tree.sum(request)
+        for own in sums:
+            assert own.tobytes() == np.ascontiguousarray(result.value).tobytes()
+        np.testing.assert_allclose(result.exact, request.exact.sum(axis=0), rtol=1e-13, atol=1e-13)
+    assert recorded(transport, topology) == tree.wire.bytes
+    assert recorded(transport, topology, "messages") == tree.wire.messages
+    assert transport.traffic().total == sum(tree.wire.bytes.values())
+
+
+@pytest.mark.parametrize("bits", [64, *QUANTISED])
+@pytest.mark.parametrize("graph", GRAPH_NAMES)
+def test_a_sum_of_exact_numbers_alone_sends_only_those(graph, bits):
+    topology, transport = make_transport(graph, 7, bits)
+    result = transport.allreduce(AllReduce(np.zeros((7, 1, 0)), np.arange(21.0).reshape(7, 3), "agreement"))
+    assert result.exact.tolist() == [63.0, 70.0, 77.0]
+    assert result.value.shape == (1, 0)
+    if not uses_gossip(topology, bits):
+        assert transport.traffic().total == 2 * 6 * 3 * 8
+
+
+@settings(max_examples=25)
+@given(st.sampled_from(GRAPH_NAMES), st.integers(1, 20), st.integers(0, 1000))
+def test_sums_of_64_bits_are_exact_by_gossip_and_along_a_tree(graph, m, seed):
+    request = make_request(seed, m)
+    result = make_transport(graph, m, 64, seed)[1].allreduce(request)
+    np.testing.assert_allclose(result.value, sum(request.value), rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(result.exact, sum(request.exact), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("bits", QUANTISED)
+@pytest.mark.parametrize("graph", ["ring", "star", "random"])
+def test_quantised_sums_of_values_that_converge_converge_to_the_exact_sum(graph, bits):
+    transport = make_transport(graph, 9, bits, 4)[1]
+    limit, difference = np.random.default_rng(1).normal(size=(2, 9, 12, 3))
+    for k in range(90):
+        result = transport.allreduce(AllReduce(limit + 0.8**k * difference, np.zeros((9, 0)), "gradient"))
+    exact = limit.sum(axis=0)
+    assert np.linalg.norm(result.value - exact) <= 1e-8 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("bits", QUANTISED)
+def test_fine_columns_have_sixteen_bits_at_least(bits):
+    request = make_request(3, 8, L=40, r=4, fine_columns=2)
+    result = make_transport("path", 8, bits)[1].allreduce(request)
+    error = np.abs(result.value - request.value.sum(axis=0))
+    assert error[:, 2:].max() < 1e-3
+    if bits in (2, 4):
+        assert error[:, :2].max() > 1e-2
+
+
+@pytest.mark.parametrize("bits", QUANTISED)
+def test_a_reverted_value_has_no_effect_on_the_next(bits):
+    straight, reverted = make_transport("random", 6, bits)[1], make_transport("random", 6, bits)[1]
+    straight.allreduce(make_request(0, 6))
+    reverted.allreduce(make_request(0, 6))
+    reverted.allreduce(make_request(1, 6))
+    one, other = (
+        straight.allreduce(make_request(2, 6)),
+        reverted.allreduce(make_request(2, 6, relative_to_previous=True)),
+    )
+    assert one.value.tobytes() == other.value.tobytes()
+
+
+def test_topics_do_not_affect_each_other():
+    alone, beside = make_transport("random", 6, 4)[1], make_transport("random", 6, 4)[1]
+    for k in range(6):
+        beside.allreduce(make_request(100 + k, 6, topic="certificate 0"))
+        one, other = alone.allreduce(make_request(k, 6)), beside.allreduce(make_request(k, 6))
+        assert one.value.tobytes() == other.value.tobytes()
+
+
+@pytest.mark.parametrize("bits", [64, *QUANTISED])
+def test_tasks_of_a_single_agent_are_summed_exactly_and_without_messages(bits):
+    _, transport = make_transport("ring", 1, bits)
+    request = make_request(0, 5)  # five tasks, one agent
+    result = transport.allreduce(request)
+    np.testing.assert_allclose(result.value, request.value.sum(axis=0), rtol=1e-14)
+    assert transport.n_exchanges == 0
+    assert transport.traffic().total == 0
+
+
+def test_bytes_of_exact_sums_counted_by_hand():
+    block, number = 8 * 6 * 3, 8 * 2
+
+    # A star of five: a block and two numbers, up and down along each of four edges.
+    topology, transport = make_transport("star", 5, 64)
+    transport.allreduce(make_request(0, 5))
+    assert set(recorded(transport, topology).values()) == {block + number}
+    assert transport.traffic().total == 8 * (block + number)
+    assert transport.n_exchanges == 2
+
+    # A path of four: 0-1-2-3 has a tree of height two, four rounds; gossip takes three.
+    topology, transport = make_transport("path", 4, 64)
+    transport.allreduce(make_request(0, 4))
+    assert transport.n_exchanges == 3
+    # Along an edge go the numbers of all agents behind it: one, two or three of them.
+    sizes = recorded(transport, topology)
+    assert sizes[0, 1] == sizes[3, 2] == 3 * block + number
+    assert sizes[2, 3] == sizes[1, 0] == 3 * block + 3 * number
+    assert transport.traffic().total == 6 * 3 * block + 4 * 3 * number
+
+    # A ring of six has three distinct eigenvalues other than zero, 1, 3 and 4, and a diameter of three.
+    topology, transport = make_transport("ring", 6, 64)
+    transport.allreduce(make_request(0, 6))
+    assert transport.n_exchanges == 3
+    assert set(recorded(transport, topology, "messages").values()) == {3}
+    assert transport.traffic().total == 12 * 3 * block + 6 * 5 * number
+
+
+@pytest.mark.parametrize("graph", GRAPH_NAMES)
+def test_bytes_of_quantised_sums_counted_by_hand(graph):
+    """On any graph, two messages along each of m - 1 edges, and nothing along the others."""
+    topology, transport = make_transport(graph, 9, 4, 2)
+    for k in range(3):
+        transport.allreduce(make_request(k, 9, L=11, r=3))
+    # Number of bits, power, three scales, 33 numbers of four bits, and two exact numbers.
+    size = 1 + 2 + 3 * 4 + 17 + 2 * 8
+    parent = topology.tree.parent
+    along = {pair for t in range(9) if parent[t] >= 0 for pair in ((t, int(parent[t])), (int(parent[t]), t))}
+    assert recorded(transport, topology) == {
+        pair: 3 * size if pair in along else 0 for pair in Wire(graph_of(topology)).bytes
+    }
+    assert transport.traffic().total == 3 * size * 2 * 8
+
+
+def test_a_skipped_change_costs_one_byte_per_message_and_the_exact_numbers():
+    _, transport = make_transport("random", 9, 4, 2)
+    request = make_request(0, 9)
+    transport.allreduce(request)
+    before = transport.traffic().total
+    known = transport.allreduce(AllReduce(request.value, request.exact, "gradient", 1e9)).value
+    assert transport.traffic().total - before == 2 * 8 * (1 + 16)
+    again = transport.allreduce(AllReduce(2 * request.value, request.exact, "gradient", 1e9)).value
+    assert again.tobytes() == known.tobytes()
+
+
+@pytest.mark.parametrize(("skip_below", "skipped"), [(0.99, False), (1.01, True)])
+def test_a_change_is_skipped_exactly_if_its_norm_is_within_skip_below(skip_below, skipped):
+    topology, transport = make_transport("path", 2, 16)
+    value = np.zeros((2, 5, 2))
+    value[topology.tree.order[1]] = 1 / np.sqrt(10)  # the change that goes to the root and back has norm 1
+    transport.allreduce(AllReduce(value, np.zeros((2, 0)), "gradient", skip_below))
+    assert (transport.traffic().total == 2) == skipped
+
+
+@pytest.mark.parametrize("bits", [64, 4])
+@pytest.mark.parametrize("graph", GRAPH_NAMES)
+def test_the_transport_counts_rounds_and_its_table_has_every_edge(graph, bits):
+    topology, transport = make_transport(graph, 8, bits, 1)
+    for k in range(3):
+        transport.allreduce(make_request(k, 8))
+    table = transport.traffic().table([f"site {t}" for t in range(8)])
+    assert table["bytes"].sum() == transport.traffic().total > 0
+    assert len(table) == 2 * len(topology.edges)
+    names = {frozenset((f"site {i}", f"site {j}")) for i, j in topology.edges}
+    assert {frozenset(pair) for pair in zip(table["sender"], table["receiver"], strict=True)} == names
+    if not uses_gossip(topology, bits):
+        assert transport.n_exchanges == 3 * topology.tree.rounds
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(GRAPH_NAMES),
+    st.integers(1, 9),
+    st.sampled_from((64, *QUANTISED)),
+    st.integers(0, 3),
+    st.integers(0, 4),
+    st.booleans(),
+    st.floats(-200, 200),
+)
+def test_no_sum_sends_more_than_the_bound(graph, m, bits, fine, k, average, size):
+    _, transport = make_transport(graph, m, bits)
+    for seed in range(3):
+        request = make_request(seed, m, k=k)
+        request = AllReduce(
+            10.0**size * request.value,
+            request.exact,
+            request.topic,
+            fine_columns=fine,
+            average=np.ones((6, 3)) if average else None,
+        )
+        before, most = transport.traffic().total, transport.max_request_bytes(request)
+        with np.errstate(all="ignore"):  # as the driver does
+            transport.allreduce(request)
+        assert transport.traffic().total - before <= most
+    assert most == 0 or m > 1
+
+
+@pytest.mark.parametrize("bits", [64, 4])
+@pytest.mark.parametrize("graph", GRAPH_NAMES)
+def test_an_average_is_returned_and_costs_bytes_only_with_gossip(graph, bits):
+    topology, transport = make_transport(graph, 6, bits)
+    average = np.arange(18.0).reshape(6, 3)
+    assert transport.allreduce(make_request(0, 6, average=average)).average.tobytes() == average.tobytes()
+    _, other = make_transport(graph, 6, bits)
+    assert other.allreduce(make_request(0, 6)).average is None
+    rounds = len(topology.averaging_roots(GOSSIP_PRECISION)) if uses_gossip(topology, bits) else 0
+    extra = transport.traffic().total - other.traffic().total
+    assert extra == 2 * len(topology.edges) * rounds * average.nbytes
+
+
+@pytest.mark.parametrize("bits", [64, 4])
+@pytest.mark.parametrize("graph", GRAPH_NAMES)
+def test_a_broadcast_is_returned_and_costs_bytes_only_with_gossip(graph, bits):
+    topology, transport = make_transport(graph, 6, bits)
+    numbers = np.arange(5.0)
+    assert transport.allreduce(make_request(0, 6, broadcast=numbers)).broadcast.tobytes() == numbers.tobytes()
+    _, other = make_transport(graph, 6, bits)
+    assert other.allreduce(make_request(0, 6)).broadcast is None
+    extra = transport.traffic().total - other.traffic().total
+    assert extra == (5 * numbers.nbytes if uses_gossip(topology, bits) else 0)
+    assert recorded(transport, topology, "messages") == recorded(other, topology, "messages")
+
+
+@pytest.mark.parametrize("bits", QUANTISED)
+@pytest.mark.parametrize("graph", GRAPH_NAMES)
+def test_quantised_sums_never_use_gossip(graph, bits):
+    assert not uses_gossip(make_topology(graph, range(10)), bits)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(GRAPH_NAMES), st.integers(2, 40), st.integers(0, 1000))
+def test_gossip_is_used_only_where_it_takes_fewer_rounds(graph, m, seed):
+    topology, transport = make_transport(graph, m, 64, seed)
+    by_gossip = max(len(topology.averaging_roots(GOSSIP_PRECISION)), nx.diameter(graph_of(topology)))
+    along_a_tree = 2 * nx.radius(graph_of(topology))
+    assert uses_gossip(topology, 64) == (by_gossip < along_a_tree)
+    transport.allreduce(make_request(seed, m))
+    assert transport.n_exchanges == min(by_gossip, along_a_tree)
+
+
+def check_tree(topology, graph):
+    tree = topology.tree
+    root = int(tree.order[0])
+    assert sorted(tree.order.tolist()) == list(range(topology.n_agents))
+    edges = [(t, int(tree.parent[t])) for t in range(topology.n_agents) if t != root]
+    assert tree.parent[root] == -1
+    assert all(graph.has_edge(*edge) for edge in edges)
+    branches = nx.Graph(edges)
+    branches.add_node(root)
+    assert nx.is_tree(branches)
+    place = np.argsort(tree.order)
+    assert all(place[parent] < place[t] for t, parent in edges)  # a parent comes before its children
+    assert tree.height == max(nx.single_source_shortest_path_length(branches, root).values())
+    assert tree.rounds == 2 * tree.height
+    return root
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 40), st.floats(0.02, 0.6), st.integers(0, 10_000))
+def test_the_tree_spans_the_graph_from_its_centre_with_the_least_height(m, density, seed):
+    graph = nx.gnp_random_graph(m, density, seed)
+    parts = [min(part) for part in nx.connected_components(graph)]
+    graph.add_edges_from(pairwise(parts))
+    topology = make_topology(graph, range(m))
+    root = check_tree(topology, graph)
+    assert root in nx.center(graph)
+    assert topology.tree.height == nx.radius(graph)
+    assert topology.diameter == nx.diameter(graph)
+
+
+@pytest.mark.parametrize("graph", GRAPH_NAMES)
+@pytest.mark.parametrize("m", [1, 2, 3, 10])
+def test_every_named_graph_has_a_spanning_tree(graph, m):
+    topology = make_topology(graph, range(m))
+    check_tree(topology, graph_of(topology))
+
+
+@pytest.mark.parametrize(("graph", "height"), [("path", 1250), ("ring", 1250), ("star", 1)])
+def test_the_tree_of_thousands_of_agents_has_the_least_height(graph, height):
+    topology = make_topology(graph, range(2501))
+    check_tree(topology, graph_of(topology))
+    assert topology.tree.height == height
+
+
+def test_the_tree_of_a_large_random_graph_is_no_higher_than_its_diameter():
+    topology = make_topology("random", range(2200), 5)
+    graph = graph_of(topology)
+    check_tree(topology, graph)
+    far = max(nx.single_source_shortest_path_length(graph, 0).items(), key=lambda item: item[1])[0]
+    span = max(nx.single_source_shortest_path_length(graph, far).values())  # no more than the diameter
+    assert -(-span // 2) <= topology.tree.height <= span
+    assert topology.diameter >= span
