@@ -1,4 +1,4 @@
-"""Run the benchmarks named on the command line, or those of speed; results go to standard output and to results/."""
+"""Run the benchmarks named on the command line, by default those of speed; results are printed and saved."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-# Speed, for which random data will do; and how it compares on USPS, MNIST and School.
+# Speed on random data; comparisons on USPS, MNIST and School; MPI; messages; networks.
 SPEED, AHEAD, RANKS = ("rounds", "growth", "fit"), ("optimum", "bytes", "ways"), ("mpi",)
-# What neighbours can find out about a site.
-PRIVACY = ("privacy",)
-NETWORK = ("network",)
+PRIVACY, NETWORK = ("privacy",), ("network",)
 RESULTS = Path(__file__).parent / "results"
 
 

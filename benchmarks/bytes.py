@@ -1,10 +1,10 @@
-"""Test error against bytes sent: DMTL-ELM with coarse messages and its rivals, each with parameters chosen alike.
+"""Test error against bytes sent: MeshELM with quantised messages and other methods, with parameters chosen equally.
 
-Every method has twelve settings to choose from, by five-fold cross-validation on the training rows of the first two
-draws; test rows are not looked at. Then ten draws are learned, and after every round of messages the models at hand are
-tested. All talk on a star, which is what the subspace pursuits need and what suits the others. The rivals work on the
-inputs themselves, as in the paper, which saves them bytes too; DMTL-ELM and MTL-ELM choose between these and the hidden
-layer. A rival sends doubles, as its authors do; what it would send in single precision stands beside it.
+Every method has twelve settings, chosen by five-fold cross-validation on the training rows of the first two draws; test
+rows are not used for it. Then the methods are fitted on ten draws, and the models are tested after every round of
+messages. The graph is a star, which the subspace pursuits require and which suits the others. The other methods use the
+inputs, as in the paper, which also reduces their bytes; MeshELM chooses between the inputs and the hidden layer. The
+other methods send doubles, as their authors do; the results also state their bytes in single precision.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.data import NAMES, Draw, make
 from benchmarks.measure import machine
+from elmesh import DGSP, DMTLELM, DNSP, DifAltGDmin, FedRep, LocalELM, MeshELM, Solver
 from elmesh.comm.graph import make_topology
-from elmesh.comm.requests import State
-from elmesh.run import run_stacked, watch
-from elmesh.solvers import DGSP, DMTLELM, DNSP, MTLELM, DifAltGDmin, FedRep, LocalELM, Solver
+from elmesh.run import RunConfig, run_local
+from elmesh.solvers.base import Solution
 
 SEEDS, CHOOSE_ON, FOLDS = range(10), 2, 5
-OURS, CENTRE, SERIAL = "DMTL-ELM", "MTL-ELM", "Local ELM"
+MESH, POOLED, LOCAL = "MeshELM", "MeshELM in one place", "Local ELM"
 Setting = dict[str, Any]
-COLOURS = ("#D55E00", "#000000", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
+DEFAULT_RUN = RunConfig()
+COLORS = ("#D55E00", "#000000", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
 
 
 def _grid(**values: tuple[Any, ...]) -> list[Setting]:
@@ -41,65 +42,65 @@ def _grid(**values: tuple[Any, ...]) -> list[Setting]:
 
 
 def methods(name: str) -> dict[str, tuple[Callable[[Setting], Solver], list[Setting]]]:
-    """Return how each method is made from a setting, and its twelve settings; ``hidden`` says on which features."""
+    """Return for each method a function from a setting to a solver, and its twelve settings."""
     school = name == "school"
     mu = (20.0, 40.0, 80.0) if school else (4.0, 8.0, 12.0)
     ridge = (1.0, 3.0, 10.0) if school else (3.0, 10.0, 30.0)
     few = (1, 2, 3, 4) if school else (6, 8, 10, 15)
     ranks = (1, 2) if school else (8, 12)
 
-    def ours(setting: Setting) -> Solver:
+    def mesh(setting: Setting) -> Solver:
         own = {"graph": "star", "message_bits": "auto", "max_iter": 15, "tol": 0.0, "certify": False}
-        return DMTLELM(rank=setting["rank"], mu1=setting["mu"], mu2=setting["mu"], **own)
+        return MeshELM(rank=setting["rank"], mu1=setting["mu"], mu2=setting["mu"], **own)
 
-    def centre(setting: Setting) -> Solver:
-        return MTLELM(rank=setting["rank"], mu1=setting["mu"], mu2=setting["mu"], certify=False)
+    def pooled(setting: Setting) -> Solver:
+        return MeshELM(rank=setting["rank"], mu1=setting["mu"], mu2=setting["mu"], graph=None, certify=False)
 
     def admm(setting: Setting) -> Solver:
-        own = {"graph": "star", "method": "admm", "max_iter": 30 if school else 100, "tol": 0.0, "certify": False}
+        own = {"graph": "star", "max_iter": 30 if school else 100, "tol": 0.0, "certify": False}
         return DMTLELM(rank=setting["rank"], mu1=setting["mu"], mu2=setting["mu"], **own)
 
     def plain(kind: type[Solver], **own: Any) -> Callable[[Setting], Solver]:
         return lambda setting: kind(**{k: v for k, v in setting.items() if k != "hidden"}, **own)
 
     shared = _grid(hidden=(True, False), rank=ranks, mu=mu)
-    gradient = _grid(rank=few[1:3], mu=ridge, step=(1.0, 4.0))
-    lone = (0.1, 0.3, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 100.0, 300.0)
+    gradient = _grid(rank=few[1:3], mu=ridge, step_scale=(1.0, 4.0))
+    penalties = (0.1, 0.3, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 100.0, 300.0)
     return {
-        OURS: (ours, shared),
-        CENTRE: (centre, shared),
-        "DMTL-ELM by ADMM": (admm, shared),
+        MESH: (mesh, shared),
+        POOLED: (pooled, shared),
+        "DMTL-ELM": (admm, shared),
         "DNSP": (plain(DNSP), _grid(rank=few, mu=ridge)),
         "DGSP": (plain(DGSP), _grid(rank=few, mu=ridge)),
         "FedRep": (plain(FedRep, max_iter=100, tol=0.0), gradient),
         "Dif-AltGDmin": (plain(DifAltGDmin, graph="star", max_iter=100, tol=0.0), gradient),
-        SERIAL: (plain(LocalELM), _grid(mu=lone)),
+        LOCAL: (plain(LocalELM), _grid(mu=penalties)),
     }
 
 
-def fit(draw: Draw, solver: Solver, hidden: bool) -> State:
-    """Learn a draw's training rows, agents on a star."""
+def fit(draw: Draw, solver: Solver, hidden: bool, config: RunConfig = DEFAULT_RUN) -> Solution:
+    """Fit the training rows of a draw, with agents on a star."""
     task = draw.task(hidden=hidden)
     topology = make_topology("star", range(len(task.s))) if solver.distributed else None
-    return run_stacked(solver, task, topology, draw.seed).state
+    return run_local(solver, task, topology, draw.seed, config).solution
 
 
 def learn(draw: Draw, solver: Solver, hidden: bool) -> list[tuple[int, float]]:
     """Return bytes sent and test error after every round."""
     score = draw.scorer(hidden=hidden)
     points: list[tuple[int, float]] = []
-    with watch(lambda progress: points.append((progress.bytes, score(progress.state)))):
-        state = fit(draw, solver, hidden)
-    return points or [(0, score(state))]
+    config = RunConfig(callback=lambda progress: points.append((progress.bytes, score(progress.solution))))
+    solution = fit(draw, solver, hidden, config)
+    return points or [(0, score(solution))]
 
 
 def test_error(draw: Draw, solver: Solver, hidden: bool) -> float:
-    """Return the test error of the models that a method ends with."""
+    """Return the test error of the final models of a method."""
     return draw.scorer(hidden=hidden)(fit(draw, solver, hidden))
 
 
 def on_hidden(method: str, setting: Setting) -> bool:
-    return bool(setting.get("hidden", method == SERIAL))
+    return bool(setting.get("hidden", method == LOCAL))
 
 
 def choose(name: str, method: str) -> Setting:
@@ -114,9 +115,9 @@ def choose(name: str, method: str) -> Setting:
 
 
 def default_against_alone(name: str, alone: Setting) -> dict[str, Any]:
-    """Compare DMTL-ELM with nothing set at all with Local ELM, the latter's penalty chosen."""
+    """Compare MeshELM with default parameters and Local ELM with the chosen penalty."""
     draws = [make(name, seed) for seed in SEEDS]
-    together = np.array([test_error(draw, DMTLELM(graph="star", certify=False), True) for draw in draws])
+    together = np.array([test_error(draw, MeshELM(graph="star", certify=False), True) for draw in draws])
     apart = np.array([test_error(draw, LocalELM(**alone), True) for draw in draws])
     difference = together - apart
     return {
@@ -138,13 +139,13 @@ def run(results: Path) -> dict[str, Any]:
                 setting = choose(name, method)
                 runs = [learn(make(name, seed), build(setting), on_hidden(method, setting)) for seed in SEEDS]
                 rows[method] = summarise(setting, runs)
-            rows["defaults"] = default_against_alone(name, rows[SERIAL]["setting"])
+            rows["defaults"] = default_against_alone(name, rows[LOCAL]["setting"])
             figures[name] = rows
     verdicts = {name: judge(rows) for name, rows in figures.items()}
     plot(figures, results / "bytes.png")
     return {
         "benchmark": "bytes",
-        "unit": "bytes over all agents; test error in per cent, for School 100 less the explained variance",
+        "unit": "bytes over all agents; test error in per cent, for School 100 minus the explained variance",
         "machine": machine(),
         "figures": figures,
         "verdicts": verdicts,
@@ -154,7 +155,7 @@ def run(results: Path) -> dict[str, Any]:
 
 def goals(figures: dict[str, Any], verdicts: dict[str, Any]) -> dict[str, bool]:
     questions = {
-        "MTL-ELM's error at fewer bytes than DNSP's best": "fewer_bytes_than_dnsp",
+        "the error in one place at fewer bytes than DNSP's best": "fewer_bytes_than_dnsp",
         "no other method's curve below by more than a standard error": "lowest_everywhere",
         "by default not worse than alone by more than a standard error": "not_worse",
     }
@@ -164,7 +165,7 @@ def goals(figures: dict[str, Any], verdicts: dict[str, Any]) -> dict[str, bool]:
 
 
 def summarise(setting: Setting, runs: list[list[tuple[int, float]]]) -> dict[str, Any]:
-    """Average runs round by round; a run that ended earlier stays where it ended."""
+    """Average runs round by round; a run that ended earlier keeps its last values."""
     longest = max(map(len, runs))
     points = np.array([[run[min(k, len(run) - 1)] for k in range(longest)] for run in runs])
     errors = points[:, :, 1]
@@ -182,19 +183,19 @@ def summarise(setting: Setting, runs: list[list[tuple[int, float]]]) -> dict[str
 
 
 def at(row: dict[str, Any], budget: float) -> np.ndarray | None:
-    """Return a method's errors, draw by draw, with no more than so many bytes; None before its first model."""
+    """Return the errors of a method, one per draw, within a budget of bytes; None before its first model."""
     k = int(np.searchsorted(row["bytes"], budget, side="right")) - 1
     return np.array(row["errors"])[:, k] if k >= 0 else None
 
 
 def ahead(rows: dict[str, Any], method: str, budgets: list[float]) -> list[float]:
-    """Return the budgets at which a method errs less than ours, and than everybody alone, by over a standard error."""
-    alone, found = np.array(rows[SERIAL]["errors"])[:, -1], []
+    """Return the budgets at which a method beats both MeshELM and Local ELM by more than a standard error."""
+    alone, found = np.array(rows[LOCAL]["errors"])[:, -1], []
     for budget in budgets:
-        theirs, ours = at(rows[method], budget), at(rows[OURS], budget)
+        theirs, ours = at(rows[method], budget), at(rows[MESH], budget)
         if theirs is None:
             continue
-        # Before anything is sent there is the model learned alone, for everybody.
+        # Before anything is sent, every agent has the model that it fitted alone.
         best = alone if ours is None or ours.mean() > alone.mean() else ours
         difference = theirs - best
         if difference.mean() < -difference.std(ddof=1) / np.sqrt(len(difference)):
@@ -203,14 +204,14 @@ def ahead(rows: dict[str, Any], method: str, budgets: list[float]) -> list[float
 
 
 def judge(rows: dict[str, Any]) -> dict[str, Any]:
-    ours, centre, dnsp = rows[OURS], rows[CENTRE], rows["DNSP"]
-    bar = centre["final_error"] + centre["final_standard_error"]
-    # From where on it stays there: a dip below it is luck.
+    ours, pooled, dnsp = rows[MESH], rows[POOLED], rows["DNSP"]
+    bar = pooled["final_error"] + pooled["final_standard_error"]
+    # The first round after which the error stays below the bar: a single dip is chance.
     above = [k for k, error in enumerate(ours["error"]) if error > bar]
     first = above[-1] + 1 if above else 0
     enough = ours["bytes"][first] if first < len(ours["bytes"]) else None
-    others = [m for m in rows if m not in (OURS, CENTRE, SERIAL, "defaults")]
-    budgets = sorted({sent for method in (OURS, *others) for sent in rows[method]["bytes"] if sent > 0})
+    others = [m for m in rows if m not in (MESH, POOLED, LOCAL, "defaults")]
+    budgets = sorted({sent for method in (MESH, *others) for sent in rows[method]["bytes"] if sent > 0})
     lower = {method: found for method in others if (found := ahead(rows, method, budgets))}
     alone = rows["defaults"]
     return {
@@ -232,14 +233,14 @@ def plot(figures: dict[str, Any], path: Path) -> None:
     FigureCanvasAgg(picture)
     titles = {"usps": "USPS", "mnist": "MNIST", "school": "School"}
     for axes, (name, rows) in zip(picture.subplots(1, 3), figures.items(), strict=True):
-        for colour, (method, row) in zip(COLOURS, ((k, v) for k, v in rows.items() if k != "defaults"), strict=True):
-            if method in (CENTRE, SERIAL):
-                axes.axhline(row["final_error"], color=colour, lw=1, ls="--" if method == CENTRE else ":", label=method)
+        for color, (method, row) in zip(COLORS, ((k, v) for k, v in rows.items() if k != "defaults"), strict=True):
+            if method in (POOLED, LOCAL):
+                axes.axhline(row["final_error"], color=color, lw=1, ls="--" if method == POOLED else ":", label=method)
             else:
-                wide = 2.5 if method == OURS else 1.2
-                axes.step(np.array(row["bytes"]) / 1e3, row["error"], where="post", color=colour, lw=wide, label=method)
+                wide = 2.5 if method == MESH else 1.2
+                axes.step(np.array(row["bytes"]) / 1e3, row["error"], where="post", color=color, lw=wide, label=method)
         low = min(row["best_error"] for method, row in rows.items() if method != "defaults")
-        high = rows[SERIAL]["final_error"]
+        high = rows[LOCAL]["final_error"]
         axes.set(xscale="log", title=titles[name], xlabel="kB sent, over all agents",
                  ylim=(low - 0.3 * (high - low), high + 1.5 * (high - low)))  # fmt: skip
     picture.axes[0].set_ylabel("test error, %")

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from elmesh.comm.requests import State
 from elmesh.data.features import HiddenLayer, weight_scale
 from elmesh.data.statistics import Reduced, Task
 from elmesh.data.tasks import group_rows, one_hot
 from elmesh.datasets import load_school, make_digit_tasks
 from elmesh.paper.protocol import draw_tasks, load_images
+from elmesh.solvers.base import Solution
 
 NAMES = ("usps", "mnist", "school")
 HIDDEN = 300
@@ -24,7 +24,7 @@ HIDDEN = 300
 class Draw:
     """One random draw of a data set, split into training and test rows.
 
-    ``y`` of a classification are labels; of a regression, targets of unit variance over the training rows.
+    ``y`` holds labels for classification, and targets of unit variance over the training rows for regression.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Draw:
         return self.name != "school"
 
     def part(self, train: np.ndarray, test: np.ndarray) -> Draw:
-        """Take both halves from the training rows, for a choice of parameters that sees no test row."""
+        """Return a draw whose training and test rows are both training rows of this one, to choose parameters."""
         X, y, tasks = self.X, self.y, self.tasks
         return Draw(self.name, self.seed, X[train], y[train], tasks[train], X[test], y[test], tasks[test])
 
     def folds(self, n: int) -> list[Draw]:
-        """Cut the training rows into n folds, each holding every class of every task as evenly as it can."""
+        """Split the training rows into n folds with equal shares of every class of every task."""
         order = np.random.default_rng(self.seed).permutation(len(self.X))
         keys = [self.tasks[order], self.y[order]] if self.classification else [self.tasks[order]]
         fold = np.empty(len(order), dtype=int)
@@ -56,12 +56,12 @@ class Draw:
 
     @cached_property
     def groups(self) -> dict[Any, np.ndarray]:
-        """Each task's rows."""
+        """The rows of each task."""
         return dict(group_rows(self.tasks, len(self.X)))
 
     @cached_property
     def targets(self) -> tuple[dict[Any, np.ndarray], dict[Any, np.ndarray]]:
-        """Each task's targets and, of a classification, its classes."""
+        """The targets of each task and, for classification, its classes."""
         if self.classification:
             targets, classes = one_hot(self.y, self.groups)
             return dict(targets), dict(classes)
@@ -72,24 +72,24 @@ class Draw:
         return HiddenLayer(X.shape[1], HIDDEN if hidden else None, weight_scale=scale, seed=self.seed)(X)
 
     def task(self, *, hidden: bool = True, centre: bool = True) -> Task:
-        """Return the training rows as solvers see them."""
+        """Return the training rows in the form of the solvers."""
         H = self.features(self.X, hidden)
         rows = [Reduced.from_rows(H[self.groups[t]], self.targets[0][t], centre=centre) for t in self.groups]
         return Task.stack([Task.from_reduced(one) for one in rows])
 
-    def scorer(self, *, hidden: bool = True, centre: bool = True) -> Callable[[State], float]:
-        """Return what tests a solver's state: the error in per cent, or for School 100 less the explained variance."""
+    def scorer(self, *, hidden: bool = True, centre: bool = True) -> Callable[[Solution], float]:
+        """Return a function from a solution to its test error in per cent (School: 100 minus explained variance)."""
         H, H_test = self.features(self.X, hidden), self.features(self.X_test, hidden)
         groups, test = self.groups, group_rows(self.tasks_test, len(self.X_test))
         targets, classes = self.targets
 
-        def score(state: State) -> float:
+        def score(solution: Solution) -> float:
             wrong, outputs = [], np.empty(len(self.y_test))
             for k, (t, rows) in enumerate(groups.items()):
                 if t not in test:
                     continue
-                A = state.A[k][:, : targets[t].shape[1]]
-                U = state.U if state.U is None or state.U.ndim == 2 else state.U[k]
+                A = solution.A[k][:, : targets[t].shape[1]]
+                U = solution.U if solution.U is None or solution.U.ndim == 2 else solution.U[k]
                 B = A if U is None else U @ A
                 h, out = (H[rows].mean(axis=0), targets[t].mean(axis=0)) if centre else (0.0, 0.0)
                 predicted = (H_test[test[t]] - h) @ B + out
@@ -115,7 +115,7 @@ def make(name: str, seed: int) -> Draw:
 
 
 def many_agents(m: int, seed: int) -> Draw:
-    """Deal USPS out to many agents, fewer rows each."""
+    """Distribute USPS over many agents with fewer rows each."""
     digits = load_images("usps")
     split = make_digit_tasks(digits.X, digits.y, n_tasks=m, n_train=54, n_test=9, seed=seed)
     return Draw(
@@ -124,7 +124,7 @@ def many_agents(m: int, seed: int) -> Draw:
 
 
 def _school(seed: int) -> Draw:
-    """Three quarters of every school's pupils to learn from; columns and the exam's points standardised by them."""
+    """Take three quarters of the pupils of every school for training, and standardise columns and scores by them."""
     school = load_school()
     order = np.random.default_rng(seed).permutation(len(school.y))
     train = np.zeros(len(order), dtype=bool)

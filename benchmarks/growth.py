@@ -1,4 +1,4 @@
-"""How the cost of one agent's round grows with agents, hidden units, rows and rank, and how memory does."""
+"""Time of one agent's round, and memory, against the number of agents, hidden units, rows and columns of U."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ SWEEPS = {
     "rows": [50, 200, 1000, 5000],
     "rank": [2, 6, 15, 30],
 }
-LABELS = {"agents": "agents m", "hidden": "hidden units L", "rows": "rows a task N", "rank": "rank r"}
+LABELS = {"agents": "agents m", "hidden": "hidden units L", "rows": "rows per task N", "rank": "rank r"}
 
-# Each size runs in a process of its own, so that its peak memory is its own (the kernel's resource usage would
-# include that of the process it was forked from).
+# Each size runs in a new process, so that the peak memory is that of this size alone.
 WORKER = """
 import json, sys
 from threadpoolctl import threadpool_limits
@@ -43,7 +42,7 @@ print(json.dumps({"seconds": times, "peak": peak, "data": task.V.nbytes}))
 
 
 def measure(size: dict[str, int]) -> dict[str, float]:
-    # About half a second of rounds a measurement: an agent-round is 0.1 ms at the base size.
+    # About half a second per measurement: a round of one agent takes 0.1 ms at the base size.
     cost = 1e-4 * size["hidden"] / 300 * min(size["rows"], size["hidden"]) / 90 * max(1.0, size["rank"] / 6)
     rounds = max(3, int(0.5 / (cost * size["agents"])))
     argument = json.dumps({**size, "rounds": rounds, "repeats": 5 if size["agents"] < 10_000 else 3})
@@ -84,13 +83,13 @@ def plot(figures: dict[str, list[dict[str, float]]], path: Path) -> None:
         x = [row[name] for row in rows]
         axes.loglog(x, [row["agent_round_seconds"] * 1e6 for row in rows], "o-", color="#0072B2")
         axes.set_xlabel(LABELS[name])
-        axes.set_ylabel("µs a round and agent", color="#0072B2")
+        axes.set_ylabel("µs per round and agent", color="#0072B2")
         axes.set_ylim(10, 1e5)
         memory = axes.twinx()
         memory.loglog(x, [row["peak_bytes"] / 2**20 for row in rows], "s--", color="#D55E00", alpha=0.8)
         memory.set_ylabel("peak memory, MiB", color="#D55E00")
         memory.set_ylim(50, 2e4)
-        # The axes share x, and drawing on the second one chose its ticks anew.
+        # The axes share x, and drawing on the second one has replaced the ticks.
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xticks(x, [f"{value:,}" for value in x])
     figure.savefig(path, dpi=110)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine's name, honest timing, and problems of a given size."""
+"""Shared by the benchmarks: a description of the machine, timing, and problems of a given size."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from elmesh import __version__
-from elmesh.comm.allreduce import PRECISION
+from elmesh import DMTLELM, MeshELM, __version__
+from elmesh.comm.allreduce import GOSSIP_PRECISION
 from elmesh.comm.graph import Topology, make_topology
-from elmesh.comm.requests import Answer, Report, State, Sum
+from elmesh.comm.requests import AllReduceResult
 from elmesh.data.statistics import Reduced, Task
-from elmesh.run import run_stacked
-from elmesh.run.local import place_of
-from elmesh.solvers import DMTLELM
+from elmesh.run import run_local
+from elmesh.run.runner import agent_context
 from elmesh.solvers.admm import ProximalADMM
+from elmesh.solvers.base import Decision, Problem, RoundReport, Solution, rounds
 
 
 def machine() -> dict[str, Any]:
-    """Say what this was measured on."""
+    """Describe the machine and the software."""
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -49,7 +49,7 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def interleaved(works: dict[str, Callable[[], float]], repeats: int) -> dict[str, float]:
-    """Return the best of each measurement, taken in turns: noise only ever adds, and a noisy moment hits all alike."""
+    """Return the smallest of several times per measurement, taken in turns, so that noise affects all of them."""
     taken: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(repeats):
         for name, work in works.items():
@@ -58,7 +58,7 @@ def interleaved(works: dict[str, Callable[[], float]], repeats: int) -> dict[str
 
 
 def random_task(m: int, L: int, N: int, d: int = 3, seed: int = 0) -> Task:
-    """Stacked tasks of a given size; beyond fifty agents their V repeat, in memory of their own."""
+    """Return stacked tasks of a given size; beyond fifty agents the V repeat, each in its own memory."""
     rng = np.random.default_rng(seed)
     q = min(N, L)
     V = np.empty((m, L, q))
@@ -68,31 +68,30 @@ def random_task(m: int, L: int, N: int, d: int = 3, seed: int = 0) -> Task:
 
 
 def round_seconds(
-    task: Task, rank: int, rounds: int, solver: type[ProximalADMM] = DMTLELM, graph: str = "ring"
+    task: Task, rank: int, n_rounds: int, solver: type[ProximalADMM] = DMTLELM, graph: str = "ring"
 ) -> Callable[[], float]:
-    """Return a measurement of one whole round of ADMM as users run it: history, residuals and stopping included.
+    """Return a function that times one round of ADMM, including history, residuals and stopping rule.
 
-    A long run less a short one leaves out set-up and start.
+    The difference between a long and a short run excludes set-up and start.
     """
     topology = make_topology(graph, range(len(task.s)))
 
     def run(max_iter: int) -> float:
-        method = {"method": "admm"} if issubclass(solver, DMTLELM) else {}
-        made = solver(rank, 1.0, 1.0, rho=1.0, init="ones", max_iter=max_iter, tol=0.0, certify=False, **method)
+        made = solver(rank, 1.0, 1.0, rho=1.0, init="ones", max_iter=max_iter, tol=0.0, certify=False)
         begin = time.perf_counter()
-        result = run_stacked(made, task, topology, 0)
+        result = run_local(made, task, topology, 0)
         if result.n_iter != max_iter:
             raise RuntimeError(f"The run ended after {result.n_iter} of {max_iter} rounds: {result.stop.value}")
         return time.perf_counter() - begin
 
-    return lambda: (run(1 + rounds) - run(1)) / rounds
+    return lambda: (run(1 + n_rounds) - run(1)) / n_rounds
 
 
 def harsh_problem(seed: int) -> tuple[Task, dict[str, Any]]:
     """Draw a problem of 2 to 100 agents with features and targets on scales of 1e-3 to 1e3, and settings for it.
 
     Tasks differ in rows, outputs and scale; some share a basis and some are noise. Ranks go from 1 to 20 or are
-    automatic, penalties from 1e-3 to 1e3 or are automatic, messages have every number of bits there is.
+    automatic, penalties from 1e-3 to 1e3 or are automatic, and messages have every possible number of bits.
     """
     rng = np.random.default_rng(seed)
     m, L = int(np.exp(rng.uniform(np.log(2), np.log(101)))), int(rng.integers(5, 60))
@@ -111,44 +110,43 @@ def harsh_problem(seed: int) -> tuple[Task, dict[str, Any]]:
         "mu1": "auto" if rng.random() < 0.5 else float(10 ** rng.uniform(-3, 3)),
         "mu2": "auto" if rng.random() < 0.5 else float(10 ** rng.uniform(-3, 3)),
         "message_bits": (64, 32, 16, 8, 4, 2, "auto")[seed % 7],
-        "init": "random" if rng.random() < 0.2 else "spectral",
     }
     return Task.stack(tasks), settings
 
 
-def peers(solver: DMTLELM, task: Task, topology: Topology, seed: int) -> list[State]:
-    """Run one generator an agent, sums really mixed between neighbours, until they have settled or rounds run out."""
-    rank = solver.resolve_rank(task)
-    places = [place_of(topology, seed, t) for t in range(topology.n_agents)]
-    programs = [solver.program(task.agent(t), place, rank) for t, place in enumerate(places)]
-    answers: list[Any] = [None] * len(programs)
+def run_peers(solver: MeshELM, task: Task, topology: Topology, seed: int) -> list[Solution]:
+    """Run one generator per agent, with sums mixed between neighbours, until all have converged or rounds run out."""
+    rank, m = solver.resolve_rank(task), topology.n_agents
+    contexts = [agent_context(topology, seed, np.asarray(t)) for t in range(m)]
+    programs = [rounds(solver, Problem(task.agent(t), context, rank)) for t, context in enumerate(contexts)]
+    answers: list[Any] = [None] * m
     while True:
         requests: list[Any] = []
-        states: list[State] = []
+        solutions: list[Solution] = []
         for program, answer in zip(programs, answers, strict=True):
             try:
                 requests.append(program.send(answer))
             except StopIteration as end:
-                states.append(end.value)
-        if states:
-            return states
-        if isinstance(requests[0], Report):
-            rest = sum(float(np.sum(request.residual[0])) for request in requests)
-            whole = sum(float(np.sum(request.scale[0])) for request in requests)
-            answers = [Answer.SETTLED if rest <= solver.tol**2 * whole else Answer.GO_ON] * len(programs)
+                solutions.append(end.value)
+        if solutions:
+            return solutions
+        if isinstance(requests[0], RoundReport):
+            residual = sum(float(np.sum(request.residual[0])) for request in requests)
+            scale = sum(float(np.sum(request.scale[0])) for request in requests)
+            answers = [Decision.CONVERGED if residual <= solver.tol**2 * scale else Decision.CONTINUE] * m
             continue
-        numbers = np.stack([request.numbers for request in requests]).sum(axis=0)
-        sums = len(programs) * mixed(topology, np.stack([request.value for request in requests]))
-        alike = [None] * len(programs)
-        if requests[0].same is not None:
-            alike = list(mixed(topology, np.stack([request.same for request in requests])))
-        first = requests[0].settle
-        answers = [Sum(value, numbers, same, first) for value, same in zip(sums, alike, strict=True)]
+        exact = np.stack([request.exact for request in requests]).sum(axis=0)
+        sums = m * mix(topology, np.stack([request.value for request in requests]))
+        averages = [None] * m
+        if requests[0].average is not None:
+            averages = list(mix(topology, np.stack([request.average for request in requests])))
+        root = requests[0].broadcast
+        answers = [AllReduceResult(value, exact, average, root) for value, average in zip(sums, averages, strict=True)]
 
 
-def mixed(topology: Topology, values: np.ndarray) -> np.ndarray:
-    """Average what agents hold as they would: a mix with the neighbours' at a time."""
+def mix(topology: Topology, values: np.ndarray) -> np.ndarray:
+    """Average the agents' values as gossip does, by repeated mixing with the neighbours' values."""
     x = values.reshape(len(values), -1)
-    for root in topology.averaging_roots(PRECISION):
+    for root in topology.averaging_roots(GOSSIP_PRECISION):
         x = x - (topology.degree[:, None] * x - topology.adjacency @ x) / root
     return np.asarray(x).reshape(values.shape)

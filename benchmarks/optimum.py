@@ -1,7 +1,7 @@
-"""How fast, and in how many rounds, the certified optimum is reached: in one place and over a graph.
+"""Time and rounds to the certified optimum, in one place and over a graph.
 
-USPS and MNIST in the paper's protocol, School for regression, ten seeds. The optimum is that of MTL-ELM by variable
-projection, run to a gradient of 1e-6 of the penalty's and certified: its duality gap stands beside it.
+USPS and MNIST in the paper's protocol, School for regression, ten seeds. The optimum is that of MeshELM in one place,
+with a gradient of at most 1e-6 of the penalty's, and certified; the results include its duality gap.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
 from benchmarks.data import NAMES, Draw, make, many_agents
-from benchmarks.measure import harsh_problem, machine, peers, seconds
+from benchmarks.measure import harsh_problem, machine, run_peers, seconds
+from elmesh import DMTLELM, MTLELM, DifAltGDmin, FedRep, MeshELM, Solver, TraceNorm
 from elmesh.comm.graph import GRAPH_NAMES, make_topology
-from elmesh.comm.requests import State
 from elmesh.data.statistics import Reduced, Task
 from elmesh.math.certificate import certify
 from elmesh.math.kernels import fit, project, residual
 from elmesh.math.objective import objective_of_U
 from elmesh.paper.protocol import DATASETS
 from elmesh.paper.reference_formulas import alternating_step
-from elmesh.run import Result, Stop, run_stacked, watch
-from elmesh.solvers import DMTLELM, MTLELM, DifAltGDmin, FedRep, Solver, TraceNorm
+from elmesh.run import Progress, RunConfig, StopReason, run_local
+from elmesh.solvers.base import Solution
 
 SEEDS = range(10)
 NEAR = 1e-3
@@ -39,17 +39,17 @@ PROBLEMS = 1000
 
 def optimum(task: Task, mu1: float, mu2: float) -> tuple[float, float]:
     """Return the certified optimum over all ranks, and its relative duality gap."""
-    result = run_stacked(MTLELM(mu1=mu1, mu2=mu2, tol=1e-6), task, None, 0)
-    assert result.state.U is not None
-    proof = certify(task, result.state.U, mu1, mu2)
-    return proof.objective, proof.gap
+    solution = run_local(MeshELM(mu1=mu1, mu2=mu2, graph=None, tol=1e-6), task, None, 0).solution
+    assert solution.U is not None
+    certificate = certify(task, solution.U, mu1, mu2)
+    return certificate.objective, certificate.gap
 
 
-def trace_norm_objective(task: Task, state: State, mu1: float, mu2: float) -> float:
-    """Return objective (6) at the best factorisation of a state's weights, whatever the method's own objective was."""
-    U = state.U if state.U is None or state.U.ndim == 2 else state.U.mean(axis=0)
-    assert U is not None
-    B = U @ state.A
+def trace_norm_objective(task: Task, solution: Solution, mu1: float, mu2: float) -> float:
+    """Return objective (6) at the best factorisation of the weights of any method."""
+    assert solution.U is not None
+    U = solution.U if solution.U.ndim == 2 else solution.U.mean(axis=0)
+    B = U @ solution.A
     values = np.linalg.svd(np.moveaxis(B, 0, 1).reshape(len(U), -1), compute_uv=False)
     return float(np.sum(fit(task, residual(task, project(task, B), np.eye(B.shape[-1]))))) + float(
         np.sqrt(mu1 * mu2) * values.sum()
@@ -57,41 +57,39 @@ def trace_norm_objective(task: Task, state: State, mu1: float, mu2: float) -> fl
 
 
 def time_to(solver: Solver, task: Task, target: float, mu: float, graph: str | None = None) -> float | None:
-    """Return the seconds until a method's weights are within a thousandth of the optimum; None if it never was."""
+    """Return the seconds until a method's weights are within a thousandth of the optimum; None if never."""
     topology = make_topology(graph, range(len(task.s))) if graph else None
-    seen: list[tuple[float, float, State]] = []
+    seen: list[tuple[float, Progress]] = []
+    same_objective = isinstance(solver, (MeshELM, MTLELM, TraceNorm))
     begin = time.perf_counter()
 
-    def note(progress: Any) -> bool:
-        seen.append((time.perf_counter() - begin, progress.objective, progress.state))
-        return isinstance(solver, (MTLELM, TraceNorm)) and progress.objective <= (1 + NEAR) * target
+    def record(progress: Progress) -> bool:
+        seen.append((time.perf_counter() - begin, progress))
+        return same_objective and progress.objective <= (1 + NEAR) * target
 
-    with watch(note):
-        run_stacked(solver, task, topology, 0)
-    own = isinstance(solver, (MTLELM, TraceNorm))
-    for moment, objective, state in seen:
-        reached = objective if own else trace_norm_objective(task, state, mu, mu)
+    run_local(solver, task, topology, 0, RunConfig(callback=record))
+    for moment, progress in seen:
+        assert progress.solution is not None
+        reached = progress.objective if same_objective else trace_norm_objective(task, progress.solution, mu, mu)
         if reached <= (1 + NEAR) * target:
             return moment
     return None
 
 
 def central(draw: Draw, centre: bool) -> dict[str, Any]:
-    """Time the methods that have all data in one place, or a hub, on one draw."""
+    """Time the methods with all data in one place, or with a hub, on one draw."""
     mu = np.sqrt(DATASETS[draw.name].penalty) if draw.classification else 30.0
     task = draw.task(centre=centre)
     target, gap = optimum(task, mu, mu)
     endless: dict[str, Any] = {"tol": 0.0, "max_iter": 3000}
     few = 300 if draw.classification else 50
     works: dict[str, tuple[Solver, str | None, int]] = {
-        "varpro": (MTLELM(mu1=mu, mu2=mu, certify=False, **endless), None, 3),
+        "mesh_elm": (MeshELM(mu1=mu, mu2=mu, graph=None, certify=False, **endless), None, 3),
         "fista": (TraceNorm(mu1=mu, mu2=mu, **endless), None, 3),
     }
     if draw.seed < 2:
         works |= {
-            "alternating": (
-                MTLELM(rank=20, mu1=mu, mu2=mu, method="alternating", certify=False, tol=0.0, max_iter=300), None, 1
-            ),
+            "mtl_elm": (MTLELM(rank=20, mu1=mu, mu2=mu, certify=False, tol=0.0, max_iter=300), None, 1),
             "fedrep": (FedRep(rank=20, mu=mu, tol=0.0, max_iter=few), "star", 1),
             "dif_altgdmin": (DifAltGDmin(rank=20, mu=mu, graph="star", tol=0.0, max_iter=few), "star", 1),
         }  # fmt: skip
@@ -104,7 +102,7 @@ def central(draw: Draw, centre: bool) -> dict[str, Any]:
 
 
 def kronecker(draw: Draw) -> float:
-    """Time 100 alternations with the paper's formula (9) at its rank of six."""
+    """Time 100 alternations with the paper's formula (9) at rank six."""
     mu = np.sqrt(DATASETS[draw.name].penalty)
     H = draw.features(draw.X, hidden=True)
     rows = list(draw.groups.values())
@@ -120,58 +118,55 @@ def kronecker(draw: Draw) -> float:
 
 
 def reduce(draw: Draw) -> float:
-    """Time the decomposition of every task's features, once these are there."""
+    """Time the decomposition of every task's features."""
     H = draw.features(draw.X, hidden=True)
     parts = [(H[rows], draw.targets[0][t]) for t, rows in draw.groups.items()]
     return seconds(lambda: [Task.from_reduced(Reduced.from_rows(h, t, centre=False)) for h, t in parts])
 
 
-def decentralised(draw: Draw, graph: str, limit: int, **settings: Any) -> dict[str, Any]:
-    """Run DMTL-ELM with default settings; return how far the objective is from the optimum after each exchange."""
+def decentralised(draw: Draw, solver: Solver, limit: int) -> dict[str, Any]:
+    """Run a solver over its graph; return the distance from the optimum after each round of messages."""
     task = draw.task()
-    topology = make_topology(graph, range(len(task.s)))
-    solver = DMTLELM(graph=graph, **settings)
+    topology = make_topology(solver.graph, range(len(task.s)))
     seen: list[tuple[int, float, float]] = []
 
-    def note(progress: Any) -> bool:
-        U = progress.state.U
-        mean = U if U.ndim == 2 else U.mean(axis=0)
-        mu1, mu2 = progress.state.mu1, progress.state.mu2
-        seen.append((progress.exchanges, objective_of_U(task, mean, mu1, mu2), progress.consensus_gap))
-        return bool(progress.exchanges >= 2 * limit)
+    def record(progress: Progress) -> bool:
+        now: Any = progress.solution
+        U = now.U if now.U.ndim == 2 else now.U.mean(axis=0)
+        seen.append((progress.exchanges, objective_of_U(task, U, now.mu1, now.mu2), progress.consensus_gap))
+        return progress.exchanges >= 2 * limit
 
-    with watch(note):
-        result = run_stacked(solver, task, topology, draw.seed)
-    assert result.state.mu1 is not None
-    assert result.state.mu2 is not None
-    best, gap = optimum(task, result.state.mu1, result.state.mu2)
+    solution = run_local(solver, task, topology, draw.seed, RunConfig(callback=record)).solution
+    assert solution.mu1 is not None
+    assert solution.mu2 is not None
+    best, gap = optimum(task, solution.mu1, solution.mu2)
     curve = [(exchanges, value / best - 1.0, apart) for exchanges, value, apart in seen]
     within = [point for point in curve if point[0] <= limit]
     return {
-        "data": draw.name, "seed": draw.seed, "graph": graph, "agents": len(task.s),
+        "data": draw.name, "seed": draw.seed, "graph": solver.graph, "agents": len(task.s),
         "above_optimum": within[-1][1] if within else None,
         "consensus": within[-1][2] if within else None,
         "exchanges_to_1e-2": next((e for e, excess, _ in curve if excess <= 1e-2), None),
         "exchanges_to_1e-3": next((e for e, excess, _ in curve if excess <= 1e-3), None),
-        "certificate_gap": result.state.certificate.gap if result.state.certificate else None,
+        "certificate_gap": solution.certificate.gap if solution.certificate else None,
         "optimum_gap": gap,
         "curve": curve,
     }  # fmt: skip
 
 
 def real_agents(draw: Draw, graph: str) -> float:
-    """Run one generator an agent, with sums really mixed between neighbours; return how far their U end apart."""
+    """Run one generator per agent, with sums mixed between neighbours; return the largest difference of their U."""
     task = draw.task()
-    states = peers(DMTLELM(graph=graph), task, make_topology(graph, range(len(task.s))), draw.seed)
-    U = np.stack([state.U for state in states if state.U is not None])
+    solutions = run_peers(MeshELM(graph=graph), task, make_topology(graph, range(len(task.s))), draw.seed)
+    U = np.stack([solution.U for solution in solutions if solution.U is not None])
     return float(np.abs(U - U.mean(axis=0)).max() / np.abs(U).max())
 
 
 def safety() -> tuple[Counter[str], list[float]]:
-    """Run random problems of all sizes, scales and graphs; count how they end.
+    """Run random problems of many sizes, scales and graphs; count their stop reasons.
 
-    Every twentieth is run once more by one generator an agent, sums really mixed; how far those end apart, relative to
-    the largest entry of any U, is returned too.
+    Every twentieth is also run with one generator per agent and mixed sums. The second result is the largest difference
+    of their U, relative to the largest entry of any U.
     """
     ends: Counter[str] = Counter()
     apart: list[float] = []
@@ -181,15 +176,15 @@ def safety() -> tuple[Counter[str], list[float]]:
         task, settings = harsh_problem(seed)
         m = len(task.s)
         topology = make_topology(GRAPH_NAMES[seed % len(GRAPH_NAMES)], range(m), seed)
-        result: Result = run_stacked(DMTLELM(**settings), task, topology, seed)
+        result = run_local(MeshELM(**settings), task, topology, seed)
         ends[result.stop.name] += 1
         if not np.isfinite(result.history["objective"]).all():
             ends["NOT FINITE"] += 1
         if seed % 20 == 0:
-            states = peers(DMTLELM(**settings | {"message_bits": 64, "max_iter": 200}), task, topology, seed)
-            U = np.stack([state.U for state in states if state.U is not None])
-            # Where the optimum is zero, what is left of U is rounding, and so is what it differs by.
-            least = 1e-6 * np.sqrt(np.sum(task.target_energy) / (states[0].mu1 or 1.0))
+            solutions = run_peers(MeshELM(**settings | {"message_bits": 64, "max_iter": 200}), task, topology, seed)
+            U = np.stack([solution.U for solution in solutions if solution.U is not None])
+            # If the optimum is zero, U and its differences are rounding errors.
+            least = 1e-6 * np.sqrt(np.sum(task.target_energy) / (solutions[0].mu1 or 1.0))
             apart.append(float(np.abs(U - U.mean(axis=0)).max(initial=0.0) / max(np.abs(U).max(initial=0.0), least)))
     return ends, apart
 
@@ -207,11 +202,11 @@ def run(results: Path) -> dict[str, Any]:
                 print(f"  {name} {draw.seed}", file=sys.stderr)
                 in_one_place += [central(draw, centre) for centre in ((True, False) if name != "school" else (True,))]
                 if name != "school":
-                    over_graphs += [decentralised(draw, graph, ROUNDS[0]) for graph in ("star", "ring")]
+                    over_graphs += [decentralised(draw, MeshELM(graph=graph), ROUNDS[0]) for graph in ("star", "ring")]
         print("  rings of 100", file=sys.stderr)
-        hundred = [decentralised(many_agents(100, seed), "ring", ROUNDS[1]) for seed in SEEDS]
+        hundred = [decentralised(many_agents(100, seed), MeshELM(), ROUNDS[1]) for seed in SEEDS]
         admm = [
-            decentralised(draws[name][0], graph, ROUNDS[0], method="admm", rank=16)
+            decentralised(draws[name][0], DMTLELM(graph=graph, rank=16), ROUNDS[0])
             for name in ("usps", "mnist") for graph in ("star", "ring")
         ]  # fmt: skip
         apart = {
@@ -229,13 +224,13 @@ def run(results: Path) -> dict[str, Any]:
     summary = {
         f"{name}, {'with' if centre else 'without'} intercept": {
             method: median(name, method, centre)
-            for method in ("varpro", "fista", "alternating", "fedrep", "dif_altgdmin")
+            for method in ("mesh_elm", "fista", "mtl_elm", "fedrep", "dif_altgdmin")
         }
         for name, centre in settings
     }
-    # The paper's formula starts from the features; so it is fair to count the decomposition that the rest begins with.
-    ratios = {name: slow[name] / (median(name, "varpro", False) + reduction[name]) for name in slow}
-    rivals = [min(v for k, v in row.items() if k != "varpro") / row["varpro"] for row in summary.values()]
+    # The paper's formula starts from the features, so the decomposition that the package needs counts as well.
+    ratios = {name: slow[name] / (median(name, "mesh_elm", False) + reduction[name]) for name in slow}
+    rivals = [min(v for k, v in row.items() if k != "mesh_elm") / row["mesh_elm"] for row in summary.values()]
     star_ring = [row["above_optimum"] for row in over_graphs]
     return {
         "benchmark": "optimum",
@@ -243,13 +238,13 @@ def run(results: Path) -> dict[str, Any]:
         "machine": machine(),
         "figures": {
             "kronecker_100_alternations": slow,
-            "kronecker_over_varpro": ratios,
+            "kronecker_over_mesh_elm": ratios,
             "reduction": reduction,
             "seconds_to_1e-3_median": {
                 setting: {method: value if np.isfinite(value) else None for method, value in row.items()}
                 for setting, row in summary.items()
             },
-            "fastest_rival_over_varpro": rivals,
+            "fastest_rival_over_mesh_elm": rivals,
             "largest_optimum_gap": max(row["gap"] for row in in_one_place),
             "above_optimum_after_100_exchanges": {
                 graph: _spread([row["above_optimum"] for row in over_graphs if row["graph"] == graph])
@@ -276,13 +271,13 @@ def run(results: Path) -> dict[str, Any]:
             "agents apart by at most 1e-4": max(apart.values()) <= 1e-4,
             "agents apart by at most 1e-4 on random problems": max(drift) <= 1e-4,
             "within 1e-2 on a ring of 100 in 500 rounds": max(row["above_optimum"] for row in hundred) <= 1e-2,
-            f"no divergence in {PROBLEMS} random problems": not ends[Stop.DIVERGED.name] and not ends["NOT FINITE"],
+            f"no divergence in {PROBLEMS} random problems": not (ends[StopReason.DIVERGED.name] or ends["NOT FINITE"]),
         },
     }  # fmt: skip
 
 
 def _spread(values: list[float | None]) -> dict[str, float | None]:
-    """Return median and worst; None where something was never reached."""
+    """Return the median and the largest value; None if a value was never reached."""
     numbers = np.array([np.inf if value is None else value for value in values])
     found = {"median": float(np.median(numbers)), "worst": float(np.max(numbers))}
     return {name: value if np.isfinite(value) else None for name, value in found.items()}
@@ -291,23 +286,23 @@ def _spread(values: list[float | None]) -> dict[str, float | None]:
 def plot(rows: list[dict[str, Any]], admm: list[dict[str, Any]], hundred: list[dict[str, Any]], path: Path) -> None:
     picture = Figure(figsize=(12, 3.8), layout="constrained")
     FigureCanvasAgg(picture)
-    colours = {"usps": "#0072B2", "mnist": "#D55E00"}
+    colors = {"usps": "#0072B2", "mnist": "#D55E00"}
     titles = ("star of 10", "ring of 10", "ring of 100")
     for axes, title in zip(picture.subplots(1, 3, sharey=True), titles, strict=True):
         graph = title.split()[0]
         chosen = hundred if title.endswith("100") else [row for row in rows if row["graph"] == graph]
         labelled = set()
         for row in chosen:
-            label = f"DMTL-ELM, {row['data'].upper()}"
+            label = f"MeshELM, {row['data'].upper()}"
             x, y, _ = zip(*row["curve"], strict=True)
-            axes.semilogy(x, np.maximum(y, 1e-8), color=colours[row["data"]], alpha=0.6, lw=1,
+            axes.semilogy(x, np.maximum(y, 1e-8), color=colors[row["data"]], alpha=0.6, lw=1,
                           label=None if label in labelled else label)  # fmt: skip
             labelled.add(label)
         for row in admm if not title.endswith("100") else []:
             if row["graph"] == graph:
                 x, y, _ = zip(*row["curve"], strict=True)
-                axes.semilogy(x, np.maximum(y, 1e-8), "--", color=colours[row["data"]], lw=1,
-                              label=f"proximal ADMM, {row['data'].upper()}")  # fmt: skip
+                axes.semilogy(x, np.maximum(y, 1e-8), "--", color=colors[row["data"]], lw=1,
+                              label=f"DMTL-ELM, {row['data'].upper()}")  # fmt: skip
         limit, goal = (500, 1e-2) if title.endswith("100") else (100, 1e-3)
         axes.plot([0, limit, limit], [goal, goal, 1e-8], color="black", lw=0.8, ls=":")
         axes.set(title=title, xlabel="rounds of messages, start included", xlim=(0, 1.1 * limit), ylim=(1e-6, 10))

@@ -1,4 +1,4 @@
-"""A DMTL-ELM round against the paper's formula (20), and against the products that no round can avoid."""
+"""Time of a DMTL-ELM round compared with the paper's formula (20) and with the matrix products of any round."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.measure import interleaved, machine, random_task, round_seconds, seconds
-from elmesh.solvers import FODMTLELM
+from elmesh import FODMTLELM
 
 m, N, L, r, d = 10, 90, 300, 6, 3
 
@@ -65,11 +65,11 @@ def run(results: Path) -> dict[str, Any]:
     return {
         "benchmark": "rounds",
         "size": {"agents": m, "rows": N, "hidden": L, "rank": r, "outputs": d, "graph": "ring"},
-        "unit": "seconds a round of all agents, best of 7 taken in turns",
+        "unit": "seconds per round of all agents, best of 7 taken in turns",
         "machine": machine(),
         "figures": figures,
-        # Judged with one BLAS thread on both sides. More threads help the paper's one large solve more than the many
-        # small products here; that comparison stands among the figures.
+        # Both sides use one BLAS thread. More threads help the paper's one large system more than the many small
+        # products here; the figures include that comparison.
         "goals": {
             "at least 1,000 times faster than formula (20)": figures["1 BLAS thread"]["kronecker_over_exact"] >= 1000,
             "at most 3 times the products it cannot avoid": figures["1 BLAS thread"]["exact_over_products"] <= 3,
