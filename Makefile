@@ -67,7 +67,7 @@ scaling: $(VENV)/stamp
 
 network: $(VENV)/stamp
 	$(BIN)/python -m benchmarks network
-	$(BIN)/python tools/figures_of_network.py
+	$(BIN)/python tools/network.py
 
 security: $(VENV)/stamp
 	$(BIN)/python -m benchmarks privacy

@@ -1,4 +1,4 @@
-"""Write docs/scaling.md and its picture from what `make scaling` measured: agents on many ranks, and on many nodes."""
+"""Write docs/scaling.md and its figure from the results of `make scaling`: agents on many ranks and on many nodes."""
 
 from __future__ import annotations
 
@@ -9,31 +9,28 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from readme import RESULTS, ROOT, load
+from pages import RESULTS, ROOT, load, missed_goals, table
 
-PAGE, PICTURE = ROOT / "docs" / "scaling.md", ROOT / "docs" / "images" / "scaling.png"
-WAYS = {"admm": "ADMM", "varpro": "projection"}
+PAGE, FIGURE = ROOT / "docs" / "scaling.md", ROOT / "docs" / "images" / "scaling.png"
+#: The methods of the committed results: of DMTLELM, and of MeshELM.
+WAYS = {"admm": "DMTL-ELM", "varpro": "MeshELM"}
 KINDS = {
     "work": "computation",
     "neighbours": "exchange with neighbours",
     "sum": "sum over all agents",
-    "figures": "figures of a round",
+    "figures": "metrics of a round",
 }
 COLOURS = {"ring": "#0072B2", "grid": "#009E73", "star": "#D55E00"}
 
 
-def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *("| " + " | ".join(row) + " |" for row in rows)]
-
-
 def rate(seconds: float) -> str:
-    """Say how many rounds there are in a second, in three figures."""
+    """Return rounds per second, with three digits."""
     value = 1 / seconds
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def duration(seconds: float) -> str:
-    """Say how long something takes, in a unit that suits it."""
+    """Return a duration in a suitable unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9), ("ps", 1e-12)):
         if seconds >= size:
             return f"{seconds / size:,.0f} {unit}" if seconds >= 100 * size else f"{seconds / size:.2g} {unit}"
@@ -42,7 +39,7 @@ def duration(seconds: float) -> str:
 
 def rounds_section(result: dict[str, Any]) -> list[str]:
     figures, cores = result["figures"], result["machine"]["cores_for_ranks"]
-    left = {way: [followed(row) for row in figures["rounds"] if row["way"] == way] for way in WAYS}
+    left = {way: [metrics_share(row) for row in figures["rounds"] if row["way"] == way] for way in WAYS}
     rows = [
         [
             f"{row['hidden']:,}",
@@ -55,30 +52,33 @@ def rounds_section(result: dict[str, Any]) -> list[str]:
         for row in figures["rounds"]
     ]
     return [
-        "## A round, and what it is made of",
+        "## A round and its parts",
         "",
-        f"Agents on a ring, a rank each, all of them on {cores} cores; tasks of 100 rows with U of 300 x 6, and of 200 "
-        "rows with U of 2,000 x 20. A round is one of proximal ADMM, or one step of variable projection, as users have "
-        "it: history, residuals and stopping included. Beside it the same messages with nothing worked out, the same "
-        "work with no messages (on all ranks at once), what these two allow together, and all agents in one process "
-        "without MPI (stacked). All in rounds a second, best of several taken in turns.",
+        f"Agents on a ring, one rank per agent, all ranks on {cores} cores. Tasks have 100 rows with U of 300 x 6, or "
+        "200 rows with U of 2,000 x 20. A round is one round of DMTL-ELM (proximal ADMM) or one step of MeshELM "
+        "(variable projection), with history, residuals and the stopping rule. *Exchange* is the same messages without "
+        "computation, *computation* the same computation without messages (on all ranks at the same time), *both* the "
+        "rate if their times add up, and *stacked* all agents in one process without MPI. All columns are rounds per "
+        "second, the best of several alternating measurements.",
         "",
         *table(
-            ["L", "agents", "method", "exchange", "computation", "both allow", "whole rounds", "share", "stacked"], rows
+            ["L", "agents", "method", "exchange", "computation", "both", "whole rounds", "whole / both", "stacked"],
+            rows,
         ),
         "",
-        "Of what a whole round takes longer than both, the figures that a run is followed by explain "
+        "A whole round takes longer than exchange and computation. The metrics of a round, measured alone, explain "
         + " and ".join(
-            f"{100 * min(shares):.0f} to {100 * max(shares):.0f} % with {WAYS[way]}" for way, shares in left.items()
+            f"{100 * min(shares):.0f} to {100 * max(shares):.0f} % of the difference with {WAYS[way]}"
+            for way, shares in left.items()
         )
-        + ", measured alone; the rest was not taken apart. With ADMM the figures include the mean of all agents' U, "
-        f"which goes through all ranks every round. Stacked has one core, ranks together have {cores}.",
+        + "; the rest was not analysed. With DMTL-ELM the metrics include the mean of all agents' U, which all ranks "
+        f"sum every round. Stacked runs use one core, ranks together {cores}.",
         "",
     ]
 
 
-def followed(row: dict[str, Any]) -> float:
-    """Return how much of the time beyond exchange and computation the figures would take alone, at most all of it."""
+def metrics_share(row: dict[str, Any]) -> float:
+    """Return the share of the time beyond exchange and computation that the metrics take alone, at most 1."""
     took = row["seconds"]
     beyond = took["full"] - took["exchange"] - took["computation"]
     return min(1.0, took["figures"] / beyond) if beyond > 0 else 1.0
@@ -98,20 +98,20 @@ def model_section(result: dict[str, Any]) -> list[str]:
     ]
     sizes = [row["bytes"] for row in result["figures"]["messages"]]
     return [
-        "## A model of it",
+        "## Cost model",
         "",
-        "    T(round) = T(computation) + requests * T(exchange or sum) + T(figures)",
-        "    T(computation) = x * (c0 + a * c1 + multiplications * c2 + numbers passed over * c3)",
-        "    T(talk) = turns * t + messages * alpha + bytes * beta + x * a * (c4 + size * c5)  [+ wire]",
+        "    T(round) = T(computation) + requests * T(exchange or sum) + T(metrics)",
+        "    T(computation) = x * (c0 + a * c1 + multiplications * c2 + numbers read or written * c3)",
+        "    T(communication) = turns * t + messages * alpha + bytes * beta + x * a * (c4 + size * c5)  [+ network]",
         "",
-        "with a agents a process and x processes a core. Messages and bytes are those of the busiest core, or those "
-        "that follow one another: an exchange on a ring has two messages a process, the hub of a star has all of them; "
-        "a sum goes up a spanning tree and down again; a round's figures are one message from every process to every "
-        "other and, with ADMM, a sum of U over all processes. A turn is what a process waits for the x - 1 others of "
-        "its core. Between nodes every message that follows another adds the latency, and what enters or leaves a node "
-        "at once shares its bandwidth.",
+        "with a agents per process and x processes per core. Messages and bytes are those of the busiest core, or "
+        "those that are sent one after another: an exchange on a ring has two messages per process, and the hub of a "
+        "star has all of them; a sum goes up a spanning tree and down again; the metrics of a round are one message "
+        "from every process to every other and, with DMTL-ELM, a sum of U over all processes. A turn is the wait of "
+        "a process for the x - 1 others on its core. Between nodes, every message that follows another adds the "
+        "latency, and messages that enter or leave a node at the same time share its bandwidth.",
         "",
-        "The constants are the least squares of relative errors over the parts in the table above and over messages of "
+        "The constants are a least-squares fit of relative errors to the parts in the table above and to messages of "
         f"{min(sizes)} bytes to {max(sizes) / 2**20:.0f} MiB on rings and stars of 2 to 16 ranks.",
         "",
         *table(["", "fitted", "error, median", "worst", "measurements"], rows),
@@ -120,8 +120,8 @@ def model_section(result: dict[str, Any]) -> list[str]:
 
 
 def unit(name: str) -> str:
-    irregular = {"processes": "a process", "agents": "an agent", "agent bytes": "a byte of each agent"}
-    return irregular.get(name, f"a {name.removesuffix('s')}")
+    irregular = {"processes": "per process", "agent bytes": "per byte of each agent"}
+    return irregular.get(name, f"per {name.removesuffix('s')}")
 
 
 def largest_section(result: dict[str, Any]) -> list[str]:
@@ -140,17 +140,17 @@ def largest_section(result: dict[str, Any]) -> list[str]:
     ratios = [row["predicted_over_measured"] for row in result["largest"]]
     whole = [row["predicted"]["full"] / row["seconds"]["full"] for row in result["figures"]["rounds"]]
     return [
-        "## Against runs that it has not seen",
+        "## Validation of the model",
         "",
-        "The largest that this machine has memory and patience for; none of them was used for the fit.",
+        "The largest runs that fit this machine; none of them was used for the fit.",
         "",
         *table(["agents on ranks", "U", "graph", "method", "measured, ms", "predicted, ms", "ratio"], rows),
         "",
-        f"Prediction over measurement is {min(ratios):.2f} to {max(ratios):.2f} here, and {min(whole):.2f} to "
-        f"{max(whole):.2f} for the whole rounds above, of which the fit knows the parts only. "
-        "Nothing here had a network in it: what the model adds for wires is assumed, not checked. And nearly all ranks "
-        "here shared a core, so that what a message takes includes switching from one to the other; where each has a "
-        "core of its own it should take less than predicted.",
+        f"The ratio of prediction to measurement is {min(ratios):.2f} to {max(ratios):.2f} here, and {min(whole):.2f} "
+        f"to {max(whole):.2f} for the whole rounds above, of which only the parts were used for the fit. All runs were "
+        "on one machine: the network terms of the model are assumptions and were not validated. Nearly all ranks "
+        "shared a core, so the time of a message includes a context switch; with one core per rank it should be "
+        "shorter than predicted.",
         "",
     ]
 
@@ -169,23 +169,23 @@ def prediction_section(result: dict[str, Any]) -> list[str]:
         if processes == agents
     ]
     stated = ", ".join(
-        f"{name} {1e6 * wire['latency']:.0f} µs and {wire['bandwidth'] * 8e-9:.0f} Gb/s a node"
+        f"{name} {1e6 * wire['latency']:.0f} µs and {wire['bandwidth'] * 8e-9:.0f} Gb/s per node"
         for name, wire in wires.items()
         if wire["bandwidth"] is not None
     )
     return [
         f"## {agents:,} agents on {nodes} nodes",
         "",
-        f"Rounds a second, for {agents // nodes} agents a node: with a process and a core for each agent / with one "
-        "process a node that has them all in one array. Cores are as fast as here, tasks as large as above. "
-        f"Assumed of the wires: {stated}; shared memory stands for no wire at all, every message as dear as here.",
+        f"Predicted rounds per second for {agents // nodes} agents per node: with one process and one core per agent / "
+        "with one process per node and its agents in one array. Cores are as fast and tasks as large as above. "
+        f"Assumptions on the network: {stated}; shared memory adds nothing to the cost of a message here.",
         "",
         *table(["L", "graph", "method", *wires], rows),
         "",
-        "A sum over a ring goes through half of its agents one after another, so variable projection wants a graph "
-        "that is not deep, or one process a node; ADMM waits for its neighbours only, and for the figures.",
+        "A sum over a ring passes through half of its agents one after another. MeshELM is therefore faster on graphs "
+        "of small diameter, or with one process per node. DMTL-ELM waits only for neighbours and for the metrics.",
         "",
-        "![Predicted against measured seconds a round, and how a round grows with agents](images/scaling.png)",
+        "![Predicted and measured time per round, and time per round by number of agents](images/scaling.png)",
         "",
     ]
 
@@ -193,25 +193,25 @@ def prediction_section(result: dict[str, Any]) -> list[str]:
 def page() -> str:
     result = load(RESULTS / "mpi.json")
     machine = result["machine"]
-    missed = [f"- {goal}" for goal, met in result["goals"].items() if not met]
     lines = [
         "# Scaling",
         "",
-        f"What `make scaling` measured on {machine['cpu']}, {machine['cores']} cores. This page is written by it.",
+        f"Results of `make scaling` with version {machine['elmesh']} on {machine['cpu']}, {machine['cores']} cores. "
+        "`tools/scaling.py` writes this page.",
         "",
         *rounds_section(result),
         *model_section(result),
         *largest_section(result),
         *prediction_section(result),
-        "## What was aimed at and not reached",
+        "## Goals not reached",
         "",
-        *(missed or ["Nothing."]),
+        *missed_goals(result),
         "",
     ]
     return "\n".join(lines)
 
 
-def picture() -> Figure:
+def figure() -> Figure:
     result = load(RESULTS / "mpi.json")
     drawn = Figure(figsize=(11, 4.4), layout="constrained")
     FigureCanvasAgg(drawn)
@@ -240,7 +240,7 @@ def picture() -> Figure:
     line = np.array([ends.min() / 1.5, ends.max() * 1.5])
     left.plot(line, line, color="black", lw=0.8)
     left.fill_between(line, line / 2, line * 2, color="black", alpha=0.06, lw=0, label="within a factor of 2")
-    left.set(xlabel="measured, ms a round", ylabel="predicted, ms a round", title="Here: whole rounds")
+    left.set(xlabel="measured, ms per round", ylabel="predicted, ms per round", title="This machine: whole rounds")
     left.legend(frameon=False, fontsize=8)
     wire = "10 Gb Ethernet"
     for graph, colour in COLOURS.items():
@@ -248,12 +248,14 @@ def picture() -> Figure:
             rows = [row for row in result["growth"] if (row["graph"], row["way"]) == (graph, way)]
             agents, seconds = zip(*((row["agents"], 1e3 * row["seconds"][wire]) for row in rows), strict=True)
             right.loglog(agents, seconds, style, color=colour, label=f"{graph}, {WAYS[way]}")
-    right.set(xlabel="agents, ten a node, a core each", ylabel="predicted, ms a round", title=f"{wire}: U of 300 x 6")
+    right.set(
+        xlabel="agents, ten per node, one core each", ylabel="predicted, ms per round", title=f"{wire}: U of 300 x 6"
+    )
     right.legend(frameon=False, fontsize=8)
     return drawn
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    picture().savefig(PICTURE, dpi=110)
+    figure().savefig(FIGURE, dpi=110)
     print(f"{PAGE.name} is up to date.", file=sys.stderr)

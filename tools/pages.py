@@ -1,0 +1,53 @@
+"""What the scripts that write pages share: committed results, Markdown tables, and blocks between markers."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+#: Titles of the data sets.
+DATASETS = {"usps": "USPS", "mnist": "MNIST", "school": "School"}
+# The committed results of `bytes` are of version 0.4 or older, whose default method had other names.
+_RENAMED = {"DMTL-ELM": "MeshELM", "MTL-ELM": "MeshELM, one place", "DMTL-ELM by ADMM": "DMTL-ELM"}
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a JSON file."""
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
+
+
+def load_bytes() -> dict[str, Any]:
+    """Read the results of the benchmark `bytes`, with the present names of the methods."""
+    result = load(RESULTS / "bytes.json")
+    for name, rows in result["figures"].items():
+        if "MeshELM" not in rows:
+            result["figures"][name] = {_RENAMED.get(method, method): row for method, row in rows.items()}
+            verdict = result["verdicts"][name]
+            lower = verdict["budgets_at_which_another_is_lower"]
+            verdict["budgets_at_which_another_is_lower"] = {_RENAMED.get(m, m): budgets for m, budgets in lower.items()}
+    return result
+
+
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *("| " + " | ".join(row) + " |" for row in rows)]
+
+
+def fill(text: str, name: str, block: str) -> str:
+    """Replace the block of this name, which is between two markers."""
+    marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    if not marked.search(text):
+        raise SystemExit(f"The page has no markers <!-- {name} --> and <!-- /{name} -->.")
+    return marked.sub(lambda found: f"{found[1]}{block}\n{found[2]}", text)
+
+
+def missed_goals(*results: dict[str, Any]) -> list[str]:
+    """Return the goals that were not met, as a list in Markdown."""
+    missed = [f"- {goal}" for result in results for goal, met in result["goals"].items() if not met]
+    return missed or ["None."]
