@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from elmesh.comm.network.endpoint import Endpoint
+from elmesh.comm.network.messenger import Session
 from elmesh.comm.network.wire import Kind, WireError, encode, parse
 from elmesh.comm.network.zenoh_session import ZenohSession
 from elmesh.errors import ElmeshError
 
-__all__ = ["PeerCheck", "check_neighbors"]
+__all__ = ["PeerCheck", "Pinger", "check_neighbors"]
 
 # Seconds for a connection, and to stay for others that check at the same time.
 _CONNECT, _STAY = 3.0, 2.0
@@ -75,7 +76,10 @@ def check_neighbors(endpoint: Endpoint, seconds: float, listening: bool) -> list
     """
     neighbors = endpoint.neighbors[endpoint.name]
     checks = {name: PeerCheck(name, endpoint.addresses[name]) for name in neighbors}
-    with _Pinger(endpoint, checks, listening) as pinger:
+    session = _open_session(endpoint, listening)
+    try:
+        pinger = Pinger(endpoint, checks, session)
+        session.listen(pinger.on_message, lambda *_: None, present=False)
         end = time.monotonic() + seconds
         while True:
             for check in checks.values():
@@ -88,6 +92,8 @@ def check_neighbors(endpoint: Endpoint, seconds: float, listening: bool) -> list
                 break
             if time.monotonic() >= end:
                 break
+    finally:
+        session.close()
     for check in checks.values():
         check.problem = check.problem or _problem(check)
     return list(checks.values())
@@ -133,26 +139,32 @@ def _connect(endpoint: Endpoint, check: PeerCheck) -> None:
         check.valid_until = datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), UTC)
 
 
-class _Pinger:
-    """A session that pings neighbours, and answers their pings."""
+def _open_session(endpoint: Endpoint, listening: bool) -> ZenohSession:
+    try:
+        return ZenohSession(endpoint, _MAX_MESSAGE, listening=listening)
+    except ElmeshError:
+        if not listening:
+            raise
+        # The agent itself is running: its neighbours are pinged nevertheless.
+        return ZenohSession(endpoint, _MAX_MESSAGE, listening=False)
 
-    def __init__(self, endpoint: Endpoint, checks: dict[str, PeerCheck], listening: bool) -> None:
-        self._endpoint, self._checks = endpoint, checks
+
+class Pinger:
+    """Pings neighbours, and answers their pings.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+        The agent that checks.
+    checks : dict
+        What is known of each neighbour; answers are noted here.
+    session : Session
+        What sends bytes.
+    """
+
+    def __init__(self, endpoint: Endpoint, checks: dict[str, PeerCheck], session: Session) -> None:
+        self._endpoint, self._checks, self._session = endpoint, checks, session
         self._change, self._pinged_by = threading.Condition(), set[str]()
-        try:
-            self._session = ZenohSession(endpoint, _MAX_MESSAGE, listening=listening)
-        except ElmeshError:
-            if not listening:
-                raise
-            # The agent itself is running: its neighbours are pinged nevertheless.
-            self._session = ZenohSession(endpoint, _MAX_MESSAGE, listening=False)
-
-    def __enter__(self) -> _Pinger:
-        self._session.listen(self._on_message, lambda *_: None, present=False)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._session.close()
 
     def ping(self) -> None:
         """Ping all neighbours that have not answered yet."""
@@ -173,7 +185,8 @@ class _Pinger:
         with self._change:
             self._change.wait_for(lambda: self._pinged_by >= self._checks.keys(), seconds)
 
-    def _on_message(self, sender: str, data: bytes) -> None:
+    def on_message(self, sender: str, data: bytes) -> None:
+        """Process a neighbour's ping, or its answer; anything else is ignored."""
         try:
             message = parse(data)
         except WireError:

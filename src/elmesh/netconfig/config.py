@@ -9,6 +9,7 @@ measured, so they reveal nothing about any agent's rows.
 from __future__ import annotations
 
 import hashlib
+import json
 import textwrap
 from collections.abc import Collection, Sequence
 from functools import cached_property
@@ -16,10 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
 import networkx as nx
 from msgspec import Meta, field
-from msgspec.structs import force_setattr
+from msgspec.structs import asdict, force_setattr, replace
 
 from elmesh.checks import check_choice
 from elmesh.comm.graph import Topology, make_topology
@@ -29,7 +29,7 @@ from elmesh.netconfig.address import Address, parse_address
 from elmesh.netconfig.columns import InputColumn, check_range
 from elmesh.netconfig.decoding import CheckedStruct, decode_toml
 from elmesh.netconfig.encoding import encode_toml
-from elmesh.netconfig.exchange import PARAMETER_COMMENTS, Exchange, choose_solver, normalize_parameters
+from elmesh.netconfig.exchange import PARAMETER_COMMENTS, Exchange, choose_solver, current_solver, normalize_parameters
 from elmesh.netconfig.files import read_text
 from elmesh.netconfig.names import ROUTER, check_name
 from elmesh.solvers import Solver
@@ -153,7 +153,9 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
         check_choice("activation", self.activation, ACTIVATIONS)
         if self.rank != "auto" and self.rank > self.n_hidden:
             raise ElmeshError(f"rank is {self.rank}; expected an integer from 1 to {self.n_hidden}, which is n_hidden.")
-        force_setattr(self, "parameters", normalize_parameters(self.solver, self.parameters))
+        solver, parameters = current_solver(self.solver, self.parameters, self.exchange)
+        force_setattr(self, "solver", solver)
+        force_setattr(self, "parameters", normalize_parameters(solver, parameters))
         _ = self.topology  # raises if the graph is not connected
         self.make_solver()  # raises if a parameter is invalid
 
@@ -175,7 +177,16 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of the content; comments, line ends and the order of agents and edges do not change it."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).digest()
+        # With the names of version 0.4, so that a file keeps its fingerprint.
+        content = asdict(self) | {"format": 1, "members": [asdict(agent) for agent in self.agents]}
+        content["weight_scale"] = None if self.weight_scale == "auto" else self.weight_scale
+        content["columns"] = [
+            {key: x for key, x in asdict(column).items() if key != ("categories" if column.is_numeric else "range")}
+            for column in self.columns
+        ]
+        del content["agents"]
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode("ascii")).digest()
 
     @property
     def agent_names(self) -> list[str]:
@@ -232,7 +243,7 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
             raise ElmeshError(f"Agent {agent} is itself one of the lost agents.")
         self.index(agent)
         rest = set(next(part for part in self.components(lost) if agent in part))
-        return msgspec.structs.replace(
+        return replace(
             self,
             agents=tuple(entry for entry in self.agents if entry.name in rest),
             edges=tuple(edge for edge in self.edges if rest.issuperset(edge)),

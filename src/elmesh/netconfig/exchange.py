@@ -21,7 +21,7 @@ from elmesh.errors import ElmeshError
 from elmesh.netconfig.decoding import show_value, suggest
 from elmesh.solvers import Solver, make_solver, solver_classes
 
-__all__ = ["DEFAULT_SOLVERS", "PARAMETER_COMMENTS", "PROVIDES", "Exchange", "choose_solver", "normalize_parameters"]
+__all__ = ["PARAMETER_COMMENTS", "PROVIDES", "Exchange", "choose_solver", "current_solver", "normalize_parameters"]
 
 Exchange = Literal["basis", "sums"]
 
@@ -30,7 +30,6 @@ PROVIDES: dict[Exchange, frozenset[type[Request]]] = {
     "basis": frozenset({NeighborSum}),
     "sums": frozenset({NeighborSum, AllReduce}),
 }
-DEFAULT_SOLVERS: dict[Exchange, str] = {"basis": "dmtl-elm", "sums": "mesh-elm"}
 # Parameters of a solver that the network file sets outside [model.parameters], and the field that sets them.
 _OTHER_FIELDS = {
     "rank": "rank in [model]",
@@ -41,6 +40,33 @@ _OTHER_FIELDS = {
 # Parameters with a single valid value if agents send U_t only.
 _FIXED = {"init": "seed", "certify": False, "tol": 0.0}
 _REQUIRED_NUMBERS = ("mu1", "mu2", "rho")
+# Parameters that dmtl-elm has and mesh-elm has not.
+_ADMM = {"rho", "tau", "zeta", "gamma", "delta", "proximal"}
+
+
+def current_solver(solver: str, parameters: Mapping[str, Any], exchange: Exchange) -> tuple[str, dict[str, Any]]:
+    """Return a solver's name and parameters as this version has them, from those of a file of version 0.4 as well.
+
+    There dmtl-elm was two methods. With sums it is the one that is mesh-elm now, unless a parameter of ADMM is given.
+
+    Examples
+    --------
+    >>> current_solver("dmtl-elm", {"message_bits": 8}, "sums"), current_solver("dmtl-elm", {"rho": 1.0}, "sums")
+    (('mesh-elm', {'message_bits': 8}), ('dmtl-elm', {'rho': 1.0}))
+    """
+    rest = dict(parameters)
+    if solver != "dmtl-elm":
+        return solver, rest
+    default = "varpro" if exchange == "sums" and _ADMM.isdisjoint(rest) else "admm"
+    method = rest.pop("method", default)
+    if method == "varpro":
+        rest.pop("init", None)
+        return "mesh-elm", rest
+    if method != "admm":
+        raise ElmeshError(f"method is {show_value(method)}; choose mesh-elm or dmtl-elm as the solver instead.")
+    if rest.get("message_bits") == 64:
+        del rest["message_bits"]
+    return solver, rest if exchange == "basis" else {"rho": "auto", **rest}
 
 
 def normalize_parameters(solver: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,10 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmesh import DMTLELM, FODMTLELM
-from elmesh.comm.requests import Neighbours, Report
+from elmesh import DMTLELM, FODMTLELM, MeshELM
+from elmesh.comm.requests import NeighborSum
 from elmesh.data.features import weight_scale
 from elmesh.errors import ElmeshError
+from elmesh.solvers.base import RoundReport
 from helpers.peers import own_tasks, run_peers
 
 pytest.importorskip("msgspec", reason="network files need msgspec, of elmesh[network]")
@@ -93,7 +94,7 @@ def configs(draw) -> NetworkConfig:
     parameters = {name: draw(positive) for name in NUMBERS} | (
         draw(st.sampled_from([{}, {"tau": "20 + d"}, {"zeta": 0.5, "gamma": "paper", "proximal": "standard"}]))
         if exchange == "basis"
-        else {"method": "admm", "tol": draw(positive), "certify": draw(st.booleans())}
+        else {"tol": draw(positive), "certify": draw(st.booleans())}
     )
     hidden = draw(st.integers(1, 10**5))
     return NetworkConfig(
@@ -169,13 +170,14 @@ def test_any_other_change_changes_the_digest(change):
 
 
 def test_the_exchange_changes_the_digest():
-    both = {**NUMBERS, "method": "admm"}
-    assert network(exchange="sums", parameters=both).digest != network(parameters=both).digest
+    assert network(exchange="sums").digest != network().digest
 
 
-def test_the_digest_of_a_file_is_the_same_on_every_machine():
-    # Agents of different versions compare it.
-    assert network().digest.hex() == "030870c693a708f31cc3d11e165c5486b3d0d3f5e7e3d1d9640962c520fe5da6"
+def test_the_digest_of_a_file_is_the_same_on_every_machine_and_in_version_0_4():
+    assert network().digest.hex() == "d30dce07bb6c06c0857f091d95c38c5c81e9abfb3e50bcd4ec056a44d476083e"
+    assert NetworkConfig.parse(OLD_FILE, "old").digest.hex() == (
+        "38c44fb494747234dff4d5d3acb86c8807f990df766184bcee21b0f730f54915"
+    )
 
 
 def test_integers_and_floats_of_equal_value_have_the_same_digest():
@@ -332,7 +334,11 @@ SMALL = network(edges=(("north", "south"), ("south", "east"), ("east", "west")))
         ("fit_intercept = true", "fit_intercept = 1", '"model.fit_intercept" is 1'),
         ("rank = 6", "rank = 301", "rank is 301; expected an integer from 1 to 300"),
         ("rank = 6", 'rank = "many"', '"model.rank" is \'many\'; expected an integer from 1 to 100000 or "auto"'),
-        ('solver = "dmtl-elm"', 'solver = "local-elm"', "solver must be one of dmtl-elm, fo-dmtl-elm; got 'local-elm'"),
+        (
+            'solver = "dmtl-elm"',
+            'solver = "local-elm"',
+            "solver is 'local-elm'; a network can use one of .*dmtl-elm, fo-dmtl-elm, mesh-elm",
+        ),
         ("rho = 1.0", "roh = 1.0", '"roh" is not a parameter of dmtl-elm; did you mean "rho"'),
         ("rho = 1.0", "rho = -1.0", "rho must be a finite number, more than zero"),
         ("rho = 1.0", "rho = nan", "rho must be a finite number"),
@@ -345,7 +351,8 @@ SMALL = network(edges=(("north", "south"), ("south", "east"), ("east", "west")))
         ("rho = 1.0", 'rho = 1.0\ngraph = "ring"', "graph is not a field of"),
         ("rho = 1.0", "rho = 1.0\nmax_iter = 3", "max_iter is not a field of .*it is set by rounds"),
         ("rho = 1.0", "rho = 1.0\nmax_bytes = 3", "max_bytes is not a field of"),
-        ("rho = 1.0", 'rho = 1.0\nruntime = "mpi"', "runtime is not a field of"),
+        ("rho = 1.0", 'rho = 1.0\nruntime = "mpi"', '"runtime" is not a parameter of dmtl-elm'),
+        ("rho = 1.0", 'rho = 1.0\nmethod = "sgd"', "method is 'sgd'; choose mesh-elm or dmtl-elm"),
         ('name = "east"', 'name = "east coast"', "name of an agent is 'east coast'; expected 1 to 32"),
         ('name = "east"', 'name = "north"', 'The agent "north" occurs twice'),
         ("127.0.0.1:7453", "127.0.0.1:7451", 'The address "127.0.0.1:7451" occurs twice'),
@@ -623,17 +630,17 @@ def test_with_basis_agents_exchange_bases_with_neighbours_and_nothing_else(solve
     made = network(n_hidden=8, rank=3, rounds=5, solver=solver, parameters={**NUMBERS, **more})
     rng = np.random.default_rng(0)
     tasks = own_tasks([rng.normal(size=(20, 8)) for _ in range(4)], [rng.normal(size=(20, 2)) for _ in range(4)])
-    _, requests_of = run_peers(made.make_solver(), tasks, made.topology, rank=3)
-    sent = [requests[0] for requests in requests_of if not isinstance(requests[0], Report)]
+    _, steps = run_peers(made.make_solver(), tasks, made.topology, rank=3)
+    sent = [requests[0] for requests in steps if not isinstance(requests[0], RoundReport)]
     assert len(sent) == 6  # the start, and each round
-    assert all(isinstance(request, Neighbours) and request.value.shape == (8, 3) for request in sent)
+    assert all(isinstance(request, NeighborSum) and request.value.shape == (8, 3) for request in sent)
 
 
 def test_with_basis_the_solver_runs_all_rounds_without_agreement():
     solver = network(rounds=7, rank=3).make_solver()
     assert isinstance(solver, DMTLELM)
-    assert (solver.method, solver.init, solver.certify, solver.tol) == ("admm", "seed", False, 0.0)
-    assert (solver.max_iter, solver.rank, solver.runtime) == (7, 3, "stacked")
+    assert (solver.init, solver.certify, solver.tol) == ("seed", False, 0.0)
+    assert (solver.max_iter, solver.rank) == (7, 3)
     assert (solver.mu1, solver.mu2, solver.rho) == (1.0, 1.0, 1.0)
     assert set(solver.graph.nodes) == set(network().agent_names)
     assert {tuple(sorted(edge)) for edge in solver.graph.edges} == set(network().edges)
@@ -657,12 +664,10 @@ def test_with_basis_shared_parameters_must_be_numbers(name, parameter, value):
 @pytest.mark.parametrize(
     ("parameter", "value", "only"),
     [
-        ("method", "varpro", '"admm"'),
         ("init", "spectral", '"seed"'),
         ("init", "random", '"seed"'),
         ("certify", True, "false"),
         ("tol", 0.1, "0.0"),
-        ("message_bits", 8, "64"),
     ],
 )
 def test_with_basis_parameters_that_need_other_messages_are_refused(parameter, value, only):
@@ -678,21 +683,54 @@ def test_with_basis_the_rank_must_be_a_number():
         network(rank="auto")
 
 
+def test_with_basis_a_solver_that_sends_more_is_refused():
+    with pytest.raises(
+        ElmeshError, match=r'mesh-elm cannot be used, because it sends more than U_t.*exchange = "sums"'
+    ):
+        network(solver="mesh-elm", parameters={})
+
+
 def test_with_sums_all_parameters_may_be_automatic():
-    solver = network(exchange="sums", rank="auto", parameters={}, rounds=40).make_solver()
-    assert isinstance(solver, DMTLELM)
-    expected = DMTLELM(max_iter=40, graph=solver.graph)
-    assert solver.get_params() == expected.get_params()
+    solver = network(exchange="sums", rank="auto", solver="mesh-elm", parameters={}, rounds=40).make_solver()
+    assert isinstance(solver, MeshELM)
+    assert solver.get_params() == MeshELM(max_iter=40, graph=solver.graph).get_params()
     assert solver.certify
 
 
-def test_with_sums_messages_may_be_compressed_and_the_method_may_be_admm():
-    assert network(exchange="sums", parameters={"message_bits": 8}).make_solver().message_bits == 8
-    assert network(exchange="sums", parameters={"method": "admm"}).make_solver().method == "admm"
-    with pytest.raises(ElmeshError, match='rho is a parameter of method="admm"'):
-        network(exchange="sums", parameters={"rho": 1.0})
+def test_with_sums_messages_may_be_compressed():
+    compressed = network(exchange="sums", solver="mesh-elm", parameters={"message_bits": 8})
+    assert compressed.make_solver().message_bits == 8
     with pytest.raises(ElmeshError, match="message_bits must be one of"):
-        network(exchange="sums", parameters={"message_bits": 3})
+        network(exchange="sums", solver="mesh-elm", parameters={"message_bits": 3})
+
+
+def test_with_sums_a_parameter_of_admm_selects_dmtl_elm():
+    solver = network(exchange="sums", parameters={"rho": "auto"}).make_solver()
+    assert isinstance(solver, DMTLELM)
+    assert (solver.init, solver.certify, solver.tol) == ("spectral", True, 1e-2)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "parameters", "solver", "now"),
+    [
+        ("basis", {"method": "admm", "message_bits": 64, **NUMBERS}, "dmtl-elm", NUMBERS),
+        ("sums", {}, "mesh-elm", {}),
+        ("sums", {"method": "varpro", "init": "seed", "mu1": 2.0}, "mesh-elm", {"mu1": 2.0}),
+        ("sums", {"message_bits": 8, "tol": 0.1}, "mesh-elm", {"message_bits": 8, "tol": 0.1}),
+        ("sums", {"method": "admm", "message_bits": 64}, "dmtl-elm", {"rho": "auto"}),
+        ("sums", {"method": "admm", "tau": "20 + d"}, "dmtl-elm", {"rho": "auto", "tau": "20 + d"}),
+    ],
+)
+def test_dmtl_elm_in_a_file_of_version_0_4_is_the_method_that_it_was(exchange, parameters, solver, now):
+    made = network(exchange=exchange, solver="dmtl-elm", parameters=parameters)
+    assert (made.solver, made.parameters) == (solver, now)
+    assert made.digest == network(exchange=exchange, solver=solver, parameters=now).digest
+
+
+@pytest.mark.parametrize("solver", ["dnsp", "dgsp", "fedrep"])
+def test_a_solver_with_a_hub_is_refused_before_anything_starts(solver):
+    with pytest.raises(ElmeshError, match=r"solver is .*; a network can use one of|which a network does not provide"):
+        network(exchange="sums", solver=solver, parameters={})
 
 
 # The columns
