@@ -1,47 +1,144 @@
-"""The command ``elmesh``: one file a command, and this one to put them together."""
+"""The command ``elmesh``: one file per command, imported when it runs."""
 
 from __future__ import annotations
 
-import inspect
-import re
 import sys
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-import elmesh
-from elmesh.cli.agent import agent
-from elmesh.cli.console import BAD_INPUT, complain, guard
-from elmesh.cli.demo import demo
-from elmesh.cli.evaluate import evaluate
-from elmesh.cli.fit import fit
-from elmesh.cli.network import create, csr, sign
-from elmesh.cli.network_look import check, status
-from elmesh.cli.network_router import router
-from elmesh.cli.predict import predict
-from elmesh.cli.reproduce import reproduce
+from elmesh.cli.errors import BAD_INPUT, print_error
+from elmesh.cli.lazy import CommandSpec, lazy_group
+from elmesh.version import __version__
 
 __all__ = ["app", "main"]
 
+_SUMMARY = "Learn many small related data sets together, without pooling their data."
+_NETWORK_SUMMARY = "Create, check and monitor a network of sites."
+
+_COMMANDS = [
+    CommandSpec(
+        "demo",
+        "demo",
+        "Compare learning alone and together on bundled digits, and write an HTML report.",
+        ["elmesh demo", "elmesh demo --json"],
+    ),
+    CommandSpec(
+        "fit",
+        "fit",
+        "Fit the tasks of a table together and save the model.",
+        [
+            "elmesh fit patients.csv --task site --target outcome --out model/",
+            "elmesh fit sites/ --target dose --kind regression --rank 4 --graph star --out model/",
+            "elmesh fit patients.parquet --task site --target outcome --drop patient_id --out model/ --force",
+            "elmesh fit sites/ --target dose --out models/ --runtime mpi --ranks 4 --checkpoint state/ --restarts 3",
+        ],
+    ),
+    CommandSpec(
+        "predict",
+        "predict",
+        "Predict new rows with a saved model.",
+        [
+            "elmesh predict model/ new.csv --out predictions.csv",
+            "elmesh predict model/ new.csv --proba --quiet > predictions.csv",
+        ],
+    ),
+    CommandSpec(
+        "evaluate",
+        "evaluate",
+        "Score a saved model on rows with known targets.",
+        ["elmesh evaluate model/ test.csv", "elmesh evaluate model/ test.csv --json --quiet"],
+    ),
+    CommandSpec(
+        "reproduce",
+        "reproduce",
+        "Run the paper's experiments, and compare the results with its claims.",
+        [
+            "elmesh reproduce table1 --runs 100 --out paper/",
+            "elmesh reproduce all --out paper/",
+            "elmesh reproduce fig3 --runs 20 --json --quiet",
+        ],
+    ),
+    CommandSpec(
+        "agent",
+        "agent",
+        "Run one site of a network, and save this site's model.",
+        [
+            "elmesh agent net/north/agent.toml --data north.csv --target y --out north-model/",
+            "elmesh agent north/agent.toml --data rows.parquet --target dose --out model/ --on-loss continue "
+            "--patience 3600",
+        ],
+    ),
+]
+
+_NETWORK_COMMANDS = [
+    CommandSpec(
+        "create",
+        "network_create",
+        "Create a network: its file, and for a trial an authority and one folder per agent.",
+        [
+            "elmesh network create net/ --agents north,south,east,west --listen 127.0.0.1:7451 --like made-up.csv "
+            "--target y",
+            "elmesh network create net/ --agents a,b --listen a.example.org:7451,b.example.org:7451 --csr",
+        ],
+    ),
+    CommandSpec(
+        "csr",
+        "network_certificates",
+        "At a site: make the agent's key, and a request for its certificate.",
+        ["elmesh network csr network.toml --agent north --out north/"],
+    ),
+    CommandSpec(
+        "sign",
+        "network_certificates",
+        "Sign an agent's certificate request.",
+        ["elmesh network sign net/ca north.csr --network net/network.toml"],
+    ),
+    CommandSpec(
+        "check",
+        "network_check",
+        "Check an agent's files, and its connections to its neighbours.",
+        ["elmesh network check net/north/agent.toml", "elmesh network check net/north/agent.toml --wait 600 --json"],
+    ),
+    CommandSpec(
+        "status",
+        "network_status",
+        "Show the state of an agent on this machine.",
+        ["elmesh network status net/north/agent.toml", "elmesh network status net/north/agent.toml --watch"],
+    ),
+    CommandSpec(
+        "router",
+        "network_router",
+        "Run the router of a network.",
+        ["elmesh network router net/router/agent.toml"],
+    ),
+]
+
 app = typer.Typer(
     name="elmesh",
-    help="Learn many small related data sets together, without their data meeting.",
+    cls=lazy_group(_COMMANDS),
+    help=_SUMMARY,
     epilog="Start with: elmesh demo",
     rich_markup_mode="rich",
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+_network = typer.Typer(
+    name="network",
+    cls=lazy_group(_NETWORK_COMMANDS),
+    help=_NETWORK_SUMMARY,
+    epilog="Start with: elmesh network create --help",
+)
+app.add_typer(_network)
 
 
 @app.callback(invoke_without_command=True)
-def start(
+def _start(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
-    """Learn many small related data sets together, without their data meeting."""
     if version:
-        typer.echo(f"elmesh {elmesh.__version__}")
+        typer.echo(f"elmesh {__version__}")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
     else:
@@ -49,76 +146,14 @@ def start(
     raise typer.Exit
 
 
-network_commands = typer.Typer(
-    name="network",
-    help="Make and look after a network of sites.",
-    epilog="Start with: elmesh network create --help",
-)
-app.add_typer(network_commands)
-
-
-@network_commands.callback(invoke_without_command=True)
-def about_network(context: typer.Context) -> None:
-    """Make and look after a network of sites."""
+@_network.callback(invoke_without_command=True)
+def _start_network(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
-def _add(command: Callable[..., None], *examples: str, to: typer.Typer = app) -> None:
-    # typer keeps the line ends within a paragraph of help, and takes an empty line for one line end of an epilog.
-    words = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")
-    to.command(help=words, epilog="\n\n".join(["Examples:", *examples]))(guard(command))
-
-
-_add(demo, "elmesh demo", "elmesh demo --json")
-_add(
-    fit,
-    "elmesh fit patients.csv --task site --target outcome --out model/",
-    "elmesh fit sites/ --target dose --kind regression --rank 4 --graph star --out model/",
-    "elmesh fit patients.parquet --task site --target outcome --drop patient_id --out model/ --force",
-)
-_add(
-    predict,
-    "elmesh predict model/ new.csv --out predictions.csv",
-    "elmesh predict model/ new.csv --proba --quiet > predictions.csv",
-)
-_add(
-    reproduce,
-    "elmesh reproduce table1 --runs 100 --out paper/",
-    "elmesh reproduce all --out paper/",
-    "elmesh reproduce fig3 --runs 20 --json --quiet",
-)
-_add(evaluate, "elmesh evaluate model/ test.csv", "elmesh evaluate model/ test.csv --json --quiet")
-_add(
-    create,
-    "elmesh network create net/ --agents north,south,east,west --listen 127.0.0.1:7451 --like made-up.csv --target y",
-    "elmesh network create net/ --agents a,b --listen a.example.org:7451,b.example.org:7451 --csr",
-    to=network_commands,
-)
-_add(
-    agent,
-    "elmesh agent net/north/agent.toml --data north.csv --target y --out north-model/",
-    "elmesh agent north/agent.toml --data rows.parquet --target dose --out model/ --on-loss continue --patience 3600",
-)
-_add(
-    check,
-    "elmesh network check net/north/agent.toml",
-    "elmesh network check net/north/agent.toml --wait 600 --json",
-    to=network_commands,
-)
-_add(
-    status,
-    "elmesh network status net/north/agent.toml",
-    "elmesh network status net/north/agent.toml --watch",
-    to=network_commands,
-)
-_add(router, "elmesh network router net/router/agent.toml", to=network_commands)
-_add(csr, "elmesh network csr network.toml --agent north --out north/", to=network_commands)
-_add(sign, "elmesh network sign net/ca north.csr --network net/network.toml", to=network_commands)
-
-
 def main() -> None:
-    """Run the command line; a misuse of it, too, is one sentence and exit code 2."""
+    """Run the command line; a usage error is one sentence and exit code 2 as well."""
     try:
         code = app(prog_name="elmesh", standalone_mode=False)
     except Exception as error:
@@ -126,6 +161,6 @@ def main() -> None:
         if not hasattr(error, "format_message"):
             raise
         message = error.format_message()
-        complain(f"{message}{'' if message.endswith(('.', '?')) else '.'} See elmesh --help.")
+        print_error(f"{message}{'' if message.endswith(('.', '?')) else '.'} See elmesh --help.")
         code = BAD_INPUT
     sys.exit(code)

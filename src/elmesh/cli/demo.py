@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from elmesh.cli import digits
 from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, check_writable
 from elmesh.comm.graph import make_topology
 from elmesh.errors import ElmeshError
+from elmesh.report import comparison_page, draw_overview, render
 
 __all__ = ["demo"]
 
@@ -28,15 +30,13 @@ def demo(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Learn ten small sets of digits alone and together, and write an HTML report that compares the results.
+    """Compare learning alone and together on bundled digits, and write an HTML report.
 
-    Fits Local ELM (each site alone), MTL-ELM (all data in one place) and DMTL-ELM (data stay at their sites, neighbours
-    exchange messages about the shared layer; with exact messages, and with 2 bits per number) on the digits of
-    scikit-learn. Only the graph is given. Prints a table and writes report.html, overview.png and results.json.
+    Fits Local ELM (each of ten sites alone), MeshELM with all data in one place, and MeshELM over a graph (data stay at
+    their sites, neighbours exchange messages about the shared layer; with exact messages, and with 2 bits per number)
+    on the digits of scikit-learn. Only the graph is given. Prints a table and writes report.html, overview.png and
+    results.json.
     """
-    from elmesh.cli import digits  # noqa: PLC0415  (it draws, which takes seconds to import; no other command does)
-    from elmesh.report import comparison_page, draw_overview, render  # noqa: PLC0415  (as above)
-
     output = Output(as_json, quiet)
     check_writable(out, force)
     if out.exists() and not out.is_dir():

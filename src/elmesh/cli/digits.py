@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from sklearn.exceptions import ConvergenceWarning
 
 import elmesh
-from elmesh import DMTLELM, MTLELM, LocalELM, MultiTaskELMClassifier
+from elmesh import LocalELM, MeshELM, MultiTaskELMClassifier, RunConfig
 from elmesh.cli.console import Output
 from elmesh.datasets import TaskSplit, load_digits_tasks
 from elmesh.report import Comparison, MethodResult
-from elmesh.run import Stop, watch
+from elmesh.run import StopReason
 from elmesh.solvers import Solver
 
 __all__ = ["compare", "draw"]
@@ -26,7 +26,7 @@ CLASSES = 3
 # Learning together helps most with few training rows. The test rows are as many as the data set then allows.
 TRAIN_ROWS = 60
 TEST_ROWS = 111
-ALONE, POOLED, TOGETHER, COARSE = "Local ELM", "MTL-ELM", "DMTL-ELM", "DMTL-ELM, 2 bits"
+ALONE, POOLED, TOGETHER, COARSE = "Local ELM", "MeshELM in one place", "MeshELM", "MeshELM, 2 bits"
 
 INTRODUCTION = (
     f"Each of {SITES} sites has {TRAIN_ROWS} images of {CLASSES} of the ten handwritten digits and learns to classify "
@@ -58,7 +58,7 @@ def _entries(graph: str) -> Iterator[_Entry]:
     )
     yield _Entry(
         POOLED,
-        MTLELM(),
+        MeshELM(graph=None),
         "All data are in one place, which fits one shared layer U and separate weights A for every site. The sites "
         "want to avoid this, and the next two methods should reach the same objective.",
         "green",
@@ -66,7 +66,7 @@ def _entries(graph: str) -> Iterator[_Entry]:
     )
     yield _Entry(
         TOGETHER,
-        DMTLELM(graph=graph),
+        MeshELM(graph=graph),
         "Every site keeps its rows and its A. In each step the sites add up their gradients for U over the graph and "
         "then take the same step, so that all of them always have the same U. A neighbour may receive the gradient of "
         "a single site, but never its rows.",
@@ -74,7 +74,7 @@ def _entries(graph: str) -> Iterator[_Entry]:
     )
     yield _Entry(
         COARSE,
-        DMTLELM(graph=graph, message_bits=2),
+        MeshELM(graph=graph, message_bits=2),
         "The same method, but a message contains only the change since the last message, with 2 bits per number, and "
         "messages use a spanning tree of the graph. It needs more rounds and far fewer bytes for the same optimum.",
         "orange",
@@ -89,15 +89,15 @@ def compare(splits: Sequence[TaskSplit], output: Output, seed: int, hidden: int,
     for entry in _entries(graph):
         errors = []
         for k, split in enumerate(splits):
-            words = f"{entry.name:<{len(COARSE)}}" + (f" draw {k + 1} of {len(splits)}" if len(splits) > 1 else "")
+            title = f"{entry.name:<{len(POOLED)}}" + (f" draw {k + 1} of {len(splits)}" if len(splits) > 1 else "")
             model: Any = MultiTaskELMClassifier(hidden, solver=entry.solver, random_state=seed + k)
-            with output.progress(words) as show, watch(show), warnings.catch_warnings():
+            with output.progress(title) as show, warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # it does not name the method; the note does
                 began = time.perf_counter()
-                model.fit(split.X_train, split.y_train, tasks=split.tasks_train)
+                model.fit(split.X_train, split.y_train, tasks=split.tasks_train, run=RunConfig(callback=show))
                 seconds = time.perf_counter() - began
             errors.append(_errors(model, split))
-            if k == 0 and model.stop_ not in (Stop.CONVERGED, Stop.DIRECT):
+            if k == 0 and model.stop_ not in (StopReason.CONVERGED, StopReason.DIRECT):
                 output.note(f"{entry.name}, after {model.n_iter_} rounds: {model.stop_.value}")
             if k == 0:
                 first, took = model, seconds

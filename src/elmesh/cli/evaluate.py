@@ -1,8 +1,9 @@
-"""``elmesh evaluate``: how well a model from ``elmesh fit`` does on rows whose targets are known."""
+"""``elmesh evaluate``: the scores of a model on rows with known targets."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,28 +12,18 @@ import numpy.typing as npt
 import typer
 
 from elmesh.cli.console import JsonOption, Output, QuietOption
-from elmesh.cli.predict import open_model, read_rows
+from elmesh.cli.predict import load_model, read_rows
 from elmesh.tables import FILE_TASK, TableSchema
 
 __all__ = ["evaluate", "scores"]
 
 Scores = dict[str, float]
+_TITLES = {"error_percent": "error %", "r2": "R2", "rmse": "RMSE"}
+_FORMATS = {"error_percent": ".2f", "r2": ".4f", "rmse": ".4g"}
 
 
 def scores(truth: npt.NDArray[Any], predicted: npt.NDArray[Any], kind: str) -> Scores:
-    """Score predictions.
-
-    Parameters
-    ----------
-    truth, predicted
-        Classes or numbers, one for each row.
-    kind
-        ``"classification"`` or ``"regression"``.
-
-    Returns
-    -------
-    dict
-        ``error_percent``, or ``r2`` and ``rmse``; ``r2`` is NaN where all of ``truth`` is one value.
+    """Return ``error_percent``, or ``r2`` and ``rmse``; ``r2`` is NaN where all of ``truth`` is one value.
 
     Examples
     --------
@@ -54,14 +45,14 @@ def evaluate(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Score a saved model, task by task, on rows it has not seen.
+    """Score a saved model per task, on rows that were not in training.
 
-    Classification: the share of rows in error. Regression: R2 and the root mean square error in the target's
-    units. The last line is over all rows together.
+    Classification: the percentage of wrong rows. Regression: R2, and the root mean square error in the units of the
+    target. The last line is for all rows together.
     """
     output = Output(as_json, quiet)
     with output.warnings_as_notes():
-        estimator, schema = open_model(model)
+        estimator, schema = load_model(model)
         frame = read_rows(test, estimator, schema)
         truth = schema.in_units(schema.targets(frame))
         X, tasks = schema.encode(frame)
@@ -69,56 +60,48 @@ def evaluate(
         if schema.kind == "classification":
             new = int((~np.isin(truth, estimator.classes_)).sum())
             if new:
-                output.note(f"{new} rows have a class that training never had; they count as errors.")
+                output.note(f"{new} rows have a class that was not in training; they count as errors.")
         groups = {str(task): tasks == task for task in estimator.tasks_ if (tasks == task).any()}
-        found = {task: _by_target(schema, truth[rows], predicted[rows]) for task, rows in groups.items()}
+        by_task = {
+            task: (int(rows.sum()), _by_target(schema, truth[rows], predicted[rows])) for task, rows in groups.items()
+        }
         overall = _by_target(schema, truth, predicted)
-        _show(output, schema, {task: (int(groups[task].sum()), found[task]) for task in found}, len(X), overall)
+        _print(output, schema, [*by_task.items(), ("all", (len(X), overall))])
         output.result(
             {
                 "command": "evaluate",
                 "kind": schema.kind,
                 "rows": len(X),
                 **_flat(overall),
-                "tasks": {task: {"rows": int(groups[task].sum()), **_flat(found[task])} for task in found},
+                "tasks": {task: {"rows": rows, **_flat(found)} for task, (rows, found) in by_task.items()},
             }
         )
 
 
 def _by_target(schema: TableSchema, truth: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> dict[str, Scores]:
-    """Scores of each target."""
-    if truth.ndim == 1:
-        return {schema.target_columns[0].name: scores(truth, predicted, schema.kind)}
+    """Return the scores of each target."""
+    columns = zip(truth.reshape(len(truth), -1).T, predicted.reshape(len(truth), -1).T, strict=True)
     return {
-        target.name: scores(truth[:, i], predicted[:, i], schema.kind) for i, target in enumerate(schema.target_columns)
+        target.name: scores(*pair, schema.kind) for target, pair in zip(schema.target_columns, columns, strict=True)
     }
 
 
 def _flat(found: dict[str, Scores]) -> dict[str, Any]:
-    """Give the one target's scores, or those of several by name."""
+    """Return the scores of a single target, or those of several by name."""
     return dict(next(iter(found.values()))) if len(found) == 1 else {"targets": found}
 
 
-def _show(
-    output: Output,
-    schema: TableSchema,
-    tasks: dict[str, tuple[int, dict[str, Scores]]],
-    rows: int,
-    overall: dict[str, Scores],
-) -> None:
+def _print(output: Output, schema: TableSchema, lines: Sequence[tuple[str, tuple[int, dict[str, Scores]]]]) -> None:
     several = len(schema.target_columns) > 1
-    figures = {"error_percent": "error %", "r2": "R2", "rmse": "RMSE"}
-    lines = [
-        [name, *([target] if several else []), str(count), *(_figure(key, value) for key, value in found.items())]
-        for name, (count, by_target) in [*tasks.items(), ("all", (rows, overall))]
+    rows = [
+        [name, *([target] if several else []), str(count), *(_format(key, value) for key, value in found.items())]
+        for name, (count, by_target) in lines
         for target, found in by_target.items()
     ]
-    heads = [figures[key] for key in next(iter(overall.values()))]
+    titles = [_TITLES[key] for key in next(iter(lines[-1][1][1].values()))]
     task = "task" if schema.task == FILE_TASK else schema.task
-    output.table([task, *(["target"] if several else []), "rows", *heads], lines, left=1 + several)
+    output.table([task, *(["target"] if several else []), "rows", *titles], rows, left=1 + several)
 
 
-def _figure(name: str, value: float) -> str:
-    if math.isnan(value):
-        return "-"
-    return {"error_percent": f"{value:.2f}", "r2": f"{value:.4f}"}.get(name, f"{value:.4g}")
+def _format(name: str, value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:{_FORMATS[name]}}"

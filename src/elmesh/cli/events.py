@@ -1,18 +1,18 @@
-"""What ranks tell the command that started them: lines of JSON on standard output, an event each.
+"""Events from ranks to the command that launched them: lines of JSON on standard output.
 
 ========== =============================== ==========================================================
-event      with                            means
+event      with                            meaning
 ========== =============================== ==========================================================
-note       text                            something worth a mention
-say        text                            a sentence for the summary
-round      round, max_iter                 progress; the first says that all ranks know SIGUSR1
-checkpoint round                           that round can be gone on from
+note       text                            a note
+say        text                            a line of the summary
+round      round, max_iter                 progress; from the first on, all ranks handle SIGUSR1
+checkpoint round                           a fit can resume from that round
 result     summary                         the end: everything is saved
 error      text, code                      the end: a sentence for the user and the exit code
-lost       rank, round, how, checkpoint    the end: a rank "died" or "hangs", as another has seen it
+lost       rank, round, how, checkpoint    the end: a rank "died" or "hangs", detected by another rank
 ========== =============================== ==========================================================
 
-A round less than 0 is none: before the first, or no checkpoint.
+A negative round stands for none: before the first, or no checkpoint.
 """
 
 from __future__ import annotations
@@ -23,25 +23,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from elmesh.cli.console import BAD_INPUT, Output
+from elmesh.cli.console import Output
+from elmesh.cli.errors import BAD_INPUT
 
-__all__ = ["Lost", "Told"]
+__all__ = ["EventReader", "JobFailure"]
 
 
 @dataclass(frozen=True)
-class Lost:
-    """The loss of a rank, or of the whole job.
+class JobFailure:
+    """The loss of a rank (None: of mpiexec) in a round (None: before the first).
 
-    Attributes
-    ----------
-    rank
-        Which; None if it is not known.
-    round
-        In which round; None before the first.
-    how
-        "died", "hangs", or how mpiexec ended.
-    checkpoint
-        The round of the last checkpoint, if there is one.
+    ``how`` is "died", "hangs" or how mpiexec ended, and ``checkpoint`` the round of the last checkpoint, if any.
     """
 
     rank: int | None
@@ -51,73 +43,67 @@ class Lost:
 
     def __str__(self) -> str:
         who = "mpiexec" if self.rank is None else f"Rank {self.rank}"
-        how = "stopped answering" if self.how == "hangs" else self.how
+        how = "stopped responding" if self.how == "hangs" else self.how
         return f"{who} {how} {'before the first round' if self.round is None else f'in round {self.round}'}"
 
 
-class Told:
-    """What the ranks have told in one run of the job.
+class EventReader:
+    """The events of one run of the job.
 
     Parameters
     ----------
     output
-        Where their notes and sentences go.
+        Where notes and lines of the summary go.
     show
-        Moves the progress bar.
+        Updates the progress bar.
     checkpoint
-        The round of the last checkpoint before this run, if there is one.
+        The round of the last checkpoint before this run, if any.
 
     Attributes
     ----------
-    anything
-        Whether they have told anything.
+    started
+        Whether there was any event.
     round
         The last round; None before the first.
     checkpoint
-        The round of the last checkpoint, if there is one.
+        The round of the last checkpoint, if any.
     summary
-        The result, told when everything is saved.
+        The result.
     error
-        A sentence on what was wrong and the exit code: the first that was told.
-    lost
-        The first loss that was told.
+        The first error: a sentence and the exit code.
+    failure
+        The first failure.
     """
 
     def __init__(self, output: Output, show: Callable[[int, int, str], None], checkpoint: int | None) -> None:
-        self.anything = False
+        self.started = False
         self.round: int | None = None
         self.checkpoint = checkpoint
         self.summary: dict[str, Any] | None = None
         self.error: tuple[str, int] | None = None
-        self.lost: Lost | None = None
+        self.failure: JobFailure | None = None
         self._output, self._show = output, show
 
     @property
-    def settled(self) -> bool:
+    def ended(self) -> bool:
         """Whether it is known how the job ends."""
-        return (self.summary, self.error, self.lost) != (None, None, None)
+        return (self.summary, self.error, self.failure) != (None, None, None)
 
-    def take_all(self, lines: Sequence[str]) -> None:
-        """Act on what the ranks say; what is no event goes to standard error as it is.
-
-        Parameters
-        ----------
-        lines
-            Of their standard output.
-        """
+    def read(self, lines: Sequence[str]) -> None:
+        """Handle lines of the ranks' standard output; a line that is not an event goes to standard error."""
         for line in lines:
-            if self._take(_event(line)):
-                self.anything = True
+            if self._handle(_parse(line)):
+                self.started = True
             else:
                 sys.stderr.write(line + "\n")
 
-    def _take(self, event: object) -> bool:
+    def _handle(self, event: object) -> bool:
         match event:
             case {"event": "note", "text": str(text)}:
-                _make_way()
+                _clear_bar()
                 self._output.note(text)
             case {"event": "say", "text": str(text)}:
-                _make_way()
+                _clear_bar()
                 self._output.say(text)
             case {"event": "round", "round": int(done), "max_iter": int(total)}:
                 self.round = done
@@ -130,28 +116,29 @@ class Told:
                 code = rest.get("code", BAD_INPUT)
                 self.error = self.error or (text, code if isinstance(code, int) else BAD_INPUT)
             case {"event": "lost", "rank": int(rank), "round": int(done), "how": str(how), **rest}:
-                kept = _round(rest.get("checkpoint"))
-                self.lost = self.lost or Lost(rank, _round(done), how, self.checkpoint if kept is None else kept)
+                last = _round(rest.get("checkpoint"))
+                failure = JobFailure(rank, _round(done), how, self.checkpoint if last is None else last)
+                self.failure = self.failure or failure
             case _:
                 return False
         return True
 
 
 def _round(number: object) -> int | None:
-    """Give a round as it is told: less than 0, or nothing, if there is none."""
+    """Return the round of an event, None if it is negative or missing."""
     return number if isinstance(number, int) and number >= 0 else None
 
 
-def _event(line: str) -> object:
-    """Read a line, if it is JSON."""
+def _parse(line: str) -> object:
+    """Return the content of a line, None if it is not JSON."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
         return None
 
 
-def _make_way() -> None:
-    """Clear the line of a terminal that a bar stands on, before words that would be appended to it."""
+def _clear_bar() -> None:
+    """Clear the line of a progress bar on a terminal, before text that would be appended to it."""
     terminal = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
     if terminal.isatty():
         terminal.write("\r\x1b[2K")

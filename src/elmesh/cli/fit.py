@@ -8,23 +8,17 @@ from typing import Annotated
 
 import typer
 
-from elmesh.cli.among_ranks import check_out, fit_among_ranks
-from elmesh.cli.console import (
-    INTERRUPTED,
-    ForceOption,
-    JsonOption,
-    Output,
-    QuietOption,
-    check_writable,
-    stop_on_interrupt,
-)
+from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, check_model_folder
+from elmesh.cli.errors import INTERRUPTED, check_option
+from elmesh.cli.fit_options import FitOptions, check_kind
 from elmesh.cli.launch import launch
-from elmesh.cli.summary import summarise, tell_summary
-from elmesh.cli.wish import Wish
+from elmesh.cli.mpi_fit import check_output_folder, fit_on_rank
+from elmesh.cli.signals import stop_on_interrupt
+from elmesh.cli.summary import print_fit, summarize
 from elmesh.errors import ElmeshError
-from elmesh.run import watch
+from elmesh.run import MPIBackend
 from elmesh.run.placement import check_ranks
-from elmesh.solvers import SOLVERS
+from elmesh.solvers import solver_classes
 from elmesh.tables import find_tasks, fit_schema, infer_kind, read_data
 
 __all__ = ["fit"]
@@ -39,83 +33,91 @@ def fit(
     out: Annotated[Path, typer.Option(help="Folder to save the model in.")],
     task: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Column that says a row's task; without it, the file's name."),
+        typer.Option(metavar="COLUMN", help="Column with the task of each row; without it, the task is the file."),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(metavar="classification|regression", help="By default told by the target.")
+        str | None, typer.Option(metavar="classification|regression", help="Inferred from the target by default.")
     ] = None,
     drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out; repeatable.")] = None,
-    solver: Annotated[
-        str,
-        typer.Option(metavar="NAME", help=f"One of {', '.join(SOLVERS)}."),
-    ] = "dmtl-elm",
+    solver: Annotated[str, typer.Option(metavar="NAME", help=f"One of {', '.join(solver_classes())}.")] = "mesh-elm",
     rank: Annotated[
-        int | None, typer.Option(help="Directions the tasks share.", show_default="as many as it takes, by certificate")
+        int | None,
+        typer.Option(help="Number of directions that the tasks share.", show_default="chosen by the certificate"),
     ] = None,
     graph: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Who talks to whom: ring, path, star, complete, random or grid.",
+            help="Communication graph: ring, path, star, complete, random or grid. With mesh-elm also none: all data "
+            "in one place.",
             show_default="ring",
         ),
     ] = None,
     hidden: Annotated[int, typer.Option(help="Hidden units.")] = 300,
     mu: Annotated[
-        float | None, typer.Option(help="Penalty on the weights.", show_default="by the strength of noise, or 1")
+        float | None, typer.Option(help="Penalty on the weights.", show_default="from the estimated noise, or 1")
     ] = None,
     message_bits: Annotated[
         str | None,
         typer.Option(
             metavar="BITS",
-            help="Bits a number in messages: 2, 4, 8, 16, 32, 64 or auto. Fewer take fewer bytes and more rounds.",
+            help="Bits per number in messages: 2, 4, 8, 16, 32, 64 or auto. Fewer bits need fewer bytes and more "
+            "rounds.",
             show_default="64",
         ),
     ] = None,
     max_bytes: Annotated[
-        float | None, typer.Option(help="Stop before all sites together have sent more.", show_default="no limit")
+        float | None, typer.Option(help="Stop before all sites together send more.", show_default="no limit")
     ] = None,
-    max_iter: Annotated[int | None, typer.Option(help="Most rounds.", show_default="by the solver")] = None,
-    tol: Annotated[float | None, typer.Option(help="Residual to stop at.", show_default="by the solver")] = None,
+    max_iter: Annotated[int | None, typer.Option(help="Maximum number of rounds.", show_default="the solver's")] = None,
+    tol: Annotated[float | None, typer.Option(help="Tolerance to stop at.", show_default="the solver's")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the hidden weights.")] = 0,
     runtime: Annotated[
-        str, typer.Option(metavar="stacked|mpi", help="Where tasks run: all in this process, or spread over MPI ranks.")
-    ] = "stacked",
+        str, typer.Option(metavar="local|mpi", help="Where tasks run: all in this process, or spread over MPI ranks.")
+    ] = "local",
     ranks: Annotated[
         int | None,
-        typer.Option(help="With --runtime mpi: start so many ranks.", show_default="those of mpiexec, or one"),
+        typer.Option(help="With --runtime mpi: the number of ranks to start.", show_default="those of mpiexec, or one"),
     ] = None,
     gather: Annotated[
-        bool, typer.Option("--gather", help="With --runtime mpi: save one model of all tasks, not one for each.")
+        bool, typer.Option("--gather", help="With --runtime mpi: save one model of all tasks, not one per task.")
     ] = False,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Folder to keep a checkpoint in; the same command goes on from it.", show_default="none"),
+        typer.Option(help="Folder for checkpoints, from which the same command resumes.", show_default="none"),
     ] = None,
-    every: Annotated[int, typer.Option(help="Rounds from one checkpoint to the next.", min=1)] = 10,
+    every: Annotated[int, typer.Option(help="Rounds between checkpoints.", min=1)] = 10,
     restarts: Annotated[
-        int, typer.Option(help="With --ranks: start again so often after the loss of a rank.", min=0)
+        int, typer.Option(help="With --ranks: how often to restart after the loss of a rank.", min=0)
     ] = 0,
     force: ForceOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     events: Annotated[bool, typer.Option("--events", hidden=True)] = False,
 ) -> None:
-    """Learn the tasks of a table together and save the model.
+    """Fit the tasks of a table together and save the model.
 
-    Numbers are standardised and a missing one takes the mean of the training rows, with a further column that
-    says so; text is one-hot, and missing is a category of its own. A row without its task or target, an infinite
-    value, dates and identifiers are errors. In CSV, empty cells, NA, N/A, NaN and null are missing.
+    Numbers are standardised, and a missing number is replaced by the mean of the training rows, with a further column
+    that marks it. Text is one-hot encoded, and missing text is a category of its own. A row without task or target, an
+    infinite value, dates and identifiers are errors. In CSV, empty cells, NA, N/A, NaN and null are missing.
 
-    The target is taken as classes if it is text or true/false, or whole numbers of at most 20 different values
-    that are at most 5 % of the rows, and as a quantity otherwise.
+    The target is classes if it is text or true/false, or whole numbers of at most 20 different values that are at most
+    5 % of the rows. Otherwise it is a quantity.
 
-    Ctrl-C stops after the current round and saves the model so far; a second one aborts.
+    Ctrl-C stops after the current round and saves the model so far; a second Ctrl-C aborts.
 
-    With --runtime mpi each rank reads only its own tasks, from a folder with a file for each, a folder of partitions
-    such as site=north, or Parquet; and each task's model is saved in a folder of its own.
+    With --runtime mpi each rank reads only its own tasks, from a folder with one file per task, a folder of partitions
+    such as site=north, or Parquet; and the model of each task is saved in a folder of its own.
     """
-    wish = Wish(
+    runtime = "local" if runtime == "stacked" else runtime  # as it was named in 0.4
+    check_option("--runtime", runtime, "local", "mpi")
+    output = Output(as_json, quiet)
+    if solver == "dmtl-elm" and (message_bits is not None or max_bytes is not None):
+        output.note(
+            "--message-bits and --max-bytes are options of mesh-elm, the method of dmtl-elm in 0.4; it is used."
+        )
+        solver = "mesh-elm"
+    options = FitOptions(
         data=data,
         target=target,
         out=out,
@@ -127,7 +129,9 @@ def fit(
         parameters={
             "rank": rank,
             "graph": graph,
-            "message_bits": _bits(message_bits),
+            "message_bits": int(message_bits)
+            if message_bits is not None and message_bits.isdecimal()
+            else message_bits,
             "max_bytes": max_bytes,
             "max_iter": max_iter,
             "tol": tol,
@@ -141,80 +145,58 @@ def fit(
         every=every,
     )
     if runtime != "mpi":
-        _check_one_process(runtime, ranks, gather, restarts)
-        _fit_here(wish, Output(as_json, quiet))
+        for name, given in {"ranks": ranks is not None, "gather": gather, "restarts": restarts > 0}.items():
+            if given:
+                raise ElmeshError(f"--{name} is for --runtime mpi; give that as well, or leave it out.")
+        _fit_here(options, output)
     elif ranks is not None:
-        _start_ranks(wish, Output(as_json, quiet), ranks, restarts)
+        _start_ranks(options, output, ranks, restarts)
     elif restarts:
         raise ElmeshError("--restarts is for ranks that this command starts; give --ranks as well.")
     else:
-        fit_among_ranks(wish, events=events, as_json=as_json, quiet=quiet)
+        fit_on_rank(options, events=events, as_json=as_json, quiet=quiet)
 
 
-def _check_one_process(runtime: str, ranks: int | None, gather: bool, restarts: int) -> None:
-    if runtime != "stacked":
-        raise ElmeshError(f'--runtime must be stacked or mpi, not "{runtime}".')
-    asked = {"ranks": ranks is not None, "gather": gather, "restarts": restarts > 0}
-    odd = next((name for name, given in asked.items() if given), None)
-    if odd is not None:
-        raise ElmeshError(f"--{odd} is for --runtime mpi; give that as well, or leave it out.")
-
-
-def _start_ranks(wish: Wish, output: Output, ranks: int, restarts: int) -> None:
-    """Become the launcher of ranks that fit, having seen to it that they can."""
-    check_out(wish)
-    wish.check_checkpoint()
-    wish.make_solver()
+def _start_ranks(options: FitOptions, output: Output, ranks: int, restarts: int) -> None:
+    """Check what can be checked here, and launch the ranks."""
+    check_output_folder(options)
+    options.check_checkpoint()
+    MPIBackend().check(options.make_solver())
     with output.warnings_as_notes():
-        tasks = find_tasks(wish.data, wish.task)
-    wish.check_task()
+        tasks = find_tasks(options.data, options.task)
+    options.check_task()
     check_ranks(ranks, len(tasks))
-    # What is in the way now is the ranks' own: a loss may have come when some models were saved already.
-    ended = launch(replace(wish, force=True).arguments(), ranks, output, restarts=restarts)
+    # Existing models are the ranks' own from now on: a rank may be lost when some models are saved already.
+    ended = launch(replace(options, force=True).arguments(), ranks, output, restarts=restarts)
     if ended.summary is not None:
-        tell_summary(output, ended.summary)
+        print_fit(output, ended.summary)
         output.result(ended.summary)
     if ended.interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
-def _fit_here(wish: Wish, output: Output) -> None:
+def _fit_here(options: FitOptions, output: Output) -> None:
     """Fit in this process."""
-    out = wish.out
-    check_writable(out, wish.force)
-    _check_replaceable(out)
-    wish.check_checkpoint()
-    wish.check_task()
+    out = options.out
+    check_model_folder(out, options.force)
+    options.check_checkpoint()
+    options.check_task()
     with output.warnings_as_notes():
-        frame = read_data(wish.data, file_task=wish.task is None)
-        asked = wish.check_kind()
-        chosen, reason = (asked, "as asked") if asked is not None else infer_kind(frame, wish.target)
-        schema = fit_schema(frame, wish.column, wish.target, chosen, drop=wish.drop)
+        frame = read_data(options.data, file_task=options.task is None)
+        given = check_kind(options.kind)
+        kind, reason = (given, "as asked") if given is not None else infer_kind(frame, options.target)
+        schema = fit_schema(frame, options.column, options.target, kind, drop=options.drop)
         X, tasks = schema.encode(frame)
-        model = wish.make_estimator(chosen, X.shape[1])
+        model = options.make_estimator(kind, X.shape[1])
         with stop_on_interrupt(output) as request:
-            with (
-                output.progress("Fitting") as show,
-                wish.keeping(output),
-                watch(lambda step: show(step) or request.asked),
-            ):
-                model.fit(X, schema.targets(frame), tasks=tasks)
-            model.save(out, overwrite=wish.force, extra={"table": schema.to_json()})
-        summary = summarise(model, schema, wish.solver, len(X)) | {"model": str(out), "kind_reason": reason}
-        tell_summary(output, summary)
+            with output.progress("Fitting") as show:
+                run = options.run_config(output, lambda step: show(step) or request.asked)
+                model.fit(X, schema.targets(frame), tasks=tasks, run=run)
+            model.save(out, overwrite=options.force, extra={"table": schema.to_json()})
+        summary = summarize(model, schema, len(X)) | {"model": str(out), "kind_reason": reason}
+        print_fit(output, summary)
         if request.asked:
             output.note(f"Stopped by Ctrl-C after round {model.n_iter_}; the model so far is in {out}.")
         output.result(summary)
     if request.asked:
         raise typer.Exit(INTERRUPTED)
-
-
-def _bits(text: str | None) -> int | str | None:
-    """Read a number of bits; the solver says which are right."""
-    return int(text) if text is not None and text.isdecimal() else text
-
-
-def _check_replaceable(out: Path) -> None:
-    """Refuse what saving would refuse, before the work and not after it."""
-    if out.exists() and not (out.is_dir() and (not any(out.iterdir()) or (out / "model.json").is_file())):
-        raise ElmeshError(f"{out} is not an elmesh model, so it is not replaced; choose another name.")

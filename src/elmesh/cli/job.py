@@ -1,7 +1,7 @@
-"""One run of mpiexec: how it starts, what its ranks say, and how it ends.
+"""One run of mpiexec: its start, the output of its ranks, and its end.
 
-mpiexec and its ranks are in a session of their own, so that the terminal's Ctrl-C reaches only the command. What leads
-that session is :mod:`elmesh.cli.keeper`, which lets no rank outlive mpiexec or the command.
+mpiexec and its ranks are in a session of their own, so that Ctrl-C on the terminal reaches only the command. The leader
+of the session is :mod:`elmesh.cli.session_reaper`: no rank outlives mpiexec or the command.
 """
 
 from __future__ import annotations
@@ -19,22 +19,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from elmesh.cli import keeper
+from elmesh.cli import session_reaper
 from elmesh.errors import ElmeshError
 
 __all__ = ["Job", "find_mpiexec"]
 
-_KEPT = 65_536  # bytes of standard error: the end is what matters
+_MAX_ERRORS = 65_536  # bytes of standard error that are kept, from its end
 
 
 def find_mpiexec() -> str:
-    """Find the mpiexec of this Python's environment, or else of the path.
-
-    Returns
-    -------
-    str
-        Where it is.
-    """
+    """Return the path of mpiexec, of this Python's environment or else of PATH."""
     beside = Path(sys.executable).parent
     found = shutil.which("mpiexec", path=str(beside)) or shutil.which("mpiexec")
     if found is None or importlib.util.find_spec("mpi4py") is None:
@@ -43,7 +37,7 @@ def find_mpiexec() -> str:
 
 
 class Job:
-    """A running mpiexec with all that it started; leaving the context ends every process of it.
+    """A running mpiexec with all its processes, which end when the context is left.
 
     Parameters
     ----------
@@ -52,12 +46,12 @@ class Job:
     environ
         The environment to run it in.
     folders
-        Variables of it that are to name a folder which is gone afterwards.
+        Variables of the environment that are set to a temporary folder.
     """
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], folders: Sequence[str] = ()) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - the command is the user's own
-            [sys.executable, "-I", "-S", str(keeper.__file__), ",".join(folders), *command],
+            [sys.executable, "-I", "-S", str(session_reaper.__file__), ",".join(folders), *command],
             env=environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -84,7 +78,7 @@ class Job:
 
     @property
     def code(self) -> int | None:
-        """What mpiexec ended with, None as long as it or one of its ranks runs."""
+        """The exit code of mpiexec, None as long as it or one of its ranks runs."""
         return self._process.poll()
 
     @property
@@ -93,17 +87,11 @@ class Job:
         return self._errors.decode(errors="replace").splitlines()
 
     def read(self, seconds: float) -> list[str]:
-        """Wait until the ranks say something, and give the lines of standard output that are whole.
-
-        Parameters
-        ----------
-        seconds
-            How long to wait at most.
-        """
+        """Wait for output, at most so long, and return the complete lines of standard output."""
         for key, _ in self._selector.select(seconds):
             chunk = os.read(key.fd, 65_536)
             if key.fileobj is self._process.stderr:
-                self._errors = (self._errors + chunk)[-_KEPT:]
+                self._errors = (self._errors + chunk)[-_MAX_ERRORS:]
             elif chunk or self._line:
                 self._line += chunk or b"\n"  # the last line may have no end
             if not chunk:
@@ -111,23 +99,23 @@ class Job:
         *lines, self._line = self._line.split(b"\n")
         return [line.decode(errors="replace").removesuffix("\r") for line in lines]
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Send SIGUSR1 to mpiexec, which passes it on to every rank."""
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # it has just ended
                 self._process.stdin.write(b"1")
 
     def end(self) -> list[str]:
-        """End every process that is left, by force if need be, and give the last lines of standard output."""
+        """End all processes that are left, by force if needed, and return the last lines of standard output."""
         if self._process.stdin is not None:
             self._process.stdin.close()
-        lines = self._read_while(lambda: self._process.poll() is None, 3 * keeper.PATIENCE)
-        if self.code is None or self.code < 0:  # the keeper was stopped or killed
-            keeper.kill_session(self._process.pid)
-        return lines + self._read_while(lambda: bool(self._selector.get_map()), keeper.PATIENCE)
+        lines = self._read_while(lambda: self._process.poll() is None, 3 * session_reaper.TIMEOUT)
+        if self.code is None or self.code < 0:  # the reaper was stopped or killed
+            session_reaper.kill_session(self._process.pid)
+        return lines + self._read_while(lambda: bool(self._selector.get_map()), session_reaper.TIMEOUT)
 
     def _read_while(self, more: Callable[[], bool], seconds: float) -> list[str]:
-        """Read as long as there may be more, or the time is not over."""
+        """Read while there may be more, for a limited time."""
         lines: list[str] = []
         end = time.monotonic() + seconds
         while more() and time.monotonic() < end:

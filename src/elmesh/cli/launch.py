@@ -1,7 +1,7 @@
-"""A fit on many ranks, as its user sees it: one command that tells what happens and goes on after a loss.
+"""Launch a fit on many ranks: start mpiexec, show the events of the ranks, and restart after a failure.
 
-The command starts mpiexec and shows what the ranks tell as if the fit ran here. Ctrl-C is passed on to them, a rank
-that is lost is named, and with restarts left the job is started again where it was.
+Ctrl-C is passed on to the ranks. If a rank is lost and restarts are left, the job is started again, and resumes from
+its last checkpoint.
 """
 
 from __future__ import annotations
@@ -11,51 +11,64 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, NoReturn
 
 import typer
 
-from elmesh.cli.console import INTERRUPTED, Output, complain, fail
-from elmesh.cli.events import Lost, Told
+from elmesh.cli.console import Output
+from elmesh.cli.errors import INTERRUPTED, LOST, fail, print_error
+from elmesh.cli.events import EventReader, JobFailure
 from elmesh.cli.job import Job, find_mpiexec
 from elmesh.cli.placement import Placement
+from elmesh.cli.signals import handle_signals, print_stopping
 from elmesh.errors import ElmeshError
 from elmesh.text import count
 
-__all__ = ["LOST", "Ended", "launch"]
+__all__ = ["LaunchResult", "LaunchTiming", "launch"]
 
-# The exit code where ranks were lost, or mpiexec failed, and no restart was left.
-LOST = 3
-
-_TICK = 0.1  # seconds between looks at what signals have asked for
-_GRACE = 2.0  # seconds for mpiexec to end by itself after an error or a loss
-_FINISH = 30.0  # the same after the result: by then all is saved, and a rank can only hang
-_SHOWN = 20  # lines of what mpiexec said, where nobody else said what was wrong
+_LAST_LINES = 20  # of standard error, where no event explains the end
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A job that ended well.
+class LaunchTiming:
+    """Timing of the launcher, in seconds.
+
+    Parameters
+    ----------
+    poll
+        Between checks for signals.
+    grace
+        For mpiexec to end by itself after an error or a failure.
+    finish
+        The same after the result, when everything is saved.
+    """
+
+    poll: float = 0.1
+    grace: float = 2.0
+    finish: float = 30.0
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """How a job ended.
 
     Attributes
     ----------
     summary
-        What the ranks gave as the result; None only if they were stopped before there was one.
+        The result; None only if the ranks were stopped before there was one.
     interrupted
         Whether Ctrl-C was pressed.
-    lost
-        The losses on the way, each of which cost a restart.
+    failures
+        The failures on the way, each followed by a restart.
     """
 
     summary: dict[str, Any] | None
     interrupted: bool
-    lost: tuple[Lost, ...] = ()
+    failures: tuple[JobFailure, ...] = ()
 
 
 def launch(
@@ -65,145 +78,137 @@ def launch(
     *,
     restarts: int = 0,
     program: Sequence[str] = (sys.executable, "-m", "elmesh"),
-) -> Ended:
-    """Run a command on many ranks and show what they tell.
+    timing: LaunchTiming | None = None,
+) -> LaunchResult:
+    """Run a command on many ranks and show their events.
 
-    It ends as a command does where the job ends badly: with a sentence and an exit code, :data:`LOST` for a loss.
+    If the job fails, the command ends with a sentence and an exit code, :data:`~elmesh.cli.errors.LOST` after the loss
+    of a rank.
 
     Parameters
     ----------
     arguments
-        What follows the program.
+        The arguments of the program.
     ranks
         How many processes run it.
     output
-        Where words go; nothing is printed on standard output but what the ranks say for it.
+        Where the ranks' notes and lines of the summary go.
     restarts
-        How many times to start again after a loss; the same command is to go on from its last checkpoint.
+        How often to start again after the loss of a rank.
     program
         What each rank runs.
+    timing
+        The launcher's timing.
     """
     if "OMPI_COMM_WORLD_RANK" in os.environ:
-        raise ElmeshError("This runs under mpiexec already, which says how many ranks there are; leave out --ranks.")
+        raise ElmeshError("This runs under mpiexec already, which sets the number of ranks; leave out --ranks.")
     mpiexec = find_mpiexec()
     place = Placement.here(ranks)
-    output.say(place.words)
-    losses: list[Lost] = []
+    output.say(place.description)
+    failures: list[JobFailure] = []
     variables = place.variables(os.environ)
     command = [mpiexec, *place.options(variables), *program, *arguments]
-    with _signals(output) as wish, output.bar("Fitting") as show:
+    with _signals(output) as asked, output.bar("Fitting") as show:
         while True:
-            told = Told(output, show, checkpoint=losses[-1].checkpoint if losses else None)
+            events = EventReader(output, show, checkpoint=failures[-1].checkpoint if failures else None)
             with Job(command, variables, place.folders) as job:
-                _follow(job, told, wish)
-                if wish.code is None:
-                    told.take_all(job.end())
-            loss = _loss(job, told, wish)
-            if loss is None or wish.stop or wish.code is not None or len(losses) == restarts:
+                _follow(job, events, asked, timing or LaunchTiming())
+                if asked.code is None:
+                    events.read(job.end())
+            failure = _failure(job, events, asked)
+            if failure is None or asked.stop or asked.code is not None or len(failures) == restarts:
                 break
-            if loss.rank is None and not told.anything:  # mpiexec cannot start it, nor would it the next time
+            if failure.rank is None and not events.started:  # mpiexec cannot start it, now or later
                 break
-            losses.append(loss)
-            kept = loss.checkpoint
-            how = "starting over" if kept is None else f"going on from the checkpoint of round {kept}"
-            output.note(f"{loss}; {how} (restart {len(losses)} of {restarts}).")
-    if wish.code is not None:
-        _leave(wish.code)
-    if told.error is not None:
-        fail(*told.error)
-    if loss is not None:
-        _give_up(loss, job.errors, len(losses))
+            failures.append(failure)
+            last = failure.checkpoint
+            how = "starting again" if last is None else f"resuming from the checkpoint of round {last}"
+            output.note(f"{failure}; {how} (restart {len(failures)} of {restarts}).")
+    if asked.code is not None:
+        _exit_on_signal(asked.code)
+    if events.error is not None:
+        fail(*events.error)
+    if failure is not None:
+        _give_up(failure, job.errors, len(failures))
     if job.code != 0:
-        output.note("mpiexec did not end well, but after the result; nothing is missing.")
-    return Ended(told.summary, wish.stop, tuple(losses))
+        output.note("mpiexec reported an error, but only after the result; nothing is missing.")
+    return LaunchResult(events.summary, asked.stop, tuple(failures))
 
 
 @dataclass
-class _Wish:
-    """What signals have asked for: to stop after the round, or to leave at once with an exit code."""
+class _Asked:
+    """What signals have asked for: to stop after the round, or to exit at once with a code."""
 
     stop: bool = False
     code: int | None = None
 
 
 @contextmanager
-def _signals(output: Output) -> Iterator[_Wish]:
-    """Have the first Ctrl-C ask the ranks to stop, and a second one, SIGTERM or SIGHUP end them.
+def _signals(output: Output) -> Iterator[_Asked]:
+    """Record signals: the first Ctrl-C asks the ranks to stop; a second one, SIGTERM or SIGHUP ends them.
 
-    The handlers only take notes: an exception out of nowhere could leave ranks behind.
+    The handler raises no exception, which could leave ranks behind.
     """
-    wish = _Wish()
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
-        yield wish
-        return
+    asked = _Asked()
 
-    def handle(number: int, _: FrameType | None) -> None:
-        if number != signal.SIGINT or wish.stop:
-            wish.code = wish.code or 128 + number
+    def handle(number: int, _: object) -> None:
+        if number != signal.SIGINT or asked.stop:
+            asked.code = asked.code or 128 + number
             return
-        wish.stop = True
-        if not output.quiet:
-            # Straight to the descriptor: the handler may have broken into a buffered write to the same stream.
-            os.write(2, b"\nStopping after this round; press Ctrl-C again to abort.\n")
+        asked.stop = True
+        print_stopping(output)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
-        if number != signal.SIGHUP or handler is not signal.SIG_IGN:  # as nohup asks
-            signal.signal(number, handle)
-    try:
-        yield wish
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with handle_signals(handle, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        yield asked
 
 
-def _follow(job: Job, told: Told, wish: _Wish) -> None:
-    """Go along with a job until it ends or has to be ended."""
+def _follow(job: Job, events: EventReader, asked: _Asked, timing: LaunchTiming) -> None:
+    """Handle the events of a job until it ends or has to be ended."""
     passed_on = False
-    settled_at = math.inf
-    while job.code is None and wish.code is None:
-        told.take_all(job.read(_TICK))
-        # Before the first round a rank may not know the signal yet, and would die of it.
-        if wish.stop and not passed_on and told.round is not None:
-            job.ask_to_stop()
+    ended_at = math.inf
+    while job.code is None and asked.code is None:
+        events.read(job.read(timing.poll))
+        # Before the first round a rank may have no handler yet, and the signal would end it.
+        if asked.stop and not passed_on and events.round is not None:
+            job.request_stop()
             passed_on = True
-        if told.settled:
-            settled_at = min(settled_at, time.monotonic())
-            if time.monotonic() > settled_at + (_GRACE if told.summary is None else _FINISH):
+        if events.ended:
+            ended_at = min(ended_at, time.monotonic())
+            if time.monotonic() > ended_at + (timing.grace if events.summary is None else timing.finish):
                 return
 
 
-def _loss(job: Job, told: Told, wish: _Wish) -> Lost | None:
-    """Say what was lost, if anything was and no error explains it."""
-    if told.error is not None or told.summary is not None or (wish.stop and job.code == 0):
+def _failure(job: Job, events: EventReader, asked: _Asked) -> JobFailure | None:
+    """Return the failure of a job, if there is one that no error explains."""
+    if events.error is not None or events.summary is not None or (asked.stop and job.code == 0):
         return None
-    if told.lost is not None:
-        return told.lost
+    if events.failure is not None:
+        return events.failure
     dead = re.search(r"process rank (\d+) with PID \d+ on node \S+ exited on\s+signal", "\n".join(job.errors))
     if dead is not None:
-        return Lost(int(dead[1]), told.round, "died", told.checkpoint)
+        return JobFailure(int(dead[1]), events.round, "died", events.checkpoint)
     if not job.code:
         how = "ended without a result" if job.code == 0 else "cannot be ended"
     else:
         how = f"ended with code {job.code}" if job.code > 0 else f"was ended by signal {-job.code}"
-    return Lost(None, told.round, how, told.checkpoint)
+    return JobFailure(None, events.round, how, events.checkpoint)
 
 
-def _give_up(loss: Lost, errors: Sequence[str], restarts: int) -> NoReturn:
-    """End the command after a loss: who, when, and what is left of the work."""
-    words = str(loss) if restarts == 0 else f"{loss}, after {count(restarts, 'restart')}"
-    if loss.checkpoint is not None:
-        words += f"; the checkpoint of round {loss.checkpoint} is good, and the same command goes on from it"
-    elif loss.round is not None:
-        words += "; nothing was kept, for there was no checkpoint yet"
-    complain(f"{words}.")
-    if loss.rank is None:
-        sys.stderr.write("".join(f"{line}\n" for line in errors[-_SHOWN:]))
+def _give_up(failure: JobFailure, errors: Sequence[str], restarts: int) -> NoReturn:
+    """End the command after a failure, with what can be resumed."""
+    text = str(failure) if restarts == 0 else f"{failure}, after {count(restarts, 'restart')}"
+    if failure.checkpoint is not None:
+        text += f"; the same command resumes from the checkpoint of round {failure.checkpoint}"
+    elif failure.round is not None:
+        text += "; nothing is saved, because there was no checkpoint yet"
+    print_error(f"{text}.")
+    if failure.rank is None:
+        sys.stderr.write("".join(f"{line}\n" for line in errors[-_LAST_LINES:]))
     raise typer.Exit(LOST)
 
 
-def _leave(code: int) -> NoReturn:
-    """End the command as signals have asked, once the ranks have ended."""
-    if code == 128 + signal.SIGHUP:  # nobody is there to read
+def _exit_on_signal(code: int) -> NoReturn:
+    """End the command after a signal, once the ranks have ended."""
+    if code == 128 + signal.SIGHUP:  # the terminal is closed
         raise typer.Exit(code)
     fail("Aborted." if code == INTERRUPTED else "Terminated.", code)

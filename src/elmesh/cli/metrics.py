@@ -1,41 +1,38 @@
-"""An agent's status as Prometheus reads it, on a port of this machine alone."""
+"""The status of an agent for Prometheus, on a port of this machine."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import Any
 
-from elmesh.agent import StatusFile
+from elmesh.agent import NetworkAgent, agent_status
 from elmesh.errors import ElmeshError
 
-if TYPE_CHECKING:
-    from elmesh.netconfig.identity import Identity
-
-__all__ = ["serving"]
+__all__ = ["serve_metrics"]
 
 _GAUGES = {
     "round": "Rounds done",
-    "rounds": "Most rounds",
+    "rounds": "Maximum number of rounds",
     "objective": "This agent's share of the objective",
-    "consensus_gap": "Distance from the neighbours' mean, relative",
-    "residual": "Residual of this agent, relative",
+    "consensus_gap": "Relative distance from the mean of the neighbours",
+    "residual": "Relative residual of this agent",
 }
 _COUNTERS = {
-    "sent_messages": "Messages sent, before encryption",
+    "sent_messages": "Messages sent",
     "sent_bytes": "Bytes sent, before encryption",
-    "heard_messages": "Messages heard",
-    "heard_bytes": "Bytes heard",
-    "again": "Messages said again",
-    "duplicates": "Messages that came twice or late",
+    "received_messages": "Messages received",
+    "received_bytes": "Bytes received, before encryption",
+    "resent": "Messages resent",
+    "duplicates": "Messages received twice or late",
     "refused": "Messages refused",
-    "returns": "Times that a neighbour came back",
+    "reconnects": "Times that a neighbour returned",
 }
 
 
-@contextlib.contextmanager
-def serving(port: int | None, identity: Identity, status: StatusFile) -> Iterator[None]:
-    """Answer Prometheus inside, if a port is given."""
+@contextmanager
+def serve_metrics(agent: NetworkAgent, port: int | None) -> Iterator[None]:
+    """Serve the metrics of an agent inside, if a port is given."""
     if port is None:
         yield
         return
@@ -46,7 +43,7 @@ def serving(port: int | None, identity: Identity, status: StatusFile) -> Iterato
             'Metrics need prometheus-client, which is not installed; run pip install "elmesh[network]".'
         ) from None
     registry = prometheus_client.CollectorRegistry()
-    registry.register(_Collector(prometheus_client.core, identity, status))
+    registry.register(_Collector(prometheus_client.core, agent))
     try:
         server, thread = prometheus_client.start_http_server(port, addr="127.0.0.1", registry=registry)
     except OSError as error:
@@ -62,27 +59,26 @@ def serving(port: int | None, identity: Identity, status: StatusFile) -> Iterato
 
 
 class _Collector:
-    def __init__(self, prometheus: Any, identity: Identity, status: StatusFile) -> None:
-        self._prometheus, self._identity, self._status = prometheus, identity, status
+    def __init__(self, prometheus: Any, agent: NetworkAgent) -> None:
+        self._prometheus, self._agent = prometheus, agent
 
     def collect(self) -> Iterator[Any]:
-        gauge_of, counter_of = self._prometheus.GaugeMetricFamily, self._prometheus.CounterMetricFamily
-        said = self._status.say()
-        names = ["network", "agent"]
-        mine = [self._identity.config.name, self._identity.name]
-        for name, words in _GAUGES.items():
-            if said[name] is not None:
-                gauge = gauge_of(f"elmesh_{name}", words, labels=names)
-                gauge.add_metric(mine, float(said[name]))
-                yield gauge
-        for name, words in _COUNTERS.items():
-            counter = counter_of(f"elmesh_{name}", words, labels=names)
-            counter.add_metric(mine, float(said["traffic"][name]))
-            yield counter
-        here = gauge_of("elmesh_neighbour_here", "Whether a neighbour is here", labels=[*names, "neighbour"])
-        for name, neighbour in said["neighbours"].items():
-            here.add_metric([*mine, name], float(neighbour["here"]))
-        yield here
-        days = gauge_of("elmesh_certificate_days_left", "Days that the certificate is good for", labels=names)
-        days.add_metric(mine, self._identity.days_left())
-        yield days
+        gauge, counter = self._prometheus.GaugeMetricFamily, self._prometheus.CounterMetricFamily
+        identity, status = self._agent.identity, agent_status(self._agent)
+
+        def metric(family: Any, name: str, text: str, values: dict[tuple[str, ...], Any], *labels: str) -> Any:
+            found = family(f"elmesh_{name}", text, labels=["network", "agent", *labels])
+            for label, value in values.items():
+                found.add_metric([identity.config.name, identity.name, *label], float(value))
+            return found
+
+        for name, text in _GAUGES.items():
+            if status[name] is not None:
+                yield metric(gauge, name, text, {(): status[name]})
+        for name, text in _COUNTERS.items():
+            yield metric(counter, name, text, {(): status["traffic"][name]})
+        present: dict[tuple[str, ...], Any] = {
+            (name,): neighbor["present"] for name, neighbor in status["neighbors"].items()
+        }
+        yield metric(gauge, "neighbor_present", "Whether a neighbour is present", present, "neighbor")
+        yield metric(gauge, "certificate_days_left", "Days until the certificate expires", {(): identity.days_left()})

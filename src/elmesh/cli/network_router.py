@@ -1,4 +1,4 @@
-"""``elmesh network router``: passes messages on between sites that cannot reach each other."""
+"""``elmesh network router``: forwards messages between sites that cannot reach each other."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from typing import Annotated
 
 import typer
 
-from elmesh import netconfig
-from elmesh.cli.console import INTERRUPTED, QuietOption
-from elmesh.cli.logbook import Logbook, overhearing
+from elmesh.agent.limits import max_message_bytes
+from elmesh.cli.capture_zenoh_log import capture_zenoh_log
+from elmesh.cli.console import QuietOption
+from elmesh.cli.errors import INTERRUPTED
+from elmesh.cli.event_log import EventLog
+from elmesh.cli.signals import handle_signals
 from elmesh.comm.network.zenoh_session import Router
 from elmesh.errors import ElmeshError
+from elmesh.netconfig.identity import Identity
 from elmesh.netconfig.names import ROUTER
 
 __all__ = ["router"]
@@ -21,31 +25,30 @@ __all__ = ["router"]
 
 def router(
     agent: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's file, agent.toml.")],
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log a JSON object a line.")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Run the router of a network, until Ctrl-C.
 
-    It lets in who has a certificate of the network, passes on what an agent says under its own name to its neighbours,
-    and nothing else. It keeps nothing, so it may be stopped and started at any time: agents wait for it. It can read
-    what passes through it, and agents rely on it for who says what; run it where all sites trust the machine.
+    It admits sites with a certificate of the network, and forwards what an agent sends under its own name to its
+    neighbours, and nothing else. It stores nothing, so it may be stopped and started at any time: agents wait for it.
+    It can read the messages, and agents trust it to identify the sender; run it on a machine that all sites trust.
     """
-    identity = netconfig.identity.Identity.read(agent)
+    identity = Identity.read(agent)
     if identity.name != ROUTER:
         raise ElmeshError(
-            f"{agent} is that of agent {identity.name}; the router's is made by elmesh network create --router."
+            f"{agent} is the file of agent {identity.name}; elmesh network create --router makes that of the router."
         )
-    log = Logbook(ROUTER, log_json, quiet)
-    over = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: over.set())
-    with overhearing(log), Router(identity, lambda name, here: log("neighbour", name=name, here=here)):
-        log(
-            "open",
-            agent=ROUTER,
-            network=identity.config.name,
-            address=identity.address,
-            neighbours=identity.config.agent_names,
-        )
-        over.wait()
+    log, config, stop = EventLog(ROUTER, log_json, quiet), identity.config, threading.Event()
+    with (
+        handle_signals(lambda *_: stop.set(), signal.SIGINT, signal.SIGTERM),
+        capture_zenoh_log(log),
+        Router(
+            identity.endpoint(),
+            max_message_bytes(config),
+            lambda name, present: log("neighbor", name=name, present=present),
+        ),
+    ):
+        log("open", agent=ROUTER, network=config.name, address=identity.address, neighbors=list(config.agent_names))
+        stop.wait()
     raise typer.Exit(INTERRUPTED)

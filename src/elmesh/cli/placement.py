@@ -1,7 +1,7 @@
-"""How ranks share a machine: what mpiexec must be told so that they run, well and for everyone.
+"""How ranks share a machine, as options and variables of mpiexec.
 
-Ranks that have a core each are bound to it. More ranks than cores share them unbound, and one that waits gives way.
-A rank has one BLAS thread, for the others are the threads. Under a scheduler, mapping and binding are its business.
+Ranks with a core each are bound to it. More ranks than cores share them unbound, and a waiting rank yields. Each rank
+has one BLAS thread. Under a scheduler, mapping and binding are left to it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Placement:
-    """How many ranks on what, and what follows for mpiexec.
+    """How many ranks run on what.
 
     Attributes
     ----------
     ranks
         How many are started.
     cores
-        How many cores this process may use; the threads of one core count once, as they do for Open MPI.
+        How many cores this process may use; threads of one core count once, as for Open MPI.
     confined
-        Whether there are other cores that it may not use. Open MPI would bind ranks to those all the same.
+        Whether there are cores that this process may not use. Open MPI would bind ranks to those nevertheless.
     scheduled
         Whether a scheduler runs the job.
     threads_given
-        Whether the user has said how many BLAS threads there are to be.
+        Whether the environment sets the number of BLAS threads.
 
     Examples
     --------
-    >>> print(Placement(2, cores=8).words)
+    >>> print(Placement(2, cores=8).description)
     2 ranks on 8 cores: each bound to a core of its own, one BLAS thread each.
-    >>> print(Placement(8, cores=2).words)
+    >>> print(Placement(8, cores=2).description)
     8 ranks on 2 cores, which they share: bound to none, one BLAS thread each.
     """
 
@@ -52,15 +52,7 @@ class Placement:
 
     @classmethod
     def here(cls, ranks: int, environ: Mapping[str, str] = os.environ) -> Placement:
-        """Look around on this machine.
-
-        Parameters
-        ----------
-        ranks
-            How many are to be started.
-        environ
-            Tells of a scheduler, and of what the user has set.
-        """
+        """Return the placement of so many ranks on this machine."""
         every = os.cpu_count() or 1
         usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(every))
         return cls(
@@ -77,47 +69,36 @@ class Placement:
         return not self.scheduled and self.ranks > self.cores
 
     @property
-    def words(self) -> str:
-        """What was decided, in a sentence."""
+    def description(self) -> str:
+        """The placement in a sentence."""
         if self.scheduled:
-            where = " where the scheduler puts them"
+            where = " placed by the scheduler"
         else:
             bound = "each bound to a core of its own" if self._bound else "bound to none"
             shared = ", which they share" if self.oversubscribed else ""
             where = f" on {count(self.cores, 'core')}{shared}: {bound}"
-        threads = "BLAS threads as the environment says" if self.threads_given else "one BLAS thread each"
+        threads = "BLAS threads as the environment sets them" if self.threads_given else "one BLAS thread each"
         return f"{count(self.ranks, 'rank')}{where}, {threads}."
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The variables that name a folder for files of Open MPI, which would stay were it killed."""
+        """The variables that name a folder for files of Open MPI, which would stay if it were killed."""
         # Under a scheduler there may be other machines, which do not have that folder.
         return () if self.scheduled else ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_btl_sm_backing_directory")
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Give the environment that mpiexec and the ranks need.
-
-        Parameters
-        ----------
-        environ
-            That of this process, which is left as it is.
-        """
-        wanted = {"PYTHONUNBUFFERED": "1"}
+        """Return the environment of mpiexec and the ranks, from that of this process."""
+        added = {"PYTHONUNBUFFERED": "1"}
         if not self.threads_given:
-            wanted |= dict.fromkeys(_THREADS, "1")
+            added |= dict.fromkeys(_THREADS, "1")
         if os.geteuid() == 0:
-            wanted |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+            added |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         if self.oversubscribed:
-            wanted |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_mpi_yield_when_idle": "1"}
-        return {**environ, **wanted}
+            added |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_mpi_yield_when_idle": "1"}
+        return {**environ, **added}
 
     def options(self, variables: Mapping[str, str]) -> list[str]:
-        """Give what mpiexec is told before the command.
-
-        Parameters
-        ----------
-        variables
-            The environment that it will run in.
+        """Return the options of mpiexec, for the environment that it runs in.
 
         Examples
         --------
@@ -125,7 +106,7 @@ class Placement:
         '-n 8 -x OMP_NUM_THREADS --bind-to none'
         """
         options = ["-n", str(self.ranks)]
-        # To other machines mpiexec passes on its own variables only.
+        # mpiexec passes only its own variables on to other machines.
         for name in (*_THREADS, "PYTHONUNBUFFERED", "PYTHONPATH"):
             if name in variables:
                 options += ["-x", name]
@@ -137,8 +118,8 @@ class Placement:
 
 
 def _core(cpu: int) -> str:
-    """Name the core that a logical processor is a thread of."""
+    """Return the core of a logical processor."""
     try:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
-    except OSError:  # not Linux, or one that does not tell
+    except OSError:  # not Linux, or a Linux without this file
         return str(cpu)

@@ -1,4 +1,4 @@
-"""``elmesh predict``: a model from ``elmesh fit`` and new rows, to a table of predictions."""
+"""``elmesh predict``: from a model and new rows to a table of predictions."""
 
 from __future__ import annotations
 
@@ -14,27 +14,16 @@ from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, che
 from elmesh.errors import ElmeshError
 from elmesh.tables import FILE_TASK, TableSchema, check_table_name, read_data, write_table
 
-__all__ = ["open_model", "predict", "predictions", "read_rows"]
+__all__ = ["load_model", "predict", "read_rows"]
 
 
-def open_model(path: Path) -> tuple[Any, TableSchema]:
-    """Load a model that ``elmesh fit`` made.
-
-    Parameters
-    ----------
-    path
-        Its folder.
-
-    Returns
-    -------
-    tuple
-        The estimator, and how a table becomes its input.
-    """
+def load_model(path: Path) -> tuple[Any, TableSchema]:
+    """Return an estimator that ``elmesh fit`` saved, and the schema of its table."""
     model = elmesh.load(path)
     if "table" not in model.extra_:
         raise ElmeshError(
-            f"The model in {path} was not made by elmesh fit, so it does not say how to read a table; use "
-            "elmesh.load in Python."
+            f"The model in {path} was not made by elmesh fit, so it has no description of its table; use elmesh.load "
+            "in Python."
         )
     schema = TableSchema.from_json(model.extra_["table"])
     kind = "classification" if hasattr(model, "classes_") else "regression"
@@ -44,15 +33,9 @@ def open_model(path: Path) -> tuple[Any, TableSchema]:
 
 
 def read_rows(path: Path, model: Any, schema: TableSchema) -> pd.DataFrame:
-    """Read rows for a model, each with its task.
+    """Return the rows of a file or folder, with their tasks.
 
-    Parameters
-    ----------
-    path
-        A file or a folder.
-    model, schema
-        The estimator, and how a table becomes its input. Where files are named after tasks, a model of one task takes
-        any single file for that task's.
+    If tasks are the names of files, a model of one task takes any single file as that task's.
     """
     by_file = schema.task == FILE_TASK
     if by_file and len(model.tasks_) == 1 and path.is_file():
@@ -60,44 +43,9 @@ def read_rows(path: Path, model: Any, schema: TableSchema) -> pd.DataFrame:
     return read_data(path, file_task=by_file)
 
 
-def predictions(model: Any, schema: TableSchema, frame: pd.DataFrame, proba: bool = False) -> pd.DataFrame:
-    """Predict every row of a table, in its order.
-
-    Parameters
-    ----------
-    model
-        A fitted estimator.
-    schema
-        How the table becomes its input.
-    frame
-        The rows.
-    proba
-        Whether to add a column of probabilities for each class.
-
-    Returns
-    -------
-    pandas.DataFrame
-        The task, ``prediction`` (or one ``prediction_<target>`` for each of several) and
-        ``probability_<class>``.
-    """
-    X, tasks = schema.encode(frame)
-    predicted = schema.in_units(model.predict(X, tasks=tasks))
-    columns: dict[str, Any] = {"prediction": predicted}
-    if predicted.ndim > 1:
-        names = [f"prediction_{target.name}" for target in schema.target_columns]
-        columns = dict(zip(names, predicted.T, strict=True))
-    if proba:
-        names = [f"probability_{label}" for label in model.classes_]
-        columns |= dict(zip(names, model.predict_proba(X, tasks=tasks).T, strict=True))
-    named = schema.task != FILE_TASK and schema.task not in columns
-    return pd.DataFrame({schema.task if named else "task": tasks} | columns)
-
-
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that elmesh fit saved.")],
-    new: Annotated[
-        Path, typer.Argument(metavar="NEW", help="A CSV or Parquet file, or a folder as elmesh fit takes it.")
-    ],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="A CSV or Parquet file, or a folder as for elmesh fit.")],
     out: Annotated[
         Path | None,
         typer.Option(help="CSV or Parquet file to write; without it, CSV on standard output."),
@@ -109,8 +57,8 @@ def predict(
 ) -> None:
     """Predict new rows with a saved model.
 
-    The columns are read as in training: a missing number takes the training mean, a category that training
-    never had counts as none of the known ones and is noted. The target need not be there. Rows keep their order.
+    The columns are read as in training: a missing number is replaced by the training mean, and a category that was not
+    in training counts as none of the known ones and is noted. The target may be missing. Rows keep their order.
     """
     output = Output(as_json, quiet)
     if out is not None:
@@ -119,11 +67,10 @@ def predict(
         if out.exists() and new.exists() and out.samefile(new):
             raise ElmeshError(f"{out} is the table to predict; write the predictions to another file.")
     with output.warnings_as_notes():
-        estimator, schema = open_model(model)
+        estimator, schema = load_model(model)
         if proba and schema.kind == "regression":
             raise ElmeshError("--proba is for classification, and this model is a regression; leave it out.")
-        frame = read_rows(new, estimator, schema)
-        table = predictions(estimator, schema, frame, proba)
+        table = _predictions(estimator, schema, read_rows(new, estimator, schema), proba)
         data = {"command": "predict", "kind": schema.kind, "rows": len(table)}
         if out is not None:
             write_table(table, out, force=force)
@@ -133,3 +80,18 @@ def predict(
             output.result(data | {"predictions": table.to_dict("list")})
         else:
             table.to_csv(sys.stdout, index=False)
+
+
+def _predictions(model: Any, schema: TableSchema, frame: pd.DataFrame, proba: bool) -> pd.DataFrame:
+    """Return the task, the prediction (one per target) and with ``proba`` the probabilities of every row."""
+    X, tasks = schema.encode(frame)
+    predicted = schema.in_units(model.predict(X, tasks=tasks))
+    columns: dict[str, Any] = {"prediction": predicted}
+    if predicted.ndim > 1:
+        names = [f"prediction_{target.name}" for target in schema.target_columns]
+        columns = dict(zip(names, predicted.T, strict=True))
+    if proba:
+        names = [f"probability_{label}" for label in model.classes_]
+        columns |= dict(zip(names, model.predict_proba(X, tasks=tasks).T, strict=True))
+    named = schema.task != FILE_TASK and schema.task not in columns
+    return pd.DataFrame({schema.task if named else "task": tasks} | columns)

@@ -8,21 +8,16 @@ from typing import Annotated
 
 import typer
 
-from elmesh.cli.console import (
-    INTERRUPTED,
-    ForceOption,
-    JsonOption,
-    Output,
-    QuietOption,
-    check_writable,
-    fail,
-    stop_on_interrupt,
-)
+from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, check_writable
+from elmesh.cli.errors import INTERRUPTED, fail
+from elmesh.cli.signals import stop_on_interrupt
+from elmesh.paper import reproduction
+from elmesh.paper.experiments import EXPERIMENTS
 
 __all__ = ["reproduce"]
 
 
-class What(StrEnum):
+class ExperimentName(StrEnum):
     """An experiment, or all of them."""
 
     FIG3 = "fig3"
@@ -37,7 +32,7 @@ class What(StrEnum):
 
 
 def reproduce(
-    what: Annotated[What, typer.Argument(help="A figure, the table, or all of it.")],
+    what: Annotated[ExperimentName, typer.Argument(help="A figure, the table, or all of it.")],
     out: Annotated[Path, typer.Option(help="Folder to write to; an unfinished one is continued.")] = Path(
         "elmesh-paper"
     ),
@@ -56,12 +51,9 @@ def reproduce(
     Besides the figures and the table: "misprints" shows three errors of the printed algorithms, "readings" the effect
     of choices that the paper does not state, and "choice" chooses the parameters of the methods on training rows.
     """
-    from elmesh.paper import reproduction  # noqa: PLC0415  (it imports Matplotlib, which takes seconds)
-    from elmesh.paper.experiments import EXPERIMENTS  # noqa: PLC0415  (as above)
-
     output = Output(as_json, quiet)
     check_writable(out, force=True)
-    names = list(EXPERIMENTS) if what is What.ALL else [what.value]
+    names = list(EXPERIMENTS) if what is ExperimentName.ALL else [what.value]
     when = "when the running trials are finished"
     with stop_on_interrupt(output, when) as request, output.bar("Reproducing") as show:
 

@@ -262,6 +262,7 @@ class MultiTaskELM(BaseEstimator):
         rank = None if self.U_ is None or "rank" not in solver.get_params() else int(self.U_.shape[-1])
         return {
             "kind": self._kind,
+            "classes": self.classes_.tolist() if hasattr(self, "classes_") else None,
             "tasks": self.tasks_.tolist(),
             "solver": solver.name,
             "rank": rank,

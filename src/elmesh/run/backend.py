@@ -220,16 +220,16 @@ class MPIBackend(Backend):
     description: ClassVar[str] = "an MPI job"
 
     def __init__(self, world: MPICommunicator | None = None) -> None:
-        self._world = world or world_communicator()
+        self._given = world
 
     @property
     def communicator(self) -> MPICommunicator:
-        """The processes that take part."""
-        return self._world
+        """The processes that take part; MPI starts when they are first needed."""
+        return self._given or world_communicator()
 
     def assign(self, solver: Solver, labels: Sequence[Label], seed: int) -> Assignment:
         """Place agents: each process has its own tasks, or all have all and share them out."""
-        world = self._world
+        world = self.communicator
         by_rank = world.allgather(list(labels))
         if len({type(label) for part in by_rank for label in part}) > 1:
             raise ElmeshError(
@@ -253,7 +253,7 @@ class MPIBackend(Backend):
 
     def run(self, fit: FitContext, tasks: Sequence[Task]) -> RunResult:
         """Run a solver on this process's tasks, together with the other processes."""
-        world, solver, assignment = self._world, fit.solver, fit.assignment
+        world, solver, assignment = self.communicator, fit.solver, fit.assignment
         topology = assignment.topology
         if topology is None:  # tasks that exchange no messages
             topology = make_topology("path", assignment.labels)
@@ -289,10 +289,10 @@ class MPIBackend(Backend):
     def _agree_on_rank(self, solver: Solver, tasks: Sequence[Task]) -> int:
         """Return the number of columns of U, from what all tasks together can use; only rank 0 warns."""
         own = [[int(task.Y.shape[-1]), int(solver.directions(task))] for task in tasks]
-        counts = [pair for part in self._world.allgather(own) for pair in part]
+        counts = [pair for part in self.communicator.allgather(own) for pair in part]
         outputs, directions = max(width for width, _ in counts), sum(n for _, n in counts)
         with warnings.catch_warnings():
-            if self._world.rank:
+            if self.communicator.rank:
                 warnings.simplefilter("ignore")
             return solver.rank_for(outputs, int(tasks[0].V.shape[-2]), directions)
 

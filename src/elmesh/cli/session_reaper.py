@@ -1,10 +1,10 @@
-"""A program that keeps another one, and sees to it that nothing of it lives on.
+"""A program that runs a command in a session of its own, and leaves no process of the session behind.
 
-It leads a session, runs a command in it and ends with its exit code. A byte on standard input is passed on to the
-command as SIGUSR1; the end of standard input ends the command, however the other side came to end: also when it was
-killed. At the end whoever is left in the session is killed, be it stopped or deaf, and a folder for its files removed.
+It exits with the command's exit code. A byte on standard input is passed on to the command as SIGUSR1. The end of
+standard input ends the command: also if the process at the other end was killed. At the end all processes that are left
+in the session are killed, and the temporary folder of the command is removed.
 
-It imports nothing but the standard library and is run by its path: ``python -I -S keeper.py VARIABLES COMMAND...``.
+It imports only the standard library and is run by its path: ``python -I -S session_reaper.py VARIABLES COMMAND...``.
 """
 
 from __future__ import annotations
@@ -20,78 +20,67 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["PATIENCE", "keep", "kill_session", "members"]
+__all__ = ["TIMEOUT", "kill_session", "members", "run"]
 
-# Seconds in which the command must end once told to, and the rest once killed.
-PATIENCE = 5.0
+#: Seconds for the command to end after SIGTERM, and for other processes after SIGKILL.
+TIMEOUT = 5.0
 
-_TICK = 0.05
+_POLL = 0.05
 
 
-def keep(command: Sequence[str], variables: Sequence[str]) -> int:
-    """Run a command until it ends or standard input does.
+def run(command: Sequence[str], variables: Sequence[str]) -> int:
+    """Run a command until it ends or standard input does; return its exit code, as a shell does for a signal.
 
     Parameters
     ----------
     command
         What to run.
     variables
-        Those of its environment that are to name a folder of its own.
-
-    Returns
-    -------
-    int
-        Its exit code, or as a shell would tell of a signal.
+        Variables of its environment that are set to its temporary folder.
     """
-    memory = "/dev/shm"  # noqa: S108 - the folder in it is new and nobody else's
+    memory = "/dev/shm"  # noqa: S108 - a new folder of this user is made in it
     base = memory if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="elmesh-", dir=base, ignore_cleanup_errors=True) as folder:
         environ = {**os.environ, **dict.fromkeys(variables, folder)}
         process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL)  # noqa: S603 - it is ours
         while process.poll() is None:
-            if select.select([0], [], [], _TICK)[0]:
+            if select.select([0], [], [], _POLL)[0]:
                 if not os.read(0, 1):
                     process.terminate()
                     break
                 process.send_signal(signal.SIGUSR1)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(PATIENCE)
+            process.wait(TIMEOUT)
         kill_session(os.getsid(0))
         code = process.wait()
     return code if code >= 0 else 128 - code
 
 
 def kill_session(session: int) -> None:
-    """Kill every process of a session but this one.
-
-    Parameters
-    ----------
-    session
-        Its number, which the kernel gives to nobody else as long as one of them lives.
-    """
-    end = time.monotonic() + PATIENCE
+    """Kill every process of a session except this one."""
+    end = time.monotonic() + TIMEOUT
     while time.monotonic() < end and (left := [pid for pid in members(session) if pid != os.getpid()]):
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(_TICK)
+        time.sleep(_POLL)
 
 
 def members(session: int, processes: Path = Path("/proc")) -> list[int]:
-    """Give the processes of a session that have not ended.
+    """Return the processes of a session that have not ended.
 
     Parameters
     ----------
     session
-        Its number.
+        Its number, which the kernel does not reuse while one of them lives.
     processes
-        Where the kernel tells of processes; if there is no such place, ``ps`` is asked.
+        The folder where the kernel lists processes; where there is none, ``ps`` lists them.
     """
     found = []
     if (processes / "self").exists():
         for entry in processes.glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it may have ended in the meantime
-                # "number (name) state parent group session ...", and the name may be anything.
+                # "number (name) state parent group session ...", and the name may contain anything.
                 state, _, _, owner = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:4]
                 if int(owner) == session and state not in (b"Z", b"X"):
                     found.append(int(entry.name))
@@ -105,4 +94,4 @@ def members(session: int, processes: Path = Path("/proc")) -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(keep(sys.argv[2:], [name for name in sys.argv[1].split(",") if name]))
+    sys.exit(run(sys.argv[2:], [name for name in sys.argv[1].split(",") if name]))

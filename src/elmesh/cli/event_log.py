@@ -1,0 +1,90 @@
+"""The log of an agent or a router on standard error: sentences, or one JSON object per line.
+
+It never contains keys, rows, targets or coefficients: events are names, numbers and reasons.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from elmesh.cli.console import plain
+
+__all__ = ["EventLog"]
+
+_SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "neighbor": lambda f: f"{f['name']} is {'present' if f['present'] else 'absent'}.",
+    "stranger": lambda f: (
+        f'Ignored: {f["address"]} has the certificate of "{f["name"]}", which is not a neighbour of this agent.'
+    ),
+    "rejected": lambda f: f"A connection was rejected: {f['reason']}{_before(f.get('more', 0))}.",
+    "refused": lambda f: f"A message from {f['name']} was refused: {f['reason']}.",
+    "resumed": lambda f: f"Resuming from the checkpoint of round {f['round']}.",
+    "lost": lambda f: f"Lost: {f['reason']}",
+    "evicted": lambda f: f"{f['name']} continues without {', '.join(f['names'])}.",
+    "restarted": lambda f: _restarted(**f),
+    "statistics": lambda f: f"Sent for the scaling of {', '.join(f['columns'])}: {f['sent']}.",
+    "checkpoint": lambda f: (
+        "The checkpoint can be written again."
+        if f["problem"] is None
+        else f"The checkpoint in {f['folder']} cannot be written ({f['problem'].lower()}); trying again."
+    ),
+    "round": lambda f: f"Round {f['round']} of {f['rounds']}, consensus gap {f['gap']:.2g}.",
+    "open": lambda f: (
+        f"Agent {f['agent']} of {f['network']} at {f['address']}, neighbours {', '.join(f['neighbors'])}."
+    ),
+    "saved": lambda f: f"Saved in {f['out']}; staying until the neighbours have what they need.",
+    "unconfirmed": lambda f: f"Leaving, although {', '.join(f['names'])} did not confirm the end of the run.",
+    "certificate": lambda f: f"The certificate of {f['agent']} expires in {f['days']:.0f} days; renew it in time.",
+}
+
+
+def _before(n: int) -> str:
+    return f", and {n} before it" if n else ""
+
+
+def _restarted(evicted: list[str], parts: list[list[str]], rest: list[str]) -> str:
+    text = f"Starting again without {', '.join(evicted)}"
+    if len(parts) > 1:
+        named = "; ".join(", ".join(part) for part in parts)
+        return f"{text}. This cuts the network into {len(parts)} parts, which continue separately: {named}."
+    return f"{text}, with {', '.join(rest) or 'no other agent'}."
+
+
+class EventLog:
+    """Writes events.
+
+    Parameters
+    ----------
+    agent : str
+        The agent's name, for lines of JSON.
+    as_json : bool
+        Whether lines are JSON; otherwise they are sentences, and events without a sentence are left out.
+    quiet : bool
+        Whether to write nothing.
+    """
+
+    def __init__(self, agent: str, as_json: bool, quiet: bool) -> None:
+        self._agent, self._json, self._quiet = agent, as_json, quiet
+        self._lock = threading.Lock()
+
+    def __call__(self, event: str, **fields: Any) -> None:
+        """Write an event."""
+        if self._quiet:
+            return
+        now = datetime.now(UTC)
+        if self._json:
+            line = json.dumps(plain({"time": now.isoformat(), "agent": self._agent, "event": event, **fields}))
+        elif event in _SENTENCES:
+            line = f"{now.astimezone():%H:%M:%S} {_SENTENCES[event](fields)}"
+        else:
+            return
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(re.sub(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]+", " ", line) + "\n")
+            sys.stderr.flush()

@@ -1,0 +1,102 @@
+"""``elmesh network check``: the files of an agent, and its connections to its neighbours."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from elmesh.agent.diagnostics import PeerCheck, check_neighbors
+from elmesh.cli.console import JsonOption, Output, QuietOption
+from elmesh.cli.errors import UNSOUND
+from elmesh.netconfig.identity import Identity
+
+__all__ = ["check"]
+
+# Seconds between clocks, and days before a certificate's end, that are mentioned.
+_CLOCK_DIFFERENCE, _EXPIRES_SOON = 60.0, 30
+
+
+def check(
+    agent: Annotated[Path, typer.Argument(metavar="AGENT", help="The agent's file, agent.toml.")],
+    wait: Annotated[float, typer.Option(help="Seconds to wait for neighbours to answer.", min=0.0, max=3600.0)] = 5.0,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Check an agent's files, and whether its neighbours are reachable and have the same network file and time.
+
+    A neighbour answers while its agent or its own check runs: with --wait 600 sites can check at the same time. A run
+    is not affected. Exit codes: 0 no problem; 1 a problem with a neighbour; 2 a problem with the agent's own files.
+    """
+    output = Output(as_json, quiet)
+    identity = Identity.read(agent)
+    config, days = identity.config, identity.days_left()
+    output.say(f"Agent {identity.name} of {config.name}, reached at {identity.address}.")
+    output.say(f"Network file fingerprint {config.digest.hex()[:16]}: compare it with the other sites'.")
+    output.say(f"Its certificate is valid until {_day(identity.valid_until)}, {days:.0f} days from now.")
+    if days < _EXPIRES_SOON:
+        output.note(f"The certificate of {identity.name} expires in {days:.0f} days; renew it in time.")
+    running = _is_running(identity)
+    with output.bar("Asking the neighbours") as show:
+        show(0, 1, f"for at most {wait:g} seconds")
+        checks = check_neighbors(identity.endpoint(), wait, listening=not running)
+    output.table(
+        ["neighbour", "address", "certificate until", "answers", "same file", "clock"], list(map(_row, checks)), left=6
+    )
+    for found in checks:
+        if found.problem is not None:
+            output.note(f"{found.name}: {found.problem}.")
+        if found.clock is not None and abs(found.clock) > _CLOCK_DIFFERENCE:
+            output.note(
+                f"{found.name}: its clock is {found.clock:+.0f} seconds ahead; this does not affect runs, but the "
+                "validity of certificates."
+            )
+    sound = all(found.problem is None for found in checks)
+    output.say("No problem found." if sound else "There are problems.")
+    output.result(
+        {
+            "command": "network check",
+            "agent": identity.name,
+            "network": config.name,
+            "file": config.digest.hex(),
+            "valid_until": identity.valid_until.isoformat(),
+            "running": running,
+            "sound": sound,
+            "neighbors": [
+                {**vars(found), "valid_until": None if found.valid_until is None else found.valid_until.isoformat()}
+                for found in checks
+            ],
+        }
+    )
+    if not sound:
+        raise typer.Exit(UNSOUND)
+
+
+def _row(found: PeerCheck) -> list[str]:
+    answer = {True: "yes", False: "no", None: "?"}
+    clock = "?" if found.clock is None else f"{found.clock:+.1f} s"
+    until = "?" if found.valid_until is None else _day(found.valid_until)
+    return [found.name, found.address, until, answer[found.answers], answer[found.same_file], clock]
+
+
+def _day(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%d}"
+
+
+def _is_running(identity: Identity) -> bool:
+    """Return whether another process runs this agent."""
+    path = identity.state / "lock"
+    if not path.exists():
+        return False
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,210 @@
+"""``elmesh network create``: the files of a network, with all keys for a trial, or without any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption
+from elmesh.cli.fit_options import check_kind
+from elmesh.cli.network_certificates import DaysOption
+from elmesh.comm.graph import GRAPH_NAMES
+from elmesh.errors import ElmeshError
+from elmesh.netconfig.config import NetworkConfig
+from elmesh.netconfig.config_builder import build_config, default_name
+from elmesh.netconfig.data_spec import DataSpec
+from elmesh.netconfig.layout import NetworkLayout
+from elmesh.netconfig.names import ROUTER
+from elmesh.tables import ProblemKind, read_table
+from elmesh.text import count
+
+__all__ = ["create"]
+
+
+def create(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder for the network's files.")],
+    agents: Annotated[str, typer.Option(metavar="NAMES", help="Names of the agents, separated by commas.")],
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Addresses of the agents: one each, separated by commas; or the first, with consecutive ports.",
+        ),
+    ],
+    graph: Annotated[
+        str,
+        typer.Option(metavar="NAME", help=f"Communication graph: {', '.join(GRAPH_NAMES)}; agents in the order given."),
+    ] = "ring",
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TABLE", help="An example table for the columns, synthetic or public: they become public."
+        ),
+    ] = None,
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="With --like: the column to predict.")] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="With --like: a column to leave out; repeatable.")
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="classification|regression",
+            help="The kind of problem.",
+            show_default="inferred from --target of --like",
+        ),
+    ] = None,
+    target_range: Annotated[
+        str | None,
+        typer.Option(metavar="LEAST,MOST", help="With --kind regression: the range of the target, without --like."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The network's name.", show_default="the folder's")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds of messages.")] = 300,
+    hidden: Annotated[int, typer.Option(help="Hidden units.")] = 300,
+    rank: Annotated[
+        str | None,
+        typer.Option(
+            help="Number of directions that the agents share.",
+            show_default="6, or one less than classes if more; auto with sums",
+        ),
+    ] = None,
+    exchange: Annotated[
+        str, typer.Option(metavar="basis|sums", help="What agents send: U_t to neighbours only, or also sums over all.")
+    ] = "basis",
+    seed: Annotated[int, typer.Option(help="Seed of the hidden weights.")] = 0,
+    router: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Send all messages through a router there, for sites that accept no connections.",
+            show_default="none",
+        ),
+    ] = None,
+    days: DaysOption = 365,
+    csr: Annotated[
+        bool, typer.Option("--csr", help="Make no keys: sites make their own, and an authority of yours signs.")
+    ] = False,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Create a network: its file, and for a trial an authority and one folder per agent.
+
+    Each agent's folder is complete. Hand it to its site in private, because it contains the agent's key. Where keys
+    must not leave their sites, use --csr, and elmesh network csr at each site.
+    """
+    output = Output(as_json, quiet)
+    with output.warnings_as_notes():
+        data = _data_spec(like, target, drop or [], check_kind(kind), target_range)
+        config = build_config(
+            name if name is not None else default_name(folder.absolute().name),
+            [part.strip() for part in agents.split(",")],
+            graph,
+            [part.strip() for part in listen.split(",")],
+            data,
+            rounds=rounds,
+            n_hidden=hidden,
+            rank=_rank(rank, exchange, data),
+            exchange=exchange,
+            seed=seed,
+            routers=() if router is None else (router,),
+        )
+    remark = "" if like is None else _public_facts(config, like)
+    network = NetworkLayout(folder, config)
+    network.write(remark, days=days, keys=not csr, force=force)
+    _print_network(output, network, data, remark, csr=csr, target=target or "COLUMN")
+    output.result(
+        {
+            "command": "network create",
+            "network": config.name,
+            "file": str(network.network_file),
+            "digest": config.digest.hex(),
+            "authority": None if csr else str(network.authority),
+            "agents": [
+                {
+                    "name": agent.name,
+                    "address": agent.address,
+                    "neighbors": config.neighbors(agent.name),
+                    "folder": None if csr else str(folder / agent.name),
+                }
+                for agent in config.agents
+            ],
+            "kind": config.kind,
+            "columns": [column.name for column in config.columns],
+            "public": remark or None,
+        }
+    )
+
+
+def _rank(text: str | None, exchange: str, data: DataSpec) -> int | str:
+    """Return the rank, which the config checks."""
+    if text is None:
+        # With fewer directions than differences between classes, some classes cannot be distinguished.
+        return "auto" if exchange == "sums" else max(6, data.n_classes - 1)
+    return int(text) if text.isdecimal() and len(text) < 10 else text
+
+
+def _data_spec(
+    like: Path | None, target: str | None, drop: list[str], kind: ProblemKind | None, target_range: str | None
+) -> DataSpec:
+    """Return the columns of the example table, or none."""
+    if like is None:
+        if target is not None or drop:
+            raise ElmeshError(
+                f"--{'drop' if target is None else 'target'} is about the table of --like; give that too."
+            )
+        return DataSpec(kind or "classification", target_range=_range(target_range))
+    if target is None:
+        raise ElmeshError("--like needs --target, the column of the table to predict.")
+    if target_range is not None:
+        raise ElmeshError("--target-range is for a network without --like, which has the range from the table.")
+    return DataSpec.from_table(read_table(like), target, kind, drop)
+
+
+def _range(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        least, most = map(float, text.split(","))
+    except ValueError:
+        raise ElmeshError(f'--target-range must be two numbers such as 0,100, not "{text}".') from None
+    return least, most
+
+
+def _public_facts(config: NetworkConfig, like: Path) -> str:
+    facts = "The columns, their ranges and categories, and whether values are missing"
+    target = ", and the range of the target," if config.target_range is not None else ""
+    return f"{facts}{target} were taken from {like.name}: whoever has this file knows these facts about that table."
+
+
+def _print_network(
+    output: Output, network: NetworkLayout, data: DataSpec, remark: str, *, csr: bool, target: str
+) -> None:
+    config, folder, file = network.config, network.folder, network.network_file
+    output.say(f"{file}: {count(len(config.agents), 'agent')}, {count(len(config.edges), 'edge')}, {config.kind}.")
+    if remark:
+        output.say(f"{config.kind.capitalize()}: {data.reason}.")
+        output.note(remark)
+    if csr:
+        output.say(f"Send {file} to every site. There: elmesh network csr network.toml --agent NAME --out NAME/")
+        output.say("Have your authority sign each NAME.csr for client and server, with its common name and hosts,")
+        output.say("and return the certificate together with the authority's own.")
+    else:
+        output.say(f"{network.authority}: the authority. Its key signs for any agent: give it to no one.")
+        for agent in config.agents:
+            output.say(
+                f"{folder / agent.name}: for {agent.name} at {agent.address}, with its key: hand it over in private."
+            )
+        if config.routers:
+            output.say(
+                f"{folder / ROUTER}: for the router at {config.routers[0]}; there: elmesh network router agent.toml"
+            )
+        output.say("Then at each site, with its own table:")
+        first = config.agent_names[0]
+        output.say(
+            f"  elmesh agent {folder / first / 'agent.toml'} --data {first}.csv --target {target} --out {first}-model/"
+        )
+    if not config.columns:
+        copies = "" if csr else ", and copy it over the network.toml in each agent's folder"
+        output.note(f"{file} names no feature columns yet: add a section [[columns]] for each{copies}.")
