@@ -131,7 +131,8 @@ def _restore(cls: type, arrays: Mapping[str, FloatArray], prefix: str) -> Any:
             values[name] = convert(arrays[full])
         else:
             values[name] = None
-    return None if prefix and all(value is None or value == () for value in values.values()) else cls(**values)
+    absent = all(value is None or (isinstance(value, tuple) and not value) for value in values.values())
+    return None if prefix and absent else cls(**values)
 
 
 def _numbered(arrays: Mapping[str, FloatArray], name: str) -> Iterator[FloatArray]:
