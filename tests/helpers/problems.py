@@ -1,15 +1,18 @@
-"""Random problems for the tests: hidden features and targets of several related tasks, reduced and stacked."""
+"""Random problems for the tests: hidden features and targets of several related tasks, and how to solve them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from elmesh import RunConfig, Solver
+from elmesh.comm.graph import make_topology
 from elmesh.data.statistics import Reduced, Task
-
-FloatArray = NDArray[np.float64]
+from elmesh.run import Progress, RunResult, run_local
+from elmesh.solvers.base import Solution
+from elmesh.typing import FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,3 +62,28 @@ def figure_three(seed: int = 0, L: int = 5, n: int = 10, m: int = 5) -> Problem:
     H = rng.uniform(size=(m, n, L))
     H /= np.linalg.norm(H.reshape(-1, L), axis=0)
     return stack(list(H), list(rng.uniform(size=(m, n, 1))))
+
+
+def solve(
+    solver: Solver,
+    problem: Problem,
+    graph: object = None,
+    seed: int = 0,
+    callback: Callable[[Progress], bool | None] | None = None,
+) -> RunResult:
+    """Run a solver in this process: over a graph of all tasks, or without one with all tasks in one place."""
+    topology = None if graph is None else make_topology(graph, range(len(problem.H)), seed)
+    return run_local(solver, problem.task, topology, seed, RunConfig(callback=callback))
+
+
+def task_weights(problem: Problem, solution: Solution) -> list[FloatArray]:
+    """Each task's weights U A_t, without the columns that pad tasks with few outputs."""
+    U = solution.U
+    bases = [None if U is None else U if U.ndim == 2 else U[t] for t in range(len(problem.H))]
+    own = [A[:, : T.shape[1]] for A, T in zip(solution.A, problem.T, strict=True)]
+    return [A if basis is None else basis @ A for basis, A in zip(bases, own, strict=True)]
+
+
+def ridge_of_rows(H: FloatArray, T: FloatArray, mu: float) -> FloatArray:
+    """Ridge regression from its normal equations."""
+    return np.linalg.solve(H.T @ H + mu * np.eye(H.shape[1]), H.T @ T)

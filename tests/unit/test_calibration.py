@@ -10,10 +10,10 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import log_softmax
 from sklearn.linear_model import Lasso
 
-from elmesh import DGSP, DMTLELM, DNSP, GOMTL, MTFL, MTLELM, LocalELM, MultiTaskELMClassifier
+from elmesh import DGSP, DMTLELM, DNSP, GOMTL, MTFL, MTLELM, LocalELM, MeshELM, MultiTaskELMClassifier
 from elmesh.data.tasks import group_rows, one_hot
 from elmesh.estimators.head import Head
-from elmesh.math.calibration import fit_temperature, leave_one_out_lasso, leave_one_out_scores, probabilities
+from elmesh.math.calibration import fit_temperature, leave_one_out_lasso, leave_one_out_ridge, probabilities
 
 
 def ridge(Z, T, penalty):
@@ -64,6 +64,11 @@ def fitted_head(H, T, penalty, intercept, U=None):
     return Head(U, ridge(Z, T - t_mean, penalty), h_mean, t_mean)
 
 
+def temperature_of(H, head, T, penalty, intercept):
+    """The temperature of a head, from leave-one-out scores."""
+    return fit_temperature(leave_one_out_ridge(head.features(H), head.scores(H), T, penalty, intercept), T)
+
+
 def log_loss(scores, T, temperature):
     return -np.mean(np.sum(T * log_softmax(scores / temperature, axis=1), axis=1))
 
@@ -81,28 +86,28 @@ def log_loss(scores, T, temperature):
 def test_leave_one_out_scores_are_those_of_a_refit_without_the_row(intercept, seed, n, width, penalty):
     H, T = problem(seed, n, width)
     head = fitted_head(H, T, penalty, intercept)
-    scores = leave_one_out_scores(H - head.h_mean, head.scores(H), T, penalty, intercept)
+    scores = leave_one_out_ridge(H - head.h_mean, head.scores(H), T, penalty, intercept)
     np.testing.assert_allclose(scores, refit_without_each_row(H, T, penalty, intercept), atol=1e-8, rtol=1e-8)
 
 
 @pytest.mark.parametrize(("n", "width"), [(6, 40), (40, 6), (12, 12), (2, 5)])
 @pytest.mark.parametrize("intercept", [False, True])
-def test_rows_fewer_or_more_than_features_make_no_difference_to_what_is_computed(n, width, intercept):
+def test_scores_are_the_same_with_fewer_or_more_rows_than_features(n, width, intercept):
     H, T = problem(1, n, width, n_classes=2)
     head = fitted_head(H, T, 0.5, intercept)
-    scores = leave_one_out_scores(H - head.h_mean, head.scores(H), T, 0.5, intercept)
+    scores = leave_one_out_ridge(H - head.h_mean, head.scores(H), T, 0.5, intercept)
     np.testing.assert_allclose(scores, refit_without_each_row(H, T, 0.5, intercept), atol=1e-10)
 
 
-def test_a_row_that_alone_decides_its_own_score_is_scored_by_a_finite_number():
+def test_a_row_with_full_leverage_has_a_finite_score():
     H, T = problem(0, 5, 50)
     head = fitted_head(H, T, 1e-12, intercept=False)
-    assert np.isfinite(leave_one_out_scores(H, head.scores(H), T, 1e-12, intercept=False)).all()
+    assert np.isfinite(leave_one_out_ridge(H, head.scores(H), T, 1e-12, intercept=False)).all()
 
 
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("penalty", [0.3, 3.0])
-def test_of_a_lasso_they_are_a_refit_s_wherever_that_uses_the_same_features(penalty, intercept):
+def test_of_a_lasso_they_are_those_of_a_refit_wherever_it_uses_the_same_features(penalty, intercept):
     held, apart, naive = [], [], []
     for seed in range(10):
         Z, T = problem(seed, 30, 6)
@@ -115,12 +120,12 @@ def test_of_a_lasso_they_are_a_refit_s_wherever_that_uses_the_same_features(pena
         apart.append(np.mean((scores - expected) ** 2))
         naive.append(np.mean((Z @ A + constant - expected) ** 2))
     assert np.mean(held) > 0.6
-    # And over all rows they are far nearer to it than the scores with the row are.
+    # And over all rows they are far nearer to it than the scores of a fit with the row.
     assert np.mean(apart) < 0.15 * np.mean(naive)
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_a_lasso_that_uses_no_feature_or_ones_that_depend_on_each_other_is_scored_all_the_same(intercept):
+def test_a_lasso_that_uses_no_feature_or_dependent_ones_has_scores_too(intercept):
     Z, T = problem(0, 12, 3)
     Z = Z - Z.mean(axis=0)
     mean = T.mean(axis=0) if intercept else np.zeros(3)
@@ -142,7 +147,7 @@ def test_the_temperature_minimises_the_log_loss_of_rows_left_out(n, width, signa
     H, T = problem(3, n, width, signal=signal)
     U = np.random.default_rng(4).normal(size=(width, 4)) if shared else None
     head = fitted_head(H, T, 0.7, intercept, U)
-    temperature = fit_temperature(H, head, T, 0.7, intercept)
+    temperature = temperature_of(H, head, T, 0.7, intercept)
     scores = refit_without_each_row(H if U is None else H @ U, T, 0.7, intercept)
     grid = np.geomspace(1e-2, 1e1, 3001)
     losses = [log_loss(scores, T, t) for t in grid]
@@ -151,16 +156,16 @@ def test_the_temperature_minimises_the_log_loss_of_rows_left_out(n, width, signa
     assert temperature == pytest.approx(best, rel=5e-3)
 
 
-def test_classes_that_features_tell_apart_get_a_lower_temperature_than_classes_by_chance():
+def test_separable_classes_get_a_lower_temperature_than_random_ones():
     temperatures = []
     for signal in (10.0, 0.0):
         H, T = problem(7, 60, 4, signal=signal)
-        temperatures.append(fit_temperature(H, fitted_head(H, T, 1.0, True), T, 1.0, True))
+        temperatures.append(temperature_of(H, fitted_head(H, T, 1.0, True), T, 1.0, True))
     assert temperatures[0] < 0.5 * temperatures[1]
 
 
 def test_leaving_rows_out_gives_better_probabilities_of_new_rows_than_the_training_scores_would():
-    """On tasks of few rows, over many draws: what the leave-one-out is for."""
+    """On tasks of few rows, over many draws: the purpose of leave-one-out scores."""
     gains = []
     for seed in range(40):
         H, T = problem(seed, 60, 15, signal=1.0)
@@ -168,7 +173,7 @@ def test_leaving_rows_out_gives_better_probabilities_of_new_rows_than_the_traini
         if (T.sum(axis=0) == 0).any():
             continue
         head = fitted_head(H, T, 1.0, intercept=True)
-        temperature = fit_temperature(H, head, T, 1.0, intercept=True)
+        temperature = temperature_of(H, head, T, 1.0, intercept=True)
         grid = np.geomspace(1e-2, 1e1, 500)
         naive = grid[int(np.argmin([log_loss(head.scores(H), T, t) for t in grid]))]
         gains.append(log_loss(head.scores(H_new), T_new, naive) - log_loss(head.scores(H_new), T_new, temperature))
@@ -181,16 +186,18 @@ def test_leaving_rows_out_gives_better_probabilities_of_new_rows_than_the_traini
     ("solver", "within"),
     [
         (LocalELM(mu=0.3), 1e-6),
+        (MeshELM(rank=3, mu2=0.3, graph=None), 1e-6),
         (MTLELM(rank=3, mu2=0.3), 1e-6),
         (MTFL(mu=0.3), 1e-6),
         (DGSP(rank=3, mu=0.3), 1e-6),
         (DNSP(rank=3, mu=0.3), 1e-6),
+        (MeshELM(rank=3, mu2=0.3), 1e-6),
         (DMTLELM(rank=3, mu2=0.3, tol=1e-6, max_iter=10_000), 1e-6),
-        # Stopped earlier, A is the refit's only about, and so is what leaving a row out would give.
+        # Stopped earlier, A is approximately that of a refit, and so are its leave-one-out scores.
         (DMTLELM(rank=3, mu2=0.3), 1e-3),
     ],
 )
-def test_every_solver_s_temperature_rests_on_refits_of_the_private_coefficients(solver, within, fit_intercept):
+def test_every_solvers_temperature_agrees_with_refits_of_the_private_coefficients(solver, within, fit_intercept):
     """The estimator, end to end: U as it came out of the fit, A refitted without each row, by brute force."""
     rng = np.random.default_rng(0)
     tasks = np.repeat(["a", "b", "c"], [15, 20, 40])
@@ -208,8 +215,8 @@ def test_every_solver_s_temperature_rests_on_refits_of_the_private_coefficients(
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_the_temperature_of_sparse_codes_rests_on_refits_of_them(fit_intercept):
-    """As above, with a Lasso: near the best temperature, for leaving out a row may change what a code uses."""
+def test_the_temperature_of_sparse_codes_agrees_with_refits_of_them(fit_intercept):
+    """As above, with a Lasso: near the best temperature, since leaving out a row may change the features in use."""
     rng = np.random.default_rng(0)
     tasks = np.repeat(["a", "b", "c"], [15, 20, 40])
     X = rng.normal(size=(75, 4))
@@ -231,7 +238,7 @@ score_tables = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(2, 6)
 
 
 @given(scores=score_tables, temperature=st.floats(1e-2, 1e1))
-def test_probabilities_add_up_to_one_and_rise_with_the_scores(scores, temperature):
+def test_probabilities_sum_to_one_and_rise_with_the_scores(scores, temperature):
     shares = probabilities(scores, temperature)
     assert shares.shape == scores.shape
     assert ((shares >= 0) & (shares <= 1)).all()

@@ -1,4 +1,4 @@
-"""The certificate: never better than the truth, exact where all is at hand, and the same over a graph."""
+"""The certificate: never better than the truth, exact with all tasks in one place, and the same over a graph."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmesh.comm.graph import GRAPH_NAMES, make_topology
-from elmesh.comm.requests import Neighbours, Total
-from elmesh.math.certificate import Certificate, certify, dual_bound, judge
+from elmesh import DMTLELM, FODMTLELM, MTLELM, MeshELM, TraceNorm
+from elmesh.comm.graph import GRAPH_NAMES
+from elmesh.comm.requests import AllReduce, NeighborSum
+from elmesh.math.certificate import Certificate, certify, dual_bound, make_certificate
 from elmesh.math.objective import objective_of_U
-from elmesh.run import Stop, run_stacked
-from elmesh.solvers import DMTLELM, FODMTLELM, MTLELM, TraceNorm
+from elmesh.run import StopReason
+from elmesh.solvers.mesh_elm import BITS
 from helpers.peers import requests_of
-from helpers.problems import random_problem, stack
+from helpers.problems import random_problem, solve, stack
 
-BITS = (2, 4, 8, 16, 32, 64, "auto")
-KINDS = ("planted", "noise", "zero targets", "rank-deficient", "some without features", "one row a task")
+KINDS = ("planted", "noise", "zero targets", "rank-deficient", "some without features", "one row per task")
 
 
 def problem_of(kind, seed, m, L, d=2):
@@ -28,20 +28,20 @@ def problem_of(kind, seed, m, L, d=2):
         return stack([H[:, :2] @ np.random.default_rng(seed).normal(size=(2, L)) for H in problem.H], problem.T)
     if kind == "some without features":
         return stack([H * (t % 2) for t, H in enumerate(problem.H)], problem.T)
-    if kind == "one row a task":
+    if kind == "one row per task":
         return stack([H[:1] for H in problem.H], [T[:1] for T in problem.T])
     return problem
 
 
 def optimum(problem, mu1, mu2):
-    """The convex problem's least value and its U, by proximal gradients: no U and no certificate of the package's."""
-    result = run_stacked(TraceNorm(mu1=mu1, mu2=mu2, tol=1e-10, max_iter=50_000), problem.task, None, 0)
-    assert result.stop is Stop.CONVERGED
-    return float(result.history["objective"].iloc[-1]), result.state.U
+    """The convex problem's least value and its U, by proximal gradients, without a certificate."""
+    result = solve(TraceNorm(mu1=mu1, mu2=mu2, tol=1e-10, max_iter=50_000), problem)
+    assert result.stop is StopReason.CONVERGED
+    return float(result.history["objective"].iloc[-1]), result.solution.U
 
 
 def on_graph(solver, problem, graph, seed=1):
-    return run_stacked(solver, problem.task, make_topology(graph, range(len(problem.H)), seed), seed)
+    return solve(solver, problem, graph, seed)
 
 
 @settings(max_examples=40)
@@ -72,7 +72,7 @@ def test_no_u_is_promised_more_than_the_truth(kind, seed, m, L, rank, size, bala
 
 @settings(max_examples=40)
 @given(st.sampled_from(KINDS), st.integers(0, 10_000), st.integers(1, 6), st.integers(2, 12), st.floats(-1.5, 1))
-def test_at_the_optimum_the_gap_is_nothing_and_the_rank_is_enough(kind, seed, m, L, size):
+def test_at_the_optimum_the_gap_vanishes_and_the_rank_is_sufficient(kind, seed, m, L, size):
     problem = problem_of(kind, seed, m, L)
     best, U = optimum(problem, 10**size, 10**size)
     made = certify(problem.task, U, 10**size, 10**size)
@@ -84,7 +84,7 @@ def test_at_the_optimum_the_gap_is_nothing_and_the_rank_is_enough(kind, seed, m,
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_rank_that_is_too_small_is_found_out_and_the_one_suggested_is_near_the_true_one(seed):
+def test_a_rank_that_is_too_small_is_detected_and_the_suggested_one_is_near_the_true_one(seed):
     problem = random_problem(seed, m=6, L=14, r=4, d=2)
     mu = 0.3
     _, U = optimum(problem, mu, mu)
@@ -92,12 +92,12 @@ def test_a_rank_that_is_too_small_is_found_out_and_the_one_suggested_is_near_the
     true = int(np.sum(lengths > 1e-2 * lengths[0]))
     assert true >= 3
     for rank in range(1, true):
-        made = run_stacked(MTLELM(rank=rank, mu1=mu, mu2=mu, tol=1e-3), problem.task, None, 0).state.certificate
+        made = solve(MeshELM(rank=rank, mu1=mu, mu2=mu, tol=1e-3), problem).solution.certificate
         assert not made.rank_sufficient
         assert made.gap > 1e-3
         assert rank < made.suggested_rank
         assert abs(made.suggested_rank - true) <= 3
-    enough = run_stacked(MTLELM(rank=true, mu1=mu, mu2=mu, tol=1e-3), problem.task, None, 0).state.certificate
+    enough = solve(MeshELM(rank=true, mu1=mu, mu2=mu, tol=1e-3), problem).solution.certificate
     assert enough.rank_sufficient
     assert enough.suggested_rank == true
     assert enough.gap < 1e-2
@@ -107,13 +107,13 @@ def test_a_rank_that_is_too_small_is_found_out_and_the_one_suggested_is_near_the
 def test_the_certificate_depends_on_the_span_of_u_and_on_no_unit(seed, unit, scale):
     problem = random_problem(seed % 50, m=3, L=8)
     rng = np.random.default_rng(seed)
-    U, turn = rng.normal(size=(8, 3)), np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    U, rotation = rng.normal(size=(8, 3)), np.linalg.qr(rng.normal(size=(3, 3)))[0]
     made = certify(problem.task, U, 0.5, 0.5)
-    turned = certify(problem.task, U @ turn, 0.5, 0.5)
-    # Targets in another unit, features in a third one: the penalties carry both, and U takes up the feature's.
+    rotated = certify(problem.task, U @ rotation, 0.5, 0.5)
+    # Targets in another unit and features in a third one: penalties have both units, and U that of the features.
     other = stack([scale * H for H in problem.H], [unit * T for T in problem.T])
     moved = certify(other.task, U * np.sqrt(unit / scale), 0.5 * scale * unit, 0.5 * scale * unit)
-    for again in (turned, moved):
+    for again in (rotated, moved):
         assert again.gap == pytest.approx(made.gap, rel=1e-6)
         assert (again.rank_sufficient, again.suggested_rank) == (made.rank_sufficient, made.suggested_rank)
     assert moved.lower_bound == pytest.approx(unit**2 * made.lower_bound, rel=1e-8)
@@ -133,14 +133,14 @@ def test_without_residuals_or_without_a_norm_the_bound_is_what_it_can_be():
     assert dual_bound(0.0, 1.0, 2.0, -2.0, 0.0) == 1.0  # free to take the top of the parabola
 
 
-def test_a_certificate_says_in_words_what_it_holds():
-    assert str(judge(1.1, 1.0, 3, 0)) == "within 10 % of the optimum over all ranks; rank 3 is enough"
-    assert str(judge(1.1, 1.0, 3, 2)).endswith("the rank is too small, try 5")
-    assert judge(1.0, 1.0 + 1e-9, 1, 0).gap == 0.0  # a bound a little above, by rounding, is the optimum
-    assert judge(1.0, 1.0 + 1e-9, 1, 0).lower_bound == 1.0
-    assert judge(0.0, 0.0, 0, 0).gap == 0.0
-    assert judge(1.0, 0.0, 0, 0).gap == np.inf
-    assert isinstance(judge(1.0, 0.5, 1, 0), Certificate)
+def test_a_certificate_describes_itself():
+    assert str(make_certificate(1.1, 1.0, 3, 0)) == "within 10 % of the optimum over all ranks; rank 3 is enough"
+    assert str(make_certificate(1.1, 1.0, 3, 2)).endswith("the rank is too small, try 5")
+    assert make_certificate(1.0, 1.0 + 1e-9, 1, 0).gap == 0.0  # a bound a little above, by rounding, is the optimum
+    assert make_certificate(1.0, 1.0 + 1e-9, 1, 0).lower_bound == 1.0
+    assert make_certificate(0.0, 0.0, 0, 0).gap == 0.0
+    assert make_certificate(1.0, 0.0, 0, 0).gap == np.inf
+    assert isinstance(make_certificate(1.0, 0.5, 1, 0), Certificate)
 
 
 def agrees(found, exact):
@@ -152,31 +152,31 @@ def agrees(found, exact):
 
 @pytest.mark.parametrize("bits", [2, 8, 64, "auto"])
 @pytest.mark.parametrize("graph", GRAPH_NAMES)
-def test_over_every_graph_and_with_any_bits_the_certificate_is_that_of_all_tasks_at_hand(graph, bits):
+def test_over_every_graph_and_with_any_bits_the_certificate_is_that_of_one_place(graph, bits):
     problem = random_problem(3, m=7, L=15)
     for rank in (2, "auto"):
-        state = on_graph(DMTLELM(rank=rank, mu1=0.3, mu2=0.3, message_bits=bits), problem, graph).state
-        agrees(state.certificate, certify(problem.task, state.U, 0.3, 0.3))
-        assert state.certificate.rank_sufficient == (rank == "auto")
+        solution = on_graph(MeshELM(rank=rank, mu1=0.3, mu2=0.3, message_bits=bits), problem, graph).solution
+        agrees(solution.certificate, certify(problem.task, solution.U, 0.3, 0.3))
+        assert solution.certificate.rank_sufficient == (rank == "auto")
 
 
 @settings(max_examples=25)
 @given(st.sampled_from(KINDS), st.integers(0, 10_000), st.integers(1, 8), st.integers(2, 20), st.sampled_from(BITS))
-def test_over_a_graph_the_certificate_is_that_of_all_tasks_at_hand_whatever_the_problem(kind, seed, m, L, bits):
+def test_over_a_graph_the_certificate_is_that_of_one_place_whatever_the_problem(kind, seed, m, L, bits):
     problem = problem_of(kind, seed, m, L)
-    state = on_graph(DMTLELM(message_bits=bits), problem, GRAPH_NAMES[seed % 6], seed).state
-    agrees(state.certificate, certify(problem.task, state.U, state.mu1, state.mu2))
+    solution = on_graph(MeshELM(message_bits=bits), problem, GRAPH_NAMES[seed % 6], seed).solution
+    agrees(solution.certificate, certify(problem.task, solution.U, solution.mu1, solution.mu2))
 
 
 @pytest.mark.parametrize("tol", [1e-3, 1e-5, 1e-7])
 @pytest.mark.parametrize("seed", [66, 95, 140, 145])
 def test_a_solution_near_the_optimum_is_certified_as_well_as_any(seed, tol):
-    """There residuals span few directions: what is left of vectors after the others are taken off is rounding."""
+    """There residuals span few directions: what remains of vectors after orthogonalisation is rounding."""
     rng = np.random.default_rng(seed)
     shape = {"m": int(rng.integers(2, 9)), "L": int(rng.integers(3, 25)), "d": int(rng.integers(1, 3))}
     problem = random_problem(seed, **shape)
-    state = on_graph(DMTLELM(rank=min(3, problem.task.usable_rank), tol=tol), problem, "ring").state
-    agrees(state.certificate, certify(problem.task, state.U, state.mu1, state.mu2))
+    solution = on_graph(MeshELM(rank=min(3, problem.task.usable_rank), tol=tol), problem, "ring").solution
+    agrees(solution.certificate, certify(problem.task, solution.U, solution.mu1, solution.mu2))
 
 
 def unequal_strengths():
@@ -189,40 +189,40 @@ def unequal_strengths():
     return stack([H, H], list(T)), U, lam
 
 
-def test_a_rank_that_is_said_to_be_enough_is_enough():
+def test_a_rank_that_is_called_sufficient_is_sufficient():
     problem, U, lam = unequal_strengths()
     made = certify(problem.task, U, lam, lam)
     assert made.gap < 1e-6
-    # The best there is with as many columns as are said to be enough: the strong task alone, or both.
+    # The best with as many columns as are suggested: the strong task alone, or both.
     fewer = objective_of_U(problem.task, U[:, : made.suggested_rank], lam, lam)
     assert fewer <= 1.01 * made.objective
 
 
 def test_an_automatic_rank_keeps_short_columns_that_carry_something():
     problem, U, lam = unequal_strengths()
-    result = run_stacked(MTLELM(mu1=lam, mu2=lam), problem.task, None, 0)
+    result = solve(MeshELM(mu1=lam, mu2=lam), problem)
     values = result.history["objective"].to_numpy()
     assert values[-1] <= 1.01 * objective_of_U(problem.task, U, lam, lam)
     assert np.all(np.diff(values) <= 1e-6 * values[:-1])
 
 
 @pytest.mark.parametrize("graph", GRAPH_NAMES)
-@pytest.mark.parametrize("solver", [DMTLELM(2, 0.3, 0.3, method="admm"), FODMTLELM(5, 0.3, 0.3)])
-def test_admm_certifies_the_mean_of_what_agents_hold(solver, graph):
+@pytest.mark.parametrize("solver", [DMTLELM(2, 0.3, 0.3), FODMTLELM(5, 0.3, 0.3)])
+def test_admm_certifies_the_mean_of_the_agents_bases(solver, graph):
     problem = random_problem(3, m=7, L=15)
     result = on_graph(solver, problem, graph)
-    agrees(result.state.certificate, certify(problem.task, result.state.U.mean(axis=0), 0.3, 0.3))
-    assert result.state.certificate.rank_sufficient == (solver.rank == 5)
+    agrees(result.solution.certificate, certify(problem.task, result.solution.U.mean(axis=0), 0.3, 0.3))
+    assert result.solution.certificate.rank_sufficient == (solver.rank == 5)
 
 
-@pytest.mark.parametrize("method", ["varpro", "alternating"])
-def test_in_one_place_both_methods_certify_the_same_optimum(method):
+@pytest.mark.parametrize("solver", [MeshELM, MTLELM])
+def test_in_one_place_both_methods_certify_the_same_optimum(solver):
     problem = random_problem(5, m=5, L=10)
-    made = run_stacked(MTLELM(rank=6, mu1=0.2, mu2=0.8, method=method, tol=1e-4), problem.task, None, 0)
+    made = solve(solver(rank=6, mu1=0.2, mu2=0.8, tol=1e-4), problem)
     best, _ = optimum(problem, 0.2, 0.8)
-    assert made.state.certificate.gap < 1e-3
-    assert made.state.certificate.objective == pytest.approx(best, rel=1e-4)
-    assert made.state.certificate.lower_bound <= best * (1 + 1e-8)
+    assert made.solution.certificate.gap < 1e-3
+    assert made.solution.certificate.objective == pytest.approx(best, rel=1e-4)
+    assert made.solution.certificate.lower_bound <= best * (1 + 1e-8)
 
 
 def any_problem(seed):
@@ -240,56 +240,51 @@ def any_problem(seed):
 
 
 @pytest.mark.parametrize("seed", range(21))
-def test_an_automatic_rank_ends_where_the_certificate_finds_nothing_lacking(seed):
+def test_an_automatic_rank_ends_where_the_certificate_finds_no_direction_missing(seed):
     """With automatic penalties, all kinds of scales and any bits: exact singular values say the same."""
     problem = any_problem(seed)
-    result = on_graph(DMTLELM(message_bits=BITS[seed % 7]), problem, GRAPH_NAMES[seed % 6], seed)
-    exact = certify(problem.task, result.state.U, result.state.mu1, result.state.mu2)
-    assert result.stop is Stop.CONVERGED
-    assert result.state.certificate.rank_sufficient
+    result = on_graph(MeshELM(message_bits=BITS[seed % 7]), problem, GRAPH_NAMES[seed % 6], seed)
+    exact = certify(problem.task, result.solution.U, result.solution.mu1, result.solution.mu2)
+    assert result.stop is StopReason.CONVERGED
+    assert result.solution.certificate.rank_sufficient
     assert exact.rank_sufficient
     assert exact.gap < 0.02
-    assert exact.suggested_rank == result.state.U.shape[1]  # no column too many, either
+    assert exact.suggested_rank == result.solution.U.shape[1]  # no column too many, either
 
 
-def test_a_column_that_the_certificate_asks_for_is_not_taken_off_again():
-    result = on_graph(DMTLELM(), any_problem(320), "ring", 0)
-    assert result.state.certificate.rank_sufficient
+def test_a_column_that_the_certificate_adds_is_not_dropped_again():
+    result = on_graph(MeshELM(), any_problem(320), "ring", 0)
+    assert result.solution.certificate.rank_sufficient
     assert result.n_exchanges < 200
 
 
-@pytest.mark.parametrize("solver", [DMTLELM(), DMTLELM(rank=3, message_bits=4), DMTLELM(rank=3, method="admm")])
-def test_nothing_but_vectors_as_long_as_the_hidden_layer_and_a_few_sums_ever_leaves(solver):
+@pytest.mark.parametrize("solver", [MeshELM(), MeshELM(rank=3, message_bits=4), DMTLELM(rank=3)])
+def test_only_vectors_of_the_hidden_layers_width_and_a_few_sums_are_ever_sent(solver):
     problem = random_problem(2, m=5, L=23, d=2)
-    told = [request for request in requests_of(solver, problem, "ring") if isinstance(request, Total | Neighbours)]
-    widest = max(request.value.shape[-1] for request in told if not getattr(request, "topic", "").startswith("cert"))
-    certificates = [request for request in told if getattr(request, "topic", "").startswith("cert")]
+    sent = [request for request in requests_of(solver, problem, "ring") if isinstance(request, AllReduce | NeighborSum)]
+    widest = max(request.value.shape[-1] for request in sent if not getattr(request, "topic", "").startswith("cert"))
+    certificates = [request for request in sent if getattr(request, "topic", "").startswith("cert")]
     assert len(certificates) >= 3
-    for request in told:
+    for request in sent:
         assert request.value.shape[-2:] == (1, 0) or request.value.shape[-2] == 23
     for request in certificates:
         # U's own directions and four more in the first pass, then no more than that.
         assert request.value.shape[-1] <= widest + 4
-    # Numbers are sums, and products of a few vectors with each other: whatever they are of, rows and targets do not
-    # show in how many there are.
+    # Exact numbers are sums, and products of a few vectors: their count does not depend on rows and targets.
     longer = random_problem(2, m=5, L=23, d=2, n_max=90)
-    again = [request for request in requests_of(solver, longer, "ring") if isinstance(request, Total)]
-    sizes = [
-        {r.numbers.shape[-1] for r in some if isinstance(r, Total) and r.topic != "findings"} for some in (told, again)
-    ]
+    again = [request for request in requests_of(solver, longer, "ring") if isinstance(request, AllReduce)]
+    sizes = [{r.exact.shape[-1] for r in some if isinstance(r, AllReduce)} for some in (sent, again)]
     assert max(map(max, sizes)) <= widest**2 + 3
 
 
-@pytest.mark.parametrize("solver", [MTLELM, DMTLELM])
-def test_without_a_certificate_none_is_made_and_nothing_is_sent_for_it(solver):
+@pytest.mark.parametrize("graph", [None, "star"])
+def test_without_a_certificate_nothing_is_sent_for_it(graph):
     problem = random_problem(2, m=5)
-    graph = "star" if solver is DMTLELM else None
-    topology = make_topology(graph, range(5)) if graph else None
-    with_one = run_stacked(solver(rank=2), problem.task, topology, 0)
-    without = run_stacked(solver(rank=2, certify=False), problem.task, topology, 0)
-    assert without.state.certificate is None
-    assert with_one.state.U.tobytes() == without.state.U.tobytes()
-    if solver is DMTLELM:
-        passes = (with_one.n_exchanges - without.n_exchanges) / 2  # up and down
+    with_one = solve(MeshELM(rank=2), problem, graph)
+    without = solve(MeshELM(rank=2, certify=False), problem, graph)
+    assert without.solution.certificate is None
+    assert with_one.solution.U.tobytes() == without.solution.U.tobytes()
+    if graph is not None:
+        passes = (with_one.n_exchanges - without.n_exchanges) / 2  # to the root and back
         assert 3 <= passes <= 18
-        assert without.ledger.total < with_one.ledger.total
+        assert without.traffic.total < with_one.traffic.total

@@ -14,19 +14,19 @@ import elmesh
 from elmesh import GOMTL, LocalELM, MultiTaskELMClassifier, MultiTaskELMRegressor
 from elmesh.errors import ElmeshError, RankWarning
 from elmesh.math.kernels import project
-from elmesh.run import Stop, run_stacked, watch
+from elmesh.run import StopReason
 from elmesh.solvers import make_solver
 from elmesh.solvers.go_mtl import lasso_codes
-from helpers.problems import random_problem, stack
+from helpers.problems import random_problem, solve, stack
 
 
 def run(problem, seed=0, **parameters):
-    return run_stacked(GOMTL(**parameters), problem.task, None, seed)
+    return solve(GOMTL(**parameters), problem, seed=seed)
 
 
 def codes(result, problem):
     """Each task's codes, without the columns that pad tasks with few outputs."""
-    return [A[:, : T.shape[1]] for A, T in zip(result.state.A, problem.T, strict=True)]
+    return [A[:, : T.shape[1]] for A, T in zip(result.solution.A, problem.T, strict=True)]
 
 
 def objective(problem, U, codes, mu1, mu2):
@@ -65,8 +65,8 @@ def test_it_ends_where_no_derivative_is_left(seed, m, rank, mu1, mu2, init):
     problem = random_problem(seed, m=m, L=8, r=2, d=2, n_max=15)
     rank = min(rank, problem.task.usable_rank)
     result = run(problem, seed, rank=rank, mu1=mu1, mu2=mu2, init=init, tol=1e-6, max_iter=50_000)
-    assert result.stop is Stop.CONVERGED
-    U, A = result.state.U, codes(result, problem)
+    assert result.stop is StopReason.CONVERGED
+    U, A = result.solution.U, codes(result, problem)
     in_U, pull = mu1 * U, 0.0
     for H, T, a in zip(problem.H, problem.T, A, strict=True):
         in_U = in_U + H.T @ (H @ U @ a - T) @ a.T
@@ -82,7 +82,7 @@ def test_it_ends_where_no_derivative_is_left(seed, m, rank, mu1, mu2, init):
 def test_scipy_finds_nothing_better_nearby_in_basis_and_codes_together(seed):
     problem = random_problem(seed, m=4, L=7, r=2, d=2, n_max=15)
     result = run(problem, rank=2, mu1=0.7, mu2=0.4, tol=1e-7, max_iter=50_000)
-    U, A = result.state.U, codes(result, problem)
+    U, A = result.solution.U, codes(result, problem)
     ends = np.cumsum([a.shape[1] for a in A])[:-1]
     joined, size = np.hstack(A), U.size
 
@@ -148,10 +148,10 @@ def test_no_round_increases_the_objective_which_is_that_of_the_basis_and_the_cod
     problem = random_problem(seed, m=m, L=10, d=2, h_scale=h_scale, t_scale=t_scale)
     rank = min(3, problem.task.usable_rank)
     result = run(problem, seed, rank=rank, mu1=mu1, mu2=mu2, init=init, tol=0.0, max_iter=25)
-    told = result.history["objective"]
-    assert np.all(np.diff(told) <= 1e-12 * told.iloc[0])
-    expected = objective(problem, result.state.U, codes(result, problem), mu1, mu2)
-    assert told.iloc[-1] == pytest.approx(expected, rel=1e-10)
+    values = result.history["objective"]
+    assert np.all(np.diff(values) <= 1e-12 * values.iloc[0])
+    expected = objective(problem, result.solution.U, codes(result, problem), mu1, mu2)
+    assert values.iloc[-1] == pytest.approx(expected, rel=1e-10)
 
 
 def test_columns_and_their_codes_share_the_penalty_at_the_end():
@@ -160,7 +160,7 @@ def test_columns_and_their_codes_share_the_penalty_at_the_end():
     result = run(problem, rank=3, mu1=2.0, mu2=0.3, tol=1e-6, max_iter=50_000)
     use = sum(np.abs(A).sum(axis=1) for A in codes(result, problem))
     assert use.all()
-    np.testing.assert_allclose(2.0 * np.sum(result.state.U**2, axis=0), 0.3 * use, rtol=1e-4)
+    np.testing.assert_allclose(2.0 * np.sum(result.solution.U**2, axis=0), 0.3 * use, rtol=1e-4)
 
 
 # -------------------------------------------------------------------------------------------------------------- limits
@@ -170,9 +170,9 @@ def test_columns_and_their_codes_share_the_penalty_at_the_end():
 def test_a_large_penalty_on_codes_leaves_nothing(init):
     problem = random_problem(0)
     result = run(problem, mu2=1e4, init=init)
-    assert result.stop is Stop.CONVERGED
-    assert not result.state.A.any()
-    assert not result.state.U.any()
+    assert result.stop is StopReason.CONVERGED
+    assert not result.solution.A.any()
+    assert not result.solution.U.any()
     assert result.history["objective"].iloc[-1] == pytest.approx(sum(np.sum(T**2) for T in problem.T) / 2)
 
 
@@ -195,8 +195,8 @@ def test_targets_of_zero_are_learned_at_once():
     problem = random_problem(0)
     zero = stack(problem.H, [np.zeros_like(T) for T in problem.T])
     result = run(zero)
-    assert result.stop is Stop.CONVERGED
-    assert not result.state.A.any()
+    assert result.stop is StopReason.CONVERGED
+    assert not result.solution.A.any()
 
 
 def test_as_the_penalty_on_codes_vanishes_so_does_that_on_the_basis_and_each_task_is_least_squares():
@@ -220,7 +220,7 @@ def test_one_column_for_one_output_is_a_ridge_regression_of_known_penalty(mu1, m
     """Minimised over how b = u a is split, the penalty is 3/2 mu1^(1/3) (mu2 |b|)^(2/3)."""
     problem = random_problem(2, m=1, L=6, d=1, n_max=20, unequal=False)
     result = run(problem, rank=1, mu1=mu1, mu2=mu2, tol=1e-8, max_iter=50_000)
-    b, H, y = result.state.U @ result.state.A[0], problem.H[0], problem.T[0]
+    b, H, y = result.solution.U @ result.solution.A[0], problem.H[0], problem.T[0]
     assert b.any()
     penalty = mu1 ** (1 / 3) * mu2 ** (2 / 3) * np.linalg.norm(b) ** (-4 / 3)
     np.testing.assert_allclose(b, np.linalg.solve(H.T @ H + penalty * np.eye(6), H.T @ y), rtol=1e-5)
@@ -237,8 +237,10 @@ def test_reordered_tasks_and_shuffled_rows_give_the_same_models():
     settings = {"rank": 3, "mu2": 0.5, "max_iter": 20, "tol": 0.0}
     one, other = run(problem, **settings), run(moved, **settings)
     for k, t in enumerate(order):
-        expected = one.state.U @ codes(one, problem)[t]
-        np.testing.assert_allclose(other.state.U @ codes(other, moved)[k], expected, atol=1e-7 * np.abs(expected).max())
+        expected = one.solution.U @ codes(one, problem)[t]
+        np.testing.assert_allclose(
+            other.solution.U @ codes(other, moved)[k], expected, atol=1e-7 * np.abs(expected).max()
+        )
 
 
 # ------------------------------------------------------------------------------------------------------ what it is for
@@ -265,9 +267,9 @@ def test_it_finds_a_subspace_that_no_task_could_find_alone_and_predicts_the_bett
         return np.mean([np.mean((H @ b - T) ** 2) for H, b, T in zip(H_new, betas, T_new, strict=True)])
 
     result = run(problem, rank=2, mu1=0.1, mu2=0.1, max_iter=2000)
-    assert np.rad2deg(subspace_angles(result.state.U, basis).max()) < 5
-    ridges = [run_stacked(LocalELM(mu=mu), problem.task, None, 0).state.A for mu in (0.001, 0.01, 0.1, 1.0, 10.0)]
-    assert error(result.state.U @ result.state.A) < 0.1 * min(map(error, ridges))
+    assert np.rad2deg(subspace_angles(result.solution.U, basis).max()) < 5
+    ridges = [solve(LocalELM(mu=mu), problem).solution.A for mu in (0.001, 0.01, 0.1, 1.0, 10.0)]
+    assert error(result.solution.U @ result.solution.A) < 0.1 * min(map(error, ridges))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -279,17 +281,17 @@ def test_it_finds_which_tasks_belong_together(seed):
     basis, problem, _ = planted(seed, membership * signs * rng.uniform(1, 2, size=membership.shape), noise=0.02)
     result = run(problem, rank=2, mu1=1.0, mu2=1.0, tol=1e-3, max_iter=5000)
     used = np.hstack(codes(result, problem)).T != 0
-    which = np.argmax(np.abs(basis.T @ result.state.U), axis=1)  # the learned column nearest each planted one
+    which = np.argmax(np.abs(basis.T @ result.solution.U), axis=1)  # the learned column nearest each planted one
     assert sorted(which) == [0, 1]
     np.testing.assert_array_equal(used[:, which], membership.astype(bool))
 
 
-def test_columns_that_nobody_needs_end_as_zeros():
+def test_columns_that_no_task_needs_end_as_zeros():
     _, problem, _ = planted(0, np.random.default_rng(0).normal(size=(20, 1)))
     result = run(problem, rank=5, mu1=1.0, mu2=5.0, max_iter=5000)
-    assert result.stop is Stop.CONVERGED
-    assert np.sum(result.state.U.any(axis=0)) == 1
-    np.testing.assert_array_equal(result.state.U.any(axis=0), result.state.A.any(axis=(0, 2)))
+    assert result.stop is StopReason.CONVERGED
+    assert np.sum(result.solution.U.any(axis=0)) == 1
+    np.testing.assert_array_equal(result.solution.U.any(axis=0), result.solution.A.any(axis=(0, 2)))
 
 
 # ------------------------------------------------------------------------------------------------- parameters, and runs
@@ -314,23 +316,22 @@ def test_a_parameter_that_makes_no_sense_is_refused_by_name(parameters, message)
 def test_a_rank_above_what_the_data_can_use_is_cut_with_a_warning():
     with pytest.warns(RankWarning, match="rank 2 is used"):
         result = run(random_problem(0, m=2, d=1, unequal=False), rank=9)
-    assert result.state.U.shape[-1] == 2
+    assert result.solution.U.shape[-1] == 2
 
 
-def test_a_fit_can_be_watched_and_stopped_and_tells_when_it_runs_out_of_rounds():
+def test_a_callback_sees_every_round_and_can_stop_the_fit():
     problem, seen = random_problem(0), []
 
-    def observer(progress):
+    def callback(progress):
         seen.append((progress.round, progress.max_iter))
         return progress.round == 3
 
-    with watch(observer):
-        stopped = run(problem, rank=2, mu2=0.1, tol=0.0, max_iter=40)
+    stopped = solve(GOMTL(rank=2, mu2=0.1, tol=0.0, max_iter=40), problem, callback=callback)
     assert seen == [(0, 40), (1, 40), (2, 40), (3, 40)]
-    assert (stopped.stop, stopped.n_iter) == (Stop.INTERRUPTED, 3)
+    assert (stopped.stop, stopped.n_iter) == (StopReason.INTERRUPTED, 3)
     short = run(problem, rank=2, mu2=0.1, tol=0.0, max_iter=3)
-    assert short.stop is Stop.MAX_ITER
-    np.testing.assert_array_equal(short.state.A, stopped.state.A)
+    assert short.stop is StopReason.MAX_ITER
+    np.testing.assert_array_equal(short.solution.A, stopped.solution.A)
     assert short.history["bytes"].max() == short.n_exchanges == 0
 
 
@@ -351,7 +352,7 @@ def test_it_works_through_the_estimators_on_inputs_and_on_hidden_units(kind, hid
     else:
         model, y = MultiTaskELMClassifier(hidden, solver="go-mtl", random_state=0), np.where(y > 0, "high", "low")
     model.fit(X, y, tasks)
-    assert model.stop_ is Stop.CONVERGED
+    assert model.stop_ is StopReason.CONVERGED
     assert model.n_iter_ == model.history_["round"].iloc[-1] > 0
     assert model.graph_ is None
     assert model.U_.shape == (hidden or 5, 2 if kind == "regression" else 4)

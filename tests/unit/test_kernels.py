@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmesh.data.statistics import Reduced, Task
-from elmesh.math.central_step import SharedU
+from elmesh.math.central_step import CentralUStep
 from elmesh.math.kernels import curvature, exact_U, first_order_U, fit, fit_gradient, project, residual, ridge, solve_A
 from helpers.problems import random_problem
 
@@ -123,7 +123,7 @@ def test_curvature_bounds_the_kronecker_matrix(size):
 @given(sizes, st.floats(0.01, 10.0))
 def test_the_central_U_step_is_equation_9(size, mu1):
     problem, U, A, _ = draw(size)
-    solved = SharedU(problem.task, mu1).solve(A, U[0])
+    solved = CentralUStep(problem.task).solve(A, U[0], mu1)
     matrix = mu1 * np.eye(U[0].size)
     right = np.zeros(U[0].size)
     for t, (H, T) in enumerate(zip(problem.H, problem.T, strict=True)):

@@ -1,4 +1,4 @@
-"""MTFL: the optimum of its convex objective, the metric that goes with it, its limits, and what sharing is worth."""
+"""MTFL: the optimum of its convex objective, its metric, its limits, and the value of sharing."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from sklearn.linear_model import Ridge
 import elmesh
 from elmesh import MTFL, LocalELM, MultiTaskELMClassifier, MultiTaskELMRegressor
 from elmesh.errors import ElmeshError
-from elmesh.run import Stop, run_stacked, watch
+from elmesh.run import StopReason
 from elmesh.solvers import make_solver
-from helpers.problems import random_problem, stack
+from helpers.problems import random_problem, solve, stack, task_weights
 
 
-def run(problem, seed=0, **parameters):
-    return run_stacked(MTFL(**parameters), problem.task, None, seed)
+def run(problem, **parameters):
+    return solve(MTFL(**parameters), problem)
 
 
 def weights(result, problem):
-    """Each task's weights, without the columns that pad tasks with few outputs."""
-    return [result.state.U @ A[:, : T.shape[1]] for A, T in zip(result.state.A, problem.T, strict=True)]
+    return task_weights(problem, result.solution)
 
 
 def fit_of(problem, W):
@@ -75,7 +74,7 @@ def optimum(problem, mu, eps):
 def test_it_reaches_the_optimum_that_scipy_finds_from_the_definition(seed, m, L, d, mu, eps, planted):
     problem = random_problem(seed, m=m, L=L, r=2, d=d, n_max=12, planted=planted)
     result = run(problem, mu=mu, eps=eps, tol=1e-7, max_iter=20_000)
-    assert result.stop is Stop.CONVERGED
+    assert result.stop is StopReason.CONVERGED
     best, W = optimum(problem, mu, eps)
     assert result.history["objective"].iloc[-1] == pytest.approx(best, rel=1e-9)
     np.testing.assert_allclose(
@@ -99,7 +98,7 @@ def test_no_round_increases_the_objective(seed, m, mu, eps, h_scale, t_scale):
     assert np.all(np.diff(history["objective"]) <= 1e-12 * history["objective"].iloc[0])
 
 
-def test_the_objective_told_is_that_of_the_weights_and_the_residual_that_of_its_gradient():
+def test_the_reported_objective_is_that_of_the_weights_and_the_residual_that_of_its_gradient():
     problem = random_problem(5, m=4, L=9, d=2)
     for rounds in (1, 2, 7):
         result = run(problem, mu=0.3, eps=0.01, tol=0.0, max_iter=rounds)
@@ -117,12 +116,12 @@ def test_the_basis_is_the_root_of_the_best_metric_and_its_trace_is_one():
     result = run(problem, mu=0.5, eps=0.05, tol=1e-10, max_iter=20_000)
     W = np.hstack(weights(result, problem))
     S = np.real(sqrtm(W @ W.T + 0.05 * np.eye(7)))
-    np.testing.assert_allclose(result.state.U @ result.state.U.T, S / np.trace(S), atol=1e-8)
-    np.testing.assert_allclose(result.state.U, result.state.U.T, atol=1e-14)
+    np.testing.assert_allclose(result.solution.U @ result.solution.U.T, S / np.trace(S), atol=1e-8)
+    np.testing.assert_allclose(result.solution.U, result.solution.U.T, atol=1e-14)
 
 
 def test_no_other_metric_of_trace_one_does_better():
-    """The problem in both W and D: the objective told is its value at the best D, and no other D has a lower one."""
+    """The problem in both W and D: the reported objective is its value at the best D; no other D has a lower one."""
     problem = random_problem(2, m=5, L=6, d=2)
     mu, eps = 0.4, 0.1
     result = run(problem, mu=mu, eps=eps, tol=1e-10, max_iter=20_000)
@@ -132,22 +131,22 @@ def test_no_other_metric_of_trace_one_does_better():
     def joint(D):
         return fit_of(problem, W) + mu / 2 * np.trace(np.linalg.solve(D, scatter))
 
-    told, D = result.history["objective"].iloc[-1], result.state.U @ result.state.U.T
-    assert joint(D) == pytest.approx(told, rel=1e-9)
+    reported, D = result.history["objective"].iloc[-1], result.solution.U @ result.solution.U.T
+    assert joint(D) == pytest.approx(reported, rel=1e-9)
     rng = np.random.default_rng(0)
     for size in (1e-3, 1e-2, 0.1, 1.0):
         for _ in range(20):
             X = rng.normal(size=(6, 6))
             other = D + size * np.linalg.norm(D) * X @ X.T
-            assert joint(other / np.trace(other)) > told
+            assert joint(other / np.trace(other)) > reported
 
 
 @pytest.mark.parametrize("rounds", [1, 5, 50])
 def test_at_every_round_a_task_s_coefficients_are_a_ridge_regression_on_the_features_it_is_given(rounds):
     problem = random_problem(3, m=4, L=8, d=2)
-    state = run(problem, mu=0.7, eps=1e-3, tol=0.0, max_iter=rounds).state
-    for A, H, T in zip(state.A, problem.H, problem.T, strict=True):
-        expected = Ridge(alpha=0.7, fit_intercept=False).fit(H @ state.U, T).coef_.reshape(T.shape[1], -1).T
+    solution = run(problem, mu=0.7, eps=1e-3, tol=0.0, max_iter=rounds).solution
+    for A, H, T in zip(solution.A, problem.H, problem.T, strict=True):
+        expected = Ridge(alpha=0.7, fit_intercept=False).fit(H @ solution.U, T).coef_.reshape(T.shape[1], -1).T
         np.testing.assert_allclose(A[:, : T.shape[1]], expected, atol=1e-10)
         assert not A[:, T.shape[1] :].any()
 
@@ -158,10 +157,10 @@ def test_at_every_round_a_task_s_coefficients_are_a_ridge_regression_on_the_feat
 def test_with_a_huge_eps_every_task_is_a_ridge_regression_with_penalty_mu_times_L():
     problem = random_problem(4, m=5, L=12, d=2)
     result = run(problem, mu=0.02, eps=1e9)
-    alone = run_stacked(LocalELM(mu=0.02 * 12), problem.task, None, 0).state.A
-    assert result.stop is Stop.CONVERGED
+    alone = solve(LocalELM(mu=0.02 * 12), problem).solution.A
+    assert result.stop is StopReason.CONVERGED
     assert result.n_iter == 0  # which is where it starts
-    np.testing.assert_allclose(result.state.U @ result.state.A, alone, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(result.solution.U @ result.solution.A, alone, rtol=1e-8, atol=1e-12)
 
 
 def radial(problem, mu, eps, copies):
@@ -194,7 +193,7 @@ def test_one_task_of_one_output_or_copies_of_it_are_a_ridge_regression_of_known_
 
 def test_as_eps_vanishes_a_single_output_s_penalty_becomes_mu_itself():
     problem = random_problem(6, m=1, L=6, d=1, unequal=False)
-    plain = run_stacked(LocalELM(mu=0.5), problem.task, None, 0).state.A[0]
+    plain = solve(LocalELM(mu=0.5), problem).solution.A[0]
     distances = []
     for eps in (1e-1, 1e-2, 1e-3, 1e-4, 1e-5):
         w = weights(run(problem, mu=0.5, eps=eps, tol=1e-7, max_iter=50_000), problem)[0]
@@ -207,9 +206,9 @@ def test_targets_of_zero_are_learned_at_once():
     problem = random_problem(0)
     zero = stack(problem.H, [np.zeros_like(T) for T in problem.T])
     result = run(zero)
-    assert result.stop is Stop.CONVERGED
+    assert result.stop is StopReason.CONVERGED
     assert result.n_iter == 0
-    assert not result.state.A.any()
+    assert not result.solution.A.any()
 
 
 @pytest.mark.parametrize("eps", [1e-300, 1e-30, 1e-12])
@@ -217,8 +216,8 @@ def test_a_metric_that_is_all_but_singular_does_no_harm(eps):
     problem = random_problem(0, m=3, L=10, d=1)
     result = run(problem, mu=1e-3, eps=eps, tol=0.0, max_iter=50)
     objective = result.history["objective"]
-    assert np.isfinite(result.state.U).all()
-    assert np.isfinite(result.state.A).all()
+    assert np.isfinite(result.solution.U).all()
+    assert np.isfinite(result.solution.A).all()
     assert np.all(np.diff(objective) <= 1e-10 * objective.iloc[0])
     assert objective.iloc[-1] == pytest.approx(smooth_value(problem, result, 1e-3), rel=1e-6)
 
@@ -238,7 +237,7 @@ def test_reordered_tasks_and_shuffled_rows_give_the_same_models():
     order, shuffles = rng.permutation(5), [rng.permutation(len(H)) for H in problem.H]
     moved = stack([problem.H[t][shuffles[t]] for t in order], [problem.T[t][shuffles[t]] for t in order])
     one, other = run(problem, max_iter=20, tol=0.0), run(moved, max_iter=20, tol=0.0)
-    np.testing.assert_allclose(other.state.U, one.state.U, atol=1e-9)
+    np.testing.assert_allclose(other.solution.U, one.solution.U, atol=1e-9)
     for k, t in enumerate(order):
         np.testing.assert_allclose(weights(other, moved)[k], weights(one, problem)[t], atol=1e-9)
 
@@ -249,7 +248,7 @@ def test_rotated_features_give_the_rotated_weights():
     turned = stack([H @ Q for H in problem.H], problem.T)
     one, other = run(problem, max_iter=30, tol=0.0), run(turned, max_iter=30, tol=0.0)
     np.testing.assert_allclose(np.hstack(weights(other, turned)), Q.T @ np.hstack(weights(one, problem)), atol=1e-9)
-    np.testing.assert_allclose(other.state.U, Q.T @ one.state.U @ Q, atol=1e-9)
+    np.testing.assert_allclose(other.solution.U, Q.T @ one.solution.U @ Q, atol=1e-9)
 
 
 # ------------------------------------------------------------------------------------------------------ what it is for
@@ -276,10 +275,10 @@ def test_it_finds_a_subspace_that_no_task_could_find_alone_and_predicts_the_bett
         return np.mean([np.mean((H @ b - T) ** 2) for H, b, T in zip(H_new, betas, T_new, strict=True)])
 
     result = run(problem, mu=0.01, eps=1e-4, max_iter=2000)
-    values, vectors = np.linalg.eigh(result.state.U)
+    values, vectors = np.linalg.eigh(result.solution.U)
     assert np.rad2deg(subspace_angles(vectors[:, -2:], basis).max()) < 5
     assert values[-2] > 3 * values[-3]
-    ridges = [run_stacked(LocalELM(mu=mu), problem.task, None, 0).state.A for mu in (0.001, 0.01, 0.1, 1.0, 10.0)]
+    ridges = [solve(LocalELM(mu=mu), problem).solution.A for mu in (0.001, 0.01, 0.1, 1.0, 10.0)]
     assert error(weights(result, problem)) < 0.1 * min(map(error, ridges))
 
 
@@ -301,20 +300,19 @@ def test_a_parameter_that_makes_no_sense_is_refused_by_name(parameters, message)
         make_solver(MTFL(**parameters))
 
 
-def test_a_fit_can_be_watched_and_stopped_and_tells_when_it_runs_out_of_rounds():
+def test_a_callback_sees_every_round_and_can_stop_the_fit():
     problem, seen = random_problem(0), []
 
-    def observer(progress):
+    def callback(progress):
         seen.append((progress.round, progress.max_iter))
         return progress.round == 3
 
-    with watch(observer):
-        stopped = run(problem, tol=0.0, max_iter=40)
+    stopped = solve(MTFL(tol=0.0, max_iter=40), problem, callback=callback)
     assert seen == [(0, 40), (1, 40), (2, 40), (3, 40)]
-    assert (stopped.stop, stopped.n_iter) == (Stop.INTERRUPTED, 3)
+    assert (stopped.stop, stopped.n_iter) == (StopReason.INTERRUPTED, 3)
     short = run(problem, tol=0.0, max_iter=3)
-    assert short.stop is Stop.MAX_ITER
-    np.testing.assert_array_equal(short.state.A, stopped.state.A)
+    assert short.stop is StopReason.MAX_ITER
+    np.testing.assert_array_equal(short.solution.A, stopped.solution.A)
     assert short.history["bytes"].max() == short.n_exchanges == 0
 
 
@@ -335,7 +333,7 @@ def test_it_works_through_the_estimators_on_inputs_and_on_hidden_units(kind, hid
     else:
         model, y = MultiTaskELMClassifier(hidden, solver="mtfl", random_state=0), np.where(y > 0, "high", "low")
     model.fit(X, y, tasks)
-    assert model.stop_ is Stop.CONVERGED
+    assert model.stop_ is StopReason.CONVERGED
     assert model.n_iter_ == model.history_["round"].iloc[-1] > 0
     assert model.graph_ is None
     assert model.U_.shape == (hidden or 5,) * 2

@@ -233,6 +233,8 @@ class Solver(BaseEstimator, ABC):
             automatic = isinstance(value, str) and value == "auto" == defaults[name].default
             if name in _COMMON_CHECKS and not automatic:
                 _COMMON_CHECKS[name](name, value)
+        if self.requires and self.graph is None and not self.pooled:
+            raise ElmeshError(f"graph must be a name such as 'ring' or a networkx graph: agents of {self.name} need one.")
 
     @abstractmethod
     def init_state(self, problem: Problem) -> Steps[Any]:

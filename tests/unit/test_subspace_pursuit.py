@@ -1,4 +1,4 @@
-"""DGSP and DNSP: the paper's rounds, what they recover, where they end, and what goes to the hub and back."""
+"""DGSP and DNSP: the paper's rounds, what they recover, where they end, and the messages to the hub and back."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse.linalg
-from elmesh.run.local import StackedLink, place_of
-from elmesh.solvers.dgsp import DGSP
-from elmesh.solvers.dnsp import DNSP
-from elmesh.solvers.pursuit import new_direction
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import elmesh
-from elmesh import MultiTaskELMClassifier, MultiTaskELMRegressor
+from elmesh import DGSP, DNSP, MultiTaskELMClassifier, MultiTaskELMRegressor, RunConfig
 from elmesh.comm.graph import make_topology
-from elmesh.comm.requests import Hub, Report
+from elmesh.comm.requests import HubReduce
 from elmesh.errors import ElmeshError, RankWarning
 from elmesh.math.kernels import ridge
-from elmesh.run import Stop, run_stacked, watch
+from elmesh.run import StopReason
+from elmesh.run.runner import agent_context
 from elmesh.solvers import make_solver
-from helpers.peers import lockstep, own_tasks, run_peers
-from helpers.problems import random_problem, stack
+from elmesh.solvers.base import Problem, rounds
+from elmesh.solvers.subspace_pursuit import new_direction
+from helpers.peers import lockstep, own_tasks, requests_of, run_peers
+from helpers.problems import random_problem, ridge_of_rows, solve, stack, task_weights
 
 SOLVERS = [DGSP, DNSP]
 
@@ -36,17 +35,7 @@ def usable_rank(solver, task):
 
 
 def run(solver, problem, graph="star"):
-    topology = make_topology(graph, range(len(problem.H)))
-    return run_stacked(solver, problem.task, topology, 0)
-
-
-def weights(problem, state):
-    """Each task's weights, without the padding."""
-    return [state.U @ state.A[t][:, : T.shape[1]] for t, T in enumerate(problem.T)]
-
-
-def ridge_by_hand(H, T, mu):
-    return np.linalg.solve(H.T @ H + mu * np.eye(H.shape[1]), H.T @ T)
+    return solve(solver, problem, graph)
 
 
 def whitened(seed, m=6, L=9, d=2, n=20, *, r=None):
@@ -82,7 +71,7 @@ def reference(problem, rank, mu, newton):
         clear += [values[0], 1 - (values[1] / values[0] if len(values) > 1 else 0.0), np.linalg.norm(u)]
         U = np.column_stack([U, u / np.linalg.norm(u)])
         Z = [H @ U for H in problem.H]
-        A = [ridge_by_hand(z, T, mu) for z, T in zip(Z, problem.T, strict=True)]
+        A = [ridge_of_rows(z, T, mu) for z, T in zip(Z, problem.T, strict=True)]
         W = [U @ a for a in A]
     return U, A, clear
 
@@ -104,16 +93,18 @@ def test_the_rounds_are_those_of_the_paper_task_by_task(seed, solver, m, L, d, n
     U, A, clear = reference(problem, rank, mu, solver is DNSP)
     # Where two singular values nearly meet, or next to nothing is left, rounding chooses the vector.
     assume(min(clear) > 1e-3)
-    state = run(solver(rank=rank, mu=mu), problem).state
-    signs = np.sign(np.sum(U * state.U, axis=0))
-    np.testing.assert_allclose(state.U * signs, U, atol=1e-8)
+    solution = run(solver(rank=rank, mu=mu), problem).solution
+    signs = np.sign(np.sum(U * solution.U, axis=0))
+    np.testing.assert_allclose(solution.U * signs, U, atol=1e-8)
     for t, a in enumerate(A):
-        np.testing.assert_allclose(state.A[t][:, : a.shape[1]] * signs[:, None], a, atol=1e-7 * (1 + np.abs(a).max()))
-        assert not state.A[t][:, a.shape[1] :].any()
+        np.testing.assert_allclose(
+            solution.A[t][:, : a.shape[1]] * signs[:, None], a, atol=1e-7 * (1 + np.abs(a).max())
+        )
+        assert not solution.A[t][:, a.shape[1] :].any()
 
 
 @pytest.mark.parametrize("m", [3, 40])  # fewer and more directions than features: both sides of the Gram matrix
-def test_the_hub_s_answer_is_the_leading_left_singular_vector(m):
+def test_the_new_direction_is_the_leading_left_singular_vector(m):
     rng = np.random.default_rng(m)
     directions = rng.normal(size=(m, 10, 2))
     left = np.linalg.svd(np.hstack(list(directions)))[0]
@@ -126,7 +117,7 @@ def test_the_hub_s_answer_is_the_leading_left_singular_vector(m):
 
 
 @given(st.integers(0, 10_000), st.integers(1, 8), st.floats(-10.0, 3.0))
-def test_the_hub_s_answer_is_orthonormal_to_U_however_much_of_the_directions_U_has(seed, k, log_size):
+def test_the_new_direction_is_orthonormal_to_U_even_if_U_has_nearly_all_of_the_directions(seed, k, log_size):
     rng = np.random.default_rng(seed)
     U = np.linalg.qr(rng.normal(size=(9, k)))[0]
     inside = rng.normal(size=(4, k, 2))
@@ -156,21 +147,21 @@ def test_newton_directions_recover_a_planted_subspace_in_as_many_rounds_as_it_ha
     H = [rng.normal(size=(30, 12)) * rng.uniform(0.2, 2.0, size=12) for _ in range(8)]
     truth = [basis @ rng.normal(size=(3, 2)) for _ in H]
     problem = stack(H, [h @ w for h, w in zip(H, truth, strict=True)])
-    state = run(DNSP(rank=3, mu=1e-9), problem).state
-    assert largest_angle_sine(state.U, basis) < 1e-7
-    np.testing.assert_allclose(weights(problem, state), truth, atol=1e-7)
+    solution = run(DNSP(rank=3, mu=1e-9), problem).solution
+    assert largest_angle_sine(solution.U, basis) < 1e-7
+    np.testing.assert_allclose(task_weights(problem, solution), truth, atol=1e-7)
     # Gradients are bent by each task's own covariance, so as many of them do not find it.
-    assert largest_angle_sine(run(DGSP(rank=3, mu=1e-9), problem).state.U, basis) > 1e-2
+    assert largest_angle_sine(run(DGSP(rank=3, mu=1e-9), problem).solution.U, basis) > 1e-2
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_with_uncorrelated_features_both_recover_a_planted_subspace_and_then_stop(solver):
     problem, basis = whitened(0, r=3)
     result = run(solver(rank=7), problem)
-    assert result.state.U.shape == (9, 3)
-    assert largest_angle_sine(result.state.U, basis) < 1e-10
-    assert result.stop is Stop.COMPLETED
-    # The fourth round is the one in which the tasks say that they have no direction left: empty messages up.
+    assert result.solution.U.shape == (9, 3)
+    assert largest_angle_sine(result.solution.U, basis) < 1e-10
+    assert result.stop is StopReason.COMPLETED
+    # In the fourth round tasks send zeros, because they have no direction left: empty messages to the hub.
     assert result.n_iter == result.history["round"].iloc[-1] == 4
     assert result.history["bytes"].diff().iloc[-1] == 5 * 9 * 8
     assert result.history["objective"].iloc[-1] == result.history["objective"].iloc[-2]
@@ -178,7 +169,7 @@ def test_with_uncorrelated_features_both_recover_a_planted_subspace_and_then_sto
 
 def test_with_uncorrelated_features_gradients_and_newton_directions_are_the_same():
     problem, _ = whitened(2)
-    one, other = (run(solver(rank=5, mu=0.3), problem).state for solver in SOLVERS)
+    one, other = (run(solver(rank=5, mu=0.3), problem).solution for solver in SOLVERS)
     np.testing.assert_allclose(one.U, other.U, atol=1e-10)
     np.testing.assert_allclose(one.A, other.A, atol=1e-10)
 
@@ -197,7 +188,7 @@ def test_tasks_with_few_noisy_rows_learn_from_each_other(solver, seed):
         return float(np.mean([np.sum((b - w) ** 2) for b, w in zip(found, truth, strict=True)]))
 
     alone = min(error(ridge(problem.task, mu)) for mu in 10.0 ** np.arange(-3, 4, 0.5))  # at its very best
-    assert error(weights(problem, run(solver(rank=2), problem).state)) < 0.8 * alone
+    assert error(task_weights(problem, run(solver(rank=2), problem).solution)) < 0.8 * alone
 
 
 # ---------------------------------------------------------------------------------------------------------- the limits
@@ -207,25 +198,25 @@ def test_tasks_with_few_noisy_rows_learn_from_each_other(solver, seed):
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 3), st.floats(0.1, 10.0))
 def test_newton_directions_end_at_separate_ridge_after_as_many_rounds_as_its_weights_span(seed, m, d, mu):
     problem = random_problem(seed, m, 10, 3, d, 12)
-    alone = [ridge_by_hand(H, T, mu) for H, T in zip(problem.H, problem.T, strict=True)]
+    alone = [ridge_of_rows(H, T, mu) for H, T in zip(problem.H, problem.T, strict=True)]
     span = np.linalg.svd(np.hstack(alone))[1]
     assume(span[-1] > 1e-4 * span[0])
     rank = len(span)
     assert usable_rank(DNSP(), problem.task) == rank
-    for t, found in enumerate(weights(problem, run(DNSP(rank=rank, mu=mu), problem).state)):
+    for t, found in enumerate(task_weights(problem, run(DNSP(rank=rank, mu=mu), problem).solution)):
         np.testing.assert_allclose(found, alone[t], atol=1e-8 * np.abs(span[0]))
     if rank > 1:  # and not before
-        before = weights(problem, run(DNSP(rank=rank - 1, mu=mu), problem).state)
+        before = task_weights(problem, run(DNSP(rank=rank - 1, mu=mu), problem).solution)
         assert max(np.abs(b - w).max() for b, w in zip(before, alone, strict=True)) > 1e-6 * span[0]
 
 
 @pytest.mark.parametrize("mu", [0.1, 5.0])
 def test_gradients_end_at_separate_ridge_when_they_span_all_features(mu):
     problem = random_problem(3, m=4, L=8, n_max=30)
-    state = run(DGSP(rank=8, mu=mu), problem).state
-    assert state.U.shape == (8, 8)
-    for H, T, found in zip(problem.H, problem.T, weights(problem, state), strict=True):
-        np.testing.assert_allclose(found, ridge_by_hand(H, T, mu), atol=1e-9)
+    solution = run(DGSP(rank=8, mu=mu), problem).solution
+    assert solution.U.shape == (8, 8)
+    for H, T, found in zip(problem.H, problem.T, task_weights(problem, solution), strict=True):
+        np.testing.assert_allclose(found, ridge_of_rows(H, T, mu), atol=1e-9)
 
 
 def test_newton_directions_of_tasks_that_differ_in_two_ways_only_are_two():
@@ -233,8 +224,8 @@ def test_newton_directions_of_tasks_that_differ_in_two_ways_only_are_two():
     H, two = rng.normal(size=(25, 10)), rng.normal(size=(25, 2))
     problem = stack([H] * 6, [two @ rng.normal(size=(2, 1)) for _ in range(6)])
     result = run(DNSP(rank=5, mu=0.5), problem)
-    assert result.state.U.shape == (10, 2)
-    np.testing.assert_allclose(result.state.U @ result.state.A, ridge(problem.task, 0.5), atol=1e-12)
+    assert result.solution.U.shape == (10, 2)
+    np.testing.assert_allclose(result.solution.U @ result.solution.A, ridge(problem.task, 0.5), atol=1e-12)
 
 
 @pytest.mark.parametrize("rounds", [1, 3, 6])
@@ -242,8 +233,8 @@ def test_gradients_of_one_task_with_one_output_are_conjugate_gradients(rounds):
     problem = random_problem(8, m=1, L=10, d=1, n_max=25, unequal=False)
     (H,), (T,), mu = problem.H, problem.T, 0.7
     iterate, _ = scipy.sparse.linalg.cg(H.T @ H + mu * np.eye(10), H.T @ T[:, 0], rtol=0.0, maxiter=rounds)
-    state = run(DGSP(rank=rounds, mu=mu), problem).state
-    np.testing.assert_allclose((state.U @ state.A[0])[:, 0], iterate, atol=1e-9)
+    solution = run(DGSP(rank=rounds, mu=mu), problem).solution
+    np.testing.assert_allclose((solution.U @ solution.A[0])[:, 0], iterate, atol=1e-9)
 
 
 @settings(max_examples=30)
@@ -252,12 +243,12 @@ def test_every_round_lowers_the_objective_and_keeps_U_orthonormal(seed, solver, 
     problem = random_problem(seed, h_scale=10.0**log_scale, t_scale=10.0**-log_scale)
     rank = usable_rank(solver(), problem.task)
     result = run(solver(rank=rank, mu=mu), problem)
-    history, state = result.history, result.state
+    history, solution = result.history, result.solution
     assert np.all(np.diff(history["objective"]) <= 1e-12 * history["objective"].iloc[0])
-    np.testing.assert_allclose(state.U.T @ state.U, np.eye(state.U.shape[1]), atol=1e-12)
+    np.testing.assert_allclose(solution.U.T @ solution.U, np.eye(solution.U.shape[1]), atol=1e-12)
     by_hand = sum(
         0.5 * np.sum((H @ W - T) ** 2) + 0.5 * mu * np.sum(W**2)
-        for H, T, W in zip(problem.H, problem.T, weights(problem, state), strict=True)
+        for H, T, W in zip(problem.H, problem.T, task_weights(problem, solution), strict=True)
     )
     assert history["objective"].iloc[-1] == pytest.approx(by_hand, rel=1e-9)
     assert history["objective"].iloc[0] == pytest.approx(0.5 * sum(np.sum(T**2) for T in problem.T), rel=1e-12)
@@ -267,9 +258,9 @@ def test_every_round_lowers_the_objective_and_keeps_U_orthonormal(seed, solver, 
 
 def test_the_residual_is_how_much_of_the_first_directions_is_left():
     problem = random_problem(5)
-    alone = [ridge_by_hand(H, T, 1.0) for H, T in zip(problem.H, problem.T, strict=True)]
+    alone = [ridge_of_rows(H, T, 1.0) for H, T in zip(problem.H, problem.T, strict=True)]
     result = run(DNSP(rank=2), problem)
-    found = weights(problem, result.state)
+    found = task_weights(problem, result.solution)
     left = np.sqrt(sum(np.sum((w - b) ** 2) for w, b in zip(found, alone, strict=True)))
     assert result.history["dual_residual"].iloc[-1] == pytest.approx(left / np.linalg.norm(np.hstack(alone)), rel=1e-9)
 
@@ -278,8 +269,8 @@ def test_the_residual_is_how_much_of_the_first_directions_is_left():
 def test_targets_of_zero_give_a_basis_without_columns(solver):
     problem = random_problem(0)
     result = run(solver(), stack(problem.H, [np.zeros_like(T) for T in problem.T]))
-    assert result.state.U.shape == (12, 0)
-    assert result.stop is Stop.COMPLETED
+    assert result.solution.U.shape == (12, 0)
+    assert result.stop is StopReason.COMPLETED
     assert result.n_iter == 1
 
 
@@ -288,7 +279,7 @@ def test_another_order_of_tasks_and_another_hub_give_the_same_models(solver):
     problem = random_problem(11, m=5)
     order = [3, 0, 4, 2, 1]
     moved = stack([problem.H[t] for t in order], [problem.T[t] for t in order])
-    one, other = (weights(p, run(solver(rank=4), p).state) for p in (problem, moved))
+    one, other = (task_weights(p, run(solver(rank=4), p).solution) for p in (problem, moved))
     for k, t in enumerate(order):
         np.testing.assert_allclose(other[k], one[t], atol=1e-9)
 
@@ -296,7 +287,7 @@ def test_another_order_of_tasks_and_another_hub_give_the_same_models(solver):
 # -------------------------------------------------------------------------------------------------- the rank and checks
 
 
-def test_a_rank_above_what_the_data_can_use_is_cut_with_a_warning_that_says_to_what():
+def test_a_rank_above_what_the_data_can_use_is_reduced_with_a_warning():
     problem = random_problem(0, m=2, d=1, unequal=False)
     with pytest.warns(RankWarning, match="all targets together span 2 directions, so rank 2 is used"):
         assert DNSP(rank=9).resolve_rank(problem.task) == 2
@@ -310,10 +301,10 @@ def test_a_rank_above_what_the_data_can_use_is_cut_with_a_warning_that_says_to_w
 
 
 def test_gradients_span_no_more_than_the_rows_of_all_tasks():
-    problem = random_problem(0, m=2, L=12, n_max=5, d=2, unequal=False)  # centred: four independent rows a task
+    problem = random_problem(0, m=2, L=12, n_max=5, d=2, unequal=False)  # centred: four independent rows per task
     assert usable_rank(DGSP(), problem.task) == 8
     result = run(DGSP(rank=8, mu=0.01), problem)
-    np.testing.assert_allclose(result.state.U @ result.state.A, ridge(problem.task, 0.01), atol=1e-8)
+    np.testing.assert_allclose(result.solution.U @ result.solution.A, ridge(problem.task, 0.01), atol=1e-8)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -326,7 +317,7 @@ def test_gradients_span_no_more_than_the_rows_of_all_tasks():
         ({"mu": float("nan")}, "mu must be"),
     ],
 )
-def test_a_parameter_that_makes_no_sense_is_refused_by_name(solver, parameters, message):
+def test_an_invalid_parameter_is_refused_by_name(solver, parameters, message):
     with pytest.raises(ElmeshError, match=message):
         make_solver(solver(**parameters))
 
@@ -355,10 +346,10 @@ def test_a_task_sends_columns_for_its_own_outputs_and_none_for_the_padding(solve
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_one_task_or_one_place_sends_nothing(solver):
     alone = run(solver(rank=1), random_problem(0, m=1, d=2, unequal=False))
-    together = run_stacked(solver(rank=2), random_problem(0).task, None, 0)
+    together = solve(solver(rank=2), random_problem(0))
     for result in (alone, together):
         assert result.history["bytes"].max() == result.n_exchanges == 0
-    np.testing.assert_array_equal(together.state.U, run(solver(rank=2), random_problem(0)).state.U)
+    np.testing.assert_array_equal(together.solution.U, run(solver(rank=2), random_problem(0)).solution.U)
 
 
 def test_a_graph_without_a_hub_is_refused():
@@ -368,55 +359,48 @@ def test_a_graph_without_a_hub_is_refused():
 
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("rank", [1, 4])
-def test_one_generator_an_agent_gives_what_the_stack_gives(solver, rank):
+def test_one_generator_per_agent_gives_what_the_stack_gives(solver, rank):
     """Agents that hold their own rows and outputs only, without any padding, and one of which is the hub."""
     problem = random_problem(2, m=6, d=3)
     topology = make_topology("star", range(6))
-    stacked = run(solver(rank=rank), problem).state
-    states, _ = run_peers(solver(), own_tasks(problem.H, problem.T), topology, rank=rank)
-    for t, state in enumerate(states):
-        np.testing.assert_array_equal(state.U, states[0].U)  # every agent holds the same basis, to the bit
-        np.testing.assert_allclose(state.U, stacked.U, atol=1e-10)
-        np.testing.assert_allclose(state.A, stacked.A[t][:, : problem.T[t].shape[1]], atol=1e-10)
+    stacked = run(solver(rank=rank), problem).solution
+    solutions, _ = run_peers(solver(), own_tasks(problem.H, problem.T), topology, rank=rank)
+    for t, solution in enumerate(solutions):
+        np.testing.assert_array_equal(solution.U, solutions[0].U)  # every agent holds the same basis, to the bit
+        np.testing.assert_allclose(solution.U, stacked.U, atol=1e-10)
+        np.testing.assert_allclose(solution.A, stacked.A[t][:, : problem.T[t].shape[1]], atol=1e-10)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_groups_of_agents_give_what_the_stack_gives(solver):
+def test_batches_of_agents_give_what_the_stack_gives(solver):
     problem = random_problem(2, m=6, d=3)
     topology = make_topology("star", range(6))
-    stacked = run(solver(rank=4), problem).state
+    stacked = run(solver(rank=4), problem).solution
     bounds = [(0, 2), (2, 5), (5, 6)]
-    programs = [solver().program(problem.task.agents(*ab), place_of(topology, 0, np.arange(*ab)), 4) for ab in bounds]
-    for (a, b), state in zip(bounds, lockstep(programs)[0], strict=True):
-        np.testing.assert_allclose(state.U, stacked.U, atol=1e-10)
-        np.testing.assert_allclose(state.A, stacked.A[a:b], atol=1e-10)
+    parts = [Problem(problem.task.agents(*ab), agent_context(topology, 0, np.arange(*ab)), 4) for ab in bounds]
+    programs = [rounds(solver(), part) for part in parts]
+    for (a, b), solution in zip(bounds, lockstep(programs)[0], strict=True):
+        np.testing.assert_allclose(solution.U, stacked.U, atol=1e-10)
+        np.testing.assert_allclose(solution.A, stacked.A[a:b], atol=1e-10)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_agents_that_run_out_of_directions_do_so_together(solver):
     problem, _ = whitened(0, r=2)
     topology = make_topology("star", range(6))
-    states, _ = run_peers(solver(), problem.task, topology, rank=5)
-    assert {state.U.shape for state in states} == {(9, 2)}
+    solutions, _ = run_peers(solver(), problem.task, topology, rank=5)
+    assert {solution.U.shape for solution in solutions} == {(9, 2)}
 
 
-def test_nothing_but_directions_is_ever_told():
+def test_only_directions_are_ever_sent():
     problem = random_problem(2, m=5, L=12, d=2, unequal=False)
-    topology = make_topology("star", range(5))
-    program, link = DGSP().program(problem.task, place_of(topology, 0), 3), StackedLink(topology)
-    told, request = [], next(program)
-    while True:
-        if isinstance(request, Hub):
-            told.append(request.value)
-        try:
-            request = program.send(False if isinstance(request, Report) else link.consult(request))
-        except StopIteration as end:
-            U = end.value.U
-            break
-    assert [value.shape for value in told] == [(5, 12, 2)] * 3
+    requests = requests_of(DGSP(rank=3), problem, "star")
+    sent = [request.value for request in requests if isinstance(request, HubReduce)]
+    U = requests[-1].solution.U
+    assert [value.shape for value in sent] == [(5, 12, 2)] * 3
     # A gradient where the A step is exact has nothing in the span of U.
-    for k, value in enumerate(told):
-        assert np.abs(U[:, :k].T @ value).max(initial=0.0) < 1e-9 * np.abs(told[0]).max()
+    for k, value in enumerate(sent):
+        assert np.abs(U[:, :k].T @ value).max(initial=0.0) < 1e-9 * np.abs(sent[0]).max()
 
 
 # ----------------------------------------------------------------------------------------------- through the estimators
@@ -446,19 +430,19 @@ KINDS = {
 
 @parametrize_with_checks(
     [
-        MultiTaskELMClassifier(n_hidden=30, solver=DNSP()),
-        MultiTaskELMRegressor(n_hidden=30, solver=DNSP()),
-        MultiTaskELMRegressor(n_hidden=None, solver=DGSP()),
+        MultiTaskELMClassifier(n_hidden=30, solver=DNSP(), random_state=0),
+        MultiTaskELMRegressor(n_hidden=30, solver=DNSP(), random_state=0),
+        MultiTaskELMRegressor(n_hidden=None, solver=DGSP(), random_state=0),
     ]
 )
-def test_scikit_learn_s_own_checks_pass(estimator, check):
+def test_the_checks_of_scikit_learn_pass(estimator, check):
     check(estimator)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("n_hidden", [None, 40])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_estimator_learns_says_how_and_comes_back_from_its_folder(kind, n_hidden, solver, tmp_path):
+def test_an_estimator_learns_and_is_loaded_from_its_folder(kind, n_hidden, solver, tmp_path):
     estimator, data, outputs = KINDS[kind]
     X, y, tasks = data()
     model = estimator(n_hidden, solver=solver(rank=4, mu=0.1), weight_scale=0.5, random_state=0).fit(X, y, tasks)
@@ -466,12 +450,12 @@ def test_an_estimator_learns_says_how_and_comes_back_from_its_folder(kind, n_hid
     assert model.score(X, y, tasks) > 0.9
     assert model.U_.shape == (L, 4)
     assert model.A_["ayr"].shape == (4, outputs)
-    assert model.stop_ is Stop.COMPLETED
+    assert model.stop_ is StopReason.COMPLETED
     assert (model.n_iter_, model.n_exchanges_) == (4, 8)
     assert model.history_["round"].tolist() == [0, 1, 2, 3, 4]
     # The hub is the first task; of the two others one may have a class less.
-    told = outputs + model.A_["bute"].shape[1]
-    assert model.history_["bytes"].tolist() == [8 * L * (told + 2) * k for k in range(5)]
+    columns = outputs + model.A_["bute"].shape[1]
+    assert model.history_["bytes"].tolist() == [8 * L * (columns + 2) * k for k in range(5)]
     assert nx.utils.graphs_equal(nx.Graph(model.graph_.edges), nx.Graph([("ayr", "bute"), ("ayr", "cupar")]))
     assert model.conditions_ is None
 
@@ -506,9 +490,8 @@ def test_a_fit_that_is_interrupted_is_one_of_fewer_rounds(kind, solver, after, t
     estimator, data, _ = KINDS[kind]
     X, y, tasks = data()
     model, seen = estimator(30, solver=solver(rank=5), random_state=0), []
-    with watch(lambda progress: seen.append(progress) or progress.round == after):
-        model.fit(X, y, tasks)
-    assert model.stop_ is Stop.INTERRUPTED
+    model.fit(X, y, tasks, run=RunConfig(callback=lambda progress: seen.append(progress) or progress.round == after))
+    assert model.stop_ is StopReason.INTERRUPTED
     assert model.n_iter_ == after
     assert model.U_.shape == (30, after)
     assert [(progress.round, progress.max_iter) for progress in seen] == [(k, 5) for k in range(after + 1)]

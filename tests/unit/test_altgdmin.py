@@ -1,4 +1,4 @@
-"""Dif-AltGDmin, FedRep and the trace norm: their papers' rounds agent by agent, optimality, and what they send."""
+"""Dif-AltGDmin and FedRep: their papers' rounds agent by agent, optimality, and their messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.linalg import subspace_angles
-from scipy.optimize import minimize
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import elmesh
@@ -18,40 +17,25 @@ from elmesh import (
     LocalELM,
     MultiTaskELMClassifier,
     MultiTaskELMRegressor,
-    TraceNorm,
 )
 from elmesh.comm.graph import GRAPH_NAMES, make_topology
 from elmesh.errors import ElmeshError
-from elmesh.math.objective import objective
-from elmesh.run import Stop, run_stacked
+from elmesh.run import StopReason
 from elmesh.solvers import make_solver
 from elmesh.solvers.altgdmin import orthonormal
 from elmesh.solvers.fedrep import leading_subspace
-from elmesh.solvers.trace_norm import shrink
 from helpers.peers import own_tasks, run_peers
-from helpers.problems import random_problem, stack
+from helpers.problems import random_problem, ridge_of_rows, solve, stack, task_weights
 
 AGENTS = [DifAltGDmin, FedRep]
-ALL = [DifAltGDmin, FedRep, TraceNorm]
 
 
 def run(solver, problem, graph=None):
-    topology = make_topology(graph or solver.graph, range(len(problem.H))) if solver.distributed else None
-    return run_stacked(solver, problem.task, topology, 0)
-
-
-def weights(problem, state):
-    """Each task's weights, without the padding."""
-    bases = state.U if state.U.ndim == 3 else [state.U] * len(problem.H)
-    return [U @ A[:, : T.shape[1]] for U, A, T in zip(bases, state.A, problem.T, strict=True)]
-
-
-def ridge_by_hand(H, T, mu):
-    return np.linalg.solve(H.T @ H + mu * np.eye(H.shape[1]), H.T @ T)
+    return solve(solver, problem, graph or solver.graph)
 
 
 def planted(seed=0, m=8, L=12, r=3, d=2, n=40):
-    """Tasks without noise whose weights lie in the same r dimensions, on features as unlike as 0.5 and 1.5."""
+    """Tasks without noise whose weights lie in the same r dimensions, on features with scales of 0.5 to 1.5."""
     rng = np.random.default_rng(seed)
     basis = np.linalg.qr(rng.normal(size=(L, r)))[0]
     H = [rng.normal(size=(n, L)) * rng.uniform(0.5, 1.5, size=L) for _ in range(m)]
@@ -71,7 +55,7 @@ def first_basis(problem, rank):
 def sharpnesses(problem, U, mu):
     """A bound of each task's curvature in every direction."""
     for H, T in zip(problem.H, problem.T, strict=True):
-        A = ridge_by_hand(H @ U, T, mu)
+        A = ridge_of_rows(H @ U, T, mu)
         yield (np.linalg.norm(H, 2) ** 2 + mu) * A @ A.T
 
 
@@ -87,14 +71,14 @@ def slope(H, T, U, A, mu):
 def reference_fedrep(problem, U, rounds, mu, factor, local_steps):
     eta = factor * first_step(problem, U, mu)
     for _ in range(rounds):
-        told = []
+        sent = []
         for H, T in zip(problem.H, problem.T, strict=True):
-            A, own = ridge_by_hand(H @ U, T, mu), U
+            A, own = ridge_of_rows(H @ U, T, mu), U
             for _ in range(local_steps):
                 own = own - eta * slope(H, T, own, A, mu)
-            told.append(own)
-        U = np.linalg.qr(sum(told) / len(told))[0]
-    return [U @ ridge_by_hand(H @ U, T, mu) for H, T in zip(problem.H, problem.T, strict=True)]
+            sent.append(own)
+        U = np.linalg.qr(sum(sent) / len(sent))[0]
+    return [U @ ridge_of_rows(H @ U, T, mu) for H, T in zip(problem.H, problem.T, strict=True)]
 
 
 def reference_diffusion(problem, U, rounds, mu, factor, mixing, graph):
@@ -107,13 +91,13 @@ def reference_diffusion(problem, U, rounds, mu, factor, mixing, graph):
     bases = [U] * m
     for _ in range(rounds):
         for t, (H, T) in enumerate(zip(problem.H, problem.T, strict=True)):
-            bases[t] = bases[t] - eta * slope(H, T, bases[t], ridge_by_hand(H @ bases[t], T, mu), mu)
+            bases[t] = bases[t] - eta * slope(H, T, bases[t], ridge_of_rows(H @ bases[t], T, mu), mu)
         for _ in range(mixing):
             bases = [sum(w * U for w, U in zip(row, bases, strict=True)) for row in mixed]
         for t, U in enumerate(bases):
             Q, R = np.linalg.qr(U)
             bases[t] = Q * np.sign(np.diag(R))
-    return [U @ ridge_by_hand(H @ U, T, mu) for U, H, T in zip(bases, problem.H, problem.T, strict=True)]
+    return [U @ ridge_of_rows(H @ U, T, mu) for U, H, T in zip(bases, problem.H, problem.T, strict=True)]
 
 
 def assert_close(found, expected):
@@ -140,9 +124,9 @@ def test_the_rounds_of_fedrep_are_those_of_a_loop_over_tasks(seed, m, d, rank, m
     U, size, gap = first_basis(problem, rank)
     assume(size > 1e-4)
     assume(gap > 1e-3)
-    solver = FedRep(rank, mu, step=factor, local_steps=local_steps, max_iter=rounds, tol=0.0)
+    solver = FedRep(rank, mu, step_scale=factor, local_steps=local_steps, max_iter=rounds, tol=0.0)
     expected = reference_fedrep(problem, U, rounds, mu, factor, local_steps)
-    assert_close(weights(problem, run(solver, problem).state), expected)
+    assert_close(task_weights(problem, run(solver, problem).solution), expected)
 
 
 @settings(max_examples=40)
@@ -158,13 +142,13 @@ def test_the_rounds_of_dif_altgdmin_are_those_of_a_loop_over_agents(
     topology = make_topology(graph, range(m))
     # Power iterations leave the ratio of neighbouring singular values to twice their number.
     made = DifAltGDmin(
-        rank, mu, graph, step=factor, mixing=mixing, power_iterations=150, max_iter=rounds, tol=0.0
+        rank, mu, graph, step_scale=factor, mixing=mixing, power_iterations=150, max_iter=rounds, tol=0.0
     )  # fmt: skip
     # Agents whose bases are turned within their span mix as before: the start is compared up to that.
-    start = run(DifAltGDmin(rank, mu, graph, power_iterations=150, max_iter=1, tol=2.0), problem).state.U[0]
+    start = run(DifAltGDmin(rank, mu, graph, power_iterations=150, max_iter=1, tol=2.0), problem).solution.U[0]
     assert subspace_angles(start, U).max() < 1e-4
     expected = reference_diffusion(problem, start, rounds, mu, factor, mixing, topology.to_networkx(range(m)))
-    found = weights(problem, run(made, problem).state)
+    found = task_weights(problem, run(made, problem).solution)
     size = max(np.abs(w).max() for w in expected)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4 * size)
@@ -176,7 +160,7 @@ def test_on_the_complete_graph_with_equal_weights_diffusion_is_fedrep():
     agents = run(DifAltGDmin(**shared, graph="complete", power_iterations=200), problem)
     U = first_basis(problem, 3)[0]
     largest = max(np.linalg.norm(own, 2) for own in sharpnesses(problem, U, 0.5))
-    hub = run(FedRep(**shared, step=1 / (largest * first_step(problem, U, 0.5))), problem)
+    hub = run(FedRep(**shared, step_scale=1 / (largest * first_step(problem, U, 0.5))), problem)
     assert agents.history["consensus_gap"].max() < 1e-5
     np.testing.assert_allclose(agents.history["objective"], hub.history["objective"], rtol=1e-6)
     np.testing.assert_allclose(agents.history["dual_residual"], hub.history["dual_residual"], atol=1e-4)
@@ -190,28 +174,28 @@ def test_on_the_complete_graph_with_equal_weights_diffusion_is_fedrep():
 def test_fedrep_recovers_a_planted_subspace(seed, init):
     problem, basis = planted(seed)
     result = run(FedRep(rank=3, mu=1e-9, init=init, max_iter=3000, tol=1e-9), problem)
-    assert result.stop is Stop.CONVERGED
-    assert subspace_angles(result.state.U, basis).max() < 1e-6
+    assert result.stop is StopReason.CONVERGED
+    assert subspace_angles(result.solution.U, basis).max() < 1e-6
 
 
 @pytest.mark.parametrize("graph", GRAPH_NAMES)
 def test_dif_altgdmin_recovers_a_planted_subspace_at_every_agent(graph):
     problem, basis = planted(1)
     result = run(DifAltGDmin(rank=3, mu=1e-9, graph=graph, max_iter=3000, tol=1e-9), problem)
-    assert result.stop is Stop.CONVERGED
-    # Without noise a basis that is right for one task is right for all, so a step that stays does no harm.
-    for U in result.state.U:
+    assert result.stop is StopReason.CONVERGED
+    # Without noise a basis that is right for one task is right for all, so a constant step does no harm.
+    for U in result.solution.U:
         assert subspace_angles(U, basis).max() < 1e-6
 
 
 def test_fedrep_ends_where_the_gradient_of_the_sum_vanishes():
     problem = random_problem(4, m=5)
-    state = run(FedRep(rank=2, mu=0.7, step=2.0, max_iter=20_000, tol=1e-9), problem).state
-    pairs = list(zip(problem.H, problem.T, state.A, strict=True))
-    slopes = [slope(H, T, state.U, A[:, : T.shape[1]], 0.7) for H, T, A in pairs]
+    solution = run(FedRep(rank=2, mu=0.7, step_scale=2.0, max_iter=20_000, tol=1e-9), problem).solution
+    pairs = list(zip(problem.H, problem.T, solution.A, strict=True))
+    slopes = [slope(H, T, solution.U, A[:, : T.shape[1]], 0.7) for H, T, A in pairs]
     assert np.linalg.norm(sum(slopes)) < 1e-6 * sum(np.linalg.norm(s) for s in slopes)
     for H, T, A in pairs:
-        np.testing.assert_allclose(A[:, : T.shape[1]], ridge_by_hand(H @ state.U, T, 0.7), atol=1e-10)
+        np.testing.assert_allclose(A[:, : T.shape[1]], ridge_of_rows(H @ solution.U, T, 0.7), atol=1e-10)
 
 
 def test_more_mixing_and_smaller_steps_bring_diffusing_agents_together():
@@ -219,7 +203,7 @@ def test_more_mixing_and_smaller_steps_bring_diffusing_agents_together():
     shared = {"rank": 2, "max_iter": 2000, "tol": 0.0}
     gaps = [
         run(DifAltGDmin(**shared, **more), problem).history["consensus_gap"].iloc[-1]
-        for more in ({}, {"step": 0.25}, {"mixing": 4}, {"mixing": 4, "step": 0.25})
+        for more in ({}, {"step_scale": 0.25}, {"mixing": 4}, {"mixing": 4, "step_scale": 0.25})
     ]
     assert gaps[0] > 2 * max(gaps[1:3])
     assert min(gaps[1:3]) > 2 * gaps[3] > 0
@@ -238,8 +222,8 @@ def test_the_automatic_step_lowers_the_objective_by_what_its_bound_promises(seed
     solver = FedRep(rank=min(3, problem.task.usable_rank), mu=mu, init=init, max_iter=1, tol=0.0)
     history = run(solver, problem).history["objective"]
     start = run(solver.set_params(tol=2.0), problem)  # which stops before the first round
-    U, eta = start.state.U, first_step(problem, start.state.U, mu)
-    triples = zip(problem.H, problem.T, start.state.A, strict=True)
+    U, eta = start.solution.U, first_step(problem, start.solution.U, mu)
+    triples = zip(problem.H, problem.T, start.solution.A, strict=True)
     total = sum(slope(H, T, U, A[:, : T.shape[1]], mu) for H, T, A in triples)
     promised = eta / (2 * len(problem.H)) * np.sum(total**2)
     assert history[1] <= history[0] - promised + 1e-9 * history[0]
@@ -262,15 +246,15 @@ def test_harsh_problems_and_steps_leave_orthonormal_bases_and_heads_at_their_bes
 ):
     problem = random_problem(seed, m=m, L=8, h_scale=10.0**h, t_scale=10.0**t, planted=not noise)
     rank, mu = min(rank, problem.task.usable_rank), 10.0**mu
-    result = run(solver(rank=rank, mu=mu, step=step, max_iter=15, tol=0.0), problem)
-    U = np.broadcast_to(result.state.U, (m, 8, rank))
+    result = run(solver(rank=rank, mu=mu, step_scale=step, max_iter=15, tol=0.0), problem)
+    U = np.broadcast_to(result.solution.U, (m, 8, rank))
     np.testing.assert_allclose(U.mT @ U, np.broadcast_to(np.eye(rank), (m, rank, rank)), atol=1e-12)
     energy = np.sum(problem.task.target_energy) / 2
-    assert result.stop is Stop.MAX_ITER
+    assert result.stop is StopReason.MAX_ITER
     assert result.history["objective"].max() <= energy * (1 + 1e-9)
     by_hand = sum(
         0.5 * np.sum((H @ W - T) ** 2) + mu / 2 * np.sum(W**2)
-        for H, T, W in zip(problem.H, problem.T, weights(problem, result.state), strict=True)
+        for H, T, W in zip(problem.H, problem.T, task_weights(problem, result.solution), strict=True)
     )
     assert result.history["objective"].iloc[-1] == pytest.approx(by_hand, rel=1e-8, abs=1e-10 * energy)
 
@@ -296,21 +280,21 @@ def test_diffusing_agents_send_a_basis_to_every_neighbour_and_the_start_is_count
     result = run(DifAltGDmin(3, 1.0, graph, mixing=mixing, power_iterations=4, max_iter=5, tol=0.0), problem)
     averaging, ways = len(topology.averaging_roots(1e-6)), 2 * len(topology.edges)
     start = 4 * averaging * 12 * 3 + averaging + 1
-    told = [8 * ways * (start + k * mixing * 12 * 3) for k in range(6)]
-    assert result.history["bytes"].tolist() == told
+    expected = [8 * ways * (start + k * mixing * 12 * 3) for k in range(6)]
+    assert result.history["bytes"].tolist() == expected
     assert result.n_exchanges == 5 * averaging + 1 + 5 * mixing
 
 
 @pytest.mark.parametrize("init", ["moments", "random"])
-def test_fedrep_sends_a_basis_up_and_one_back_and_the_start_is_counted(init):
+def test_fedrep_sends_a_basis_to_the_hub_and_one_back_and_the_start_is_counted(init):
     problem = random_problem(2, m=6, L=12, d=4)
     outputs = [T.shape[1] for T in problem.T]
     assert len(set(outputs)) > 1
     result = run(FedRep(rank=3, init=init, local_steps=2, max_iter=5, tol=0.0), problem)
     moments = sum(outputs[1:]) * 12 + 5 * 12 * 3 if init == "moments" else 0
     step = 5 * (3 * 3 + 1)
-    told = [8 * (moments + step + k * 5 * 2 * 12 * 3) for k in range(6)]
-    assert result.history["bytes"].tolist() == told
+    expected = [8 * (moments + step + k * 5 * 2 * 12 * 3) for k in range(6)]
+    assert result.history["bytes"].tolist() == expected
     assert result.n_exchanges == 2 * ((init == "moments") + 1 + 5)
 
 
@@ -319,10 +303,10 @@ def test_one_task_alone_sends_nothing_and_ends_at_its_own_ridge_regression(solve
     problem = random_problem(0, m=1, d=2, unequal=False)
     result = run(solver(rank=2, mu=0.5, max_iter=20_000, tol=1e-8), problem)
     assert result.history["bytes"].max() == 0
-    assert result.stop is Stop.CONVERGED
+    assert result.stop is StopReason.CONVERGED
     # Two columns are enough for two outputs, whatever they are.
-    (found,), (H,), (T,) = weights(problem, result.state), problem.H, problem.T
-    np.testing.assert_allclose(found, ridge_by_hand(H, T, 0.5), atol=1e-6)
+    (found,), (H,), (T,) = task_weights(problem, result.solution), problem.H, problem.T
+    np.testing.assert_allclose(found, ridge_of_rows(H, T, 0.5), atol=1e-6)
 
 
 def test_fedrep_on_a_graph_without_a_hub_is_refused():
@@ -340,144 +324,15 @@ def test_fedrep_on_a_graph_without_a_hub_is_refused():
         (FedRep(max_iter=25, init="random"), "star"),
     ],
 )
-def test_one_generator_an_agent_gives_what_the_stack_gives(solver, graph):
+def test_one_generator_per_agent_gives_what_the_stack_gives(solver, graph):
     """Agents that hold their own rows and outputs only, without any padding."""
     problem = random_problem(2, m=6, d=3)
     topology = make_topology(graph, range(6))
-    stacked = run(solver.set_params(rank=3, tol=0.0), problem, graph).state
-    states, _ = run_peers(solver, own_tasks(problem.H, problem.T), topology, rank=3)
-    for t, state in enumerate(states):
-        np.testing.assert_allclose(state.U, stacked.U if stacked.U.ndim == 2 else stacked.U[t], atol=1e-8)
-        np.testing.assert_allclose(state.A, stacked.A[t][:, : problem.T[t].shape[1]], atol=1e-8)
-
-
-# ------------------------------------------------------------------------------------------------------- the trace norm
-
-
-def trace_norm_value(problem, B, lam):
-    fits = sum(0.5 * np.sum((H @ b - T) ** 2) for H, T, b in zip(problem.H, problem.T, B, strict=True))
-    return fits + lam * np.linalg.norm(np.hstack(B), "nuc")
-
-
-@settings(max_examples=40)
-@given(
-    st.integers(0, 10_000),
-    st.integers(1, 6),
-    st.integers(1, 3),
-    st.integers(3, 14),
-    st.floats(-2.0, 1.0),
-    st.floats(-1.0, 1.0),
-    st.booleans(),
-)
-def test_at_the_end_the_trace_norm_s_optimality_conditions_hold(seed, m, d, L, log_mu, tilt, noise):
-    problem = random_problem(seed, m=m, L=L, d=d, planted=not noise)
-    mu1, mu2 = 10 ** (log_mu + tilt), 10 ** (log_mu - tilt)
-    lam = 10**log_mu
-    result = run(TraceNorm(mu1, mu2, max_iter=100_000, tol=1e-6), problem)
-    assert result.stop is Stop.CONVERGED
-    B = weights(problem, result.state)
-    pull = np.hstack([H.T @ (T - H @ b) for H, T, b in zip(problem.H, problem.T, B, strict=True)])
-    # The pull of the fit is lam times a subgradient of the norm: of norm one at most, and aligned with B.
-    assert np.linalg.norm(pull, 2) <= lam * (1 + 1e-4)
-    joined = np.hstack(B)
-    norm = np.linalg.norm(joined, "nuc")
-    assert np.sum(pull * joined) == pytest.approx(lam * norm, rel=1e-4, abs=1e-9)
-    assert result.history["objective"].iloc[-1] == pytest.approx(trace_norm_value(problem, B, lam), rel=1e-9)
-
-
-@settings(max_examples=25)
-@given(st.integers(0, 10_000), st.integers(1, 5), st.floats(-1.0, 1.0), st.integers(1, 12))
-def test_it_is_never_behind_plain_proximal_gradient_in_the_end_and_begins_like_it(seed, m, log_lam, rounds):
-    problem = random_problem(seed, m=m, L=8)
-    lam, ell = 10**log_lam, max(np.linalg.norm(H, 2) ** 2 for H in problem.H)
-    ends = np.cumsum([T.shape[1] for T in problem.T])[:-1]
-    B = np.zeros((8, sum(T.shape[1] for T in problem.T)))
-    path = [B]
-    for _ in range(300):
-        parts = np.split(B, ends, axis=1)
-        moved = [b - H.T @ (H @ b - T) / ell for b, H, T in zip(parts, problem.H, problem.T, strict=True)]
-        left, values, right = np.linalg.svd(np.hstack(moved), full_matrices=False)
-        B = (left * np.maximum(values - lam / ell, 0.0)) @ right
-        path.append(B)
-    one = run(TraceNorm(lam, lam, max_iter=1, tol=0.0), problem).state
-    np.testing.assert_allclose(np.hstack(weights(problem, one)), path[1], atol=1e-10 * (1 + np.abs(path[1]).max()))
-    best = run(TraceNorm(lam, lam, max_iter=20_000, tol=1e-7), problem).history["objective"].iloc[-1]
-    for reached in (path[rounds], path[-1]):
-        assert best <= trace_norm_value(problem, np.split(reached, ends, axis=1), lam) * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("rounds", [1, 2, 9])
-@pytest.mark.parametrize(("mu1", "mu2"), [(1.0, 1.0), (0.02, 5.0), (3.0, 0.1)])
-def test_at_every_round_the_objective_told_is_that_of_mtl_elm_at_U_and_A(mu1, mu2, rounds):
-    problem = random_problem(5, m=5, d=3)
-    result = run(TraceNorm(mu1, mu2, max_iter=rounds, tol=0.0), problem)
-    U, A = result.state.U, result.state.A
-    told = result.history["objective"].iloc[-1]
-    assert objective(problem.task, U, A, mu1, mu2) == pytest.approx(told, rel=1e-12)
-    joined = np.hstack(weights(problem, result.state))
-    assert mu1 * np.sum(U**2) == pytest.approx(np.sqrt(mu1 * mu2) * np.linalg.norm(joined, "nuc"), rel=1e-9)
-    np.testing.assert_allclose(mu1 * U.T @ U, mu2 * np.sum(A @ A.mT, axis=0), atol=1e-9 * np.sum(U**2))
-    for a, T in zip(A, problem.T, strict=True):
-        assert np.abs(a[:, T.shape[1] :]).max(initial=0.0) < 1e-15
-
-
-def test_its_least_value_is_that_of_mtl_elm_with_columns_enough_and_the_coefficients_are_ridge_regressions():
-    problem = random_problem(7, m=5, L=10)
-    convex = run(TraceNorm(0.5, 2.0, max_iter=20_000, tol=1e-8), problem)
-
-    def factored(u):
-        """The objective (6) with every A_t at its best, and its gradient in U."""
-        U = u.reshape(10, -1)
-        value, gradient = 0.25 * np.sum(U**2), 0.5 * U
-        for H, T in zip(problem.H, problem.T, strict=True):
-            A = ridge_by_hand(H @ U, T, 2.0)
-            value += 0.5 * np.sum((H @ U @ A - T) ** 2) + np.sum(A**2)
-            gradient = gradient + H.T @ (H @ U @ A - T) @ A.T
-        return value, gradient.ravel()
-
-    start = np.random.default_rng(0).normal(size=100)  # ten columns: as many as there can be
-    options = {"maxiter": 5000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-9}
-    least = minimize(factored, start, jac=True, method="L-BFGS-B", options=options).fun
-    assert convex.history["objective"].iloc[-1] == pytest.approx(least, rel=1e-8)
-    for H, T, A in zip(problem.H, problem.T, convex.state.A, strict=True):
-        np.testing.assert_allclose(A[:, : T.shape[1]], ridge_by_hand(H @ convex.state.U, T, 2.0), atol=1e-5)
-
-
-def test_one_column_of_weights_has_its_own_norm_for_trace_norm():
-    problem = random_problem(6, m=1, L=6, d=1, unequal=False)
-    (H,), (T,) = problem.H, problem.T
-    (b,) = weights(problem, run(TraceNorm(0.5, 0.5, max_iter=50_000, tol=1e-9), problem).state)
-    np.testing.assert_allclose(b, ridge_by_hand(H, T, 0.5 / np.linalg.norm(b)), rtol=1e-6)
-
-
-def test_weights_vanish_when_the_penalty_reaches_the_largest_singular_value_of_the_moments_and_not_before():
-    problem = random_problem(3, m=4)
-    edge = np.linalg.norm(np.hstack([H.T @ T for H, T in zip(problem.H, problem.T, strict=True)]), 2)
-    gone = run(TraceNorm(edge * 1.0001, edge * 1.0001), problem)
-    assert gone.state.U.shape == (12, 0)
-    assert (gone.stop, gone.n_iter) == (Stop.CONVERGED, 1)
-    assert gone.history["objective"].iloc[-1] == pytest.approx(np.sum(problem.task.target_energy) / 2, rel=1e-12)
-    assert run(TraceNorm(edge * 0.999, edge * 0.999), problem).state.U.shape == (12, 1)
-
-
-@given(
-    st.integers(0, 10_000),
-    st.sampled_from([(3, 20), (20, 3), (7, 7), (90, 120), (120, 90)]),
-    st.floats(-8.0, 0.5),
-    st.integers(1, 3),
-)
-def test_shrinking_is_what_a_singular_value_decomposition_says(seed, shape, log_threshold, rank):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(shape[0], rank)) @ rng.normal(size=(rank, shape[1])) + 1e-3 * rng.normal(size=shape)
-    left, values, right = np.linalg.svd(X, full_matrices=False)
-    threshold = 10**log_threshold * values[0]
-    assume(np.abs(values - threshold).min() > 1e-7 * values[0])
-    found = shrink(X, threshold)
-    assert len(found.sizes) == np.sum(values > threshold)
-    expected = (left * np.maximum(values - threshold, 0.0)) @ right
-    np.testing.assert_allclose((found.left * found.sizes) @ found.right.T, expected, atol=1e-10 * values[0])
-    for basis in (found.left, found.right):
-        np.testing.assert_allclose(basis.T @ basis, np.eye(len(found.sizes)), atol=1e-7)
+    stacked = run(solver.set_params(rank=3, tol=0.0), problem, graph).solution
+    solutions, _ = run_peers(solver, own_tasks(problem.H, problem.T), topology, rank=3)
+    for t, solution in enumerate(solutions):
+        np.testing.assert_allclose(solution.U, stacked.U if stacked.U.ndim == 2 else stacked.U[t], atol=1e-8)
+        np.testing.assert_allclose(solution.A, stacked.A[t][:, : problem.T[t].shape[1]], atol=1e-8)
 
 
 def test_tasks_with_few_noisy_rows_learn_from_each_other():
@@ -490,30 +345,30 @@ def test_tasks_with_few_noisy_rows_learn_from_each_other():
     def error(found):
         return float(np.mean([np.sum((b - w) ** 2) for b, w in zip(found, truth, strict=True)]))
 
-    alone = min(error(run(LocalELM(mu=mu), problem).state.A) for mu in 10.0 ** np.arange(-3, 4, 0.5))
-    for solver in (TraceNorm(5.0, 5.0), FedRep(rank=2), DifAltGDmin(rank=2, graph="complete")):
-        assert error(weights(problem, run(solver, problem).state)) < 0.7 * alone
+    alone = min(error(solve(LocalELM(mu=mu), problem).solution.A) for mu in 10.0 ** np.arange(-3, 4, 0.5))
+    for solver in (FedRep(rank=2), DifAltGDmin(rank=2, graph="complete")):
+        assert error(task_weights(problem, run(solver, problem).solution)) < 0.7 * alone
 
 
-# -------------------------------------------------------------------------------------------------- what all have alike
+# ------------------------------------------------------------------------------------------- what both have in common
 
 
-@pytest.mark.parametrize("solver", ALL)
+@pytest.mark.parametrize("solver", AGENTS)
 def test_targets_of_zero_are_learned_at_once(solver):
     problem = random_problem(0)
     result = run(solver(), stack(problem.H, [np.zeros_like(T) for T in problem.T]))
-    assert (result.stop, result.n_iter) == (Stop.CONVERGED, 0)
-    assert not result.state.A.any()
-    assert np.isfinite(result.state.U).all()
+    assert (result.stop, result.n_iter) == (StopReason.CONVERGED, 0)
+    assert not result.solution.A.any()
+    assert np.isfinite(result.solution.U).all()
 
 
-@pytest.mark.parametrize("solver", [FedRep(rank=3), TraceNorm(), DifAltGDmin(rank=3, graph="complete")])
+@pytest.mark.parametrize("solver", [FedRep(rank=3), DifAltGDmin(rank=3, graph="complete")])
 def test_another_order_of_tasks_gives_the_same_models(solver):
     problem = random_problem(11, m=5)
     order = [3, 0, 4, 2, 1]
     moved = stack([problem.H[t] for t in order], [problem.T[t] for t in order])
     solver.set_params(max_iter=30, tol=0.0)
-    one, other = (weights(p, run(solver, p).state) for p in (problem, moved))
+    one, other = (task_weights(p, run(solver, p).solution) for p in (problem, moved))
     for k, t in enumerate(order):
         np.testing.assert_allclose(other[k], one[t], atol=1e-5)
 
@@ -523,23 +378,19 @@ def test_another_order_of_tasks_gives_the_same_models(solver):
     [
         (DifAltGDmin(rank=0), "rank must be a whole number of at least 1"),
         (DifAltGDmin(mu=0.0), "mu must be a finite number, more than zero"),
-        (DifAltGDmin(step="large"), "step must be \"auto\" or a number that multiplies it; got 'large'"),
-        (DifAltGDmin(step=0.0), "step must be a finite number, more than zero"),
+        (DifAltGDmin(step_scale="auto"), "step_scale must be a finite number, more than zero; got 'auto'"),
+        (DifAltGDmin(step_scale=0.0), "step_scale must be a finite number, more than zero"),
         (DifAltGDmin(mixing=0), "mixing must be a whole number"),
         (DifAltGDmin(power_iterations=0.5), "power_iterations must be a whole number"),
         (DifAltGDmin(max_iter=0), "max_iter must be a whole number"),
         (DifAltGDmin(tol=-1.0), "tol must be a finite number, zero or more"),
         (FedRep(mu=float("nan")), "mu must be"),
-        (FedRep(step=-1.0), "step must be a finite number, more than zero"),
+        (FedRep(step_scale=-1.0), "step_scale must be a finite number, more than zero"),
         (FedRep(local_steps=0), "local_steps must be a whole number"),
         (FedRep(init="ones"), "init must be one of moments, random; got 'ones'"),
-        (TraceNorm(mu1=0.0), "mu1 must be a finite number, more than zero"),
-        (TraceNorm(mu2="small"), "mu2 must be"),
-        (TraceNorm(max_iter=0), "max_iter must be a whole number"),
-        (TraceNorm(tol=-1.0), "tol must be a finite number, zero or more"),
     ],
 )
-def test_a_parameter_that_makes_no_sense_is_refused_by_name(solver, message):
+def test_an_invalid_parameter_is_refused_by_name(solver, message):
     with pytest.raises(ElmeshError, match=message):
         make_solver(solver)
 
@@ -552,10 +403,10 @@ def rows(seed=0, m=4, n=25):
     return X, np.sum(X[:, :2] * slopes, axis=1) + 0.1 * rng.normal(size=m * n), tasks
 
 
-@pytest.mark.parametrize("name", ["dif-altgdmin", "fedrep", "trace-norm"])
+@pytest.mark.parametrize("name", ["dif-altgdmin", "fedrep"])
 @pytest.mark.parametrize("hidden", [None, 30])
 @pytest.mark.parametrize("kind", ["regression", "classification"])
-def test_an_estimator_learns_with_it_and_comes_back_from_its_folder(kind, hidden, name, tmp_path):
+def test_an_estimator_learns_with_it_and_is_loaded_from_its_folder(kind, hidden, name, tmp_path):
     X, y, tasks = rows()
     solver = make_solver(name).set_params(tol=0.1)
     if kind == "regression":
@@ -564,8 +415,8 @@ def test_an_estimator_learns_with_it_and_comes_back_from_its_folder(kind, hidden
         model = MultiTaskELMClassifier(hidden, solver=solver, weight_scale=0.5, random_state=0)
         y = np.where(y > 0, "high", "low")
     model.fit(X, y, tasks)
-    assert model.stop_ is Stop.CONVERGED
-    assert (model.graph_ is None) == (name == "trace-norm")
+    assert model.stop_ is StopReason.CONVERGED
+    assert len(model.graph_) == 4
     assert model.U_.shape[-2] == (hidden or 5)
     assert model.score(X, y, tasks) > 0.8
     model.save(tmp_path / "model")
@@ -576,6 +427,9 @@ def test_an_estimator_learns_with_it_and_comes_back_from_its_folder(kind, hidden
     np.testing.assert_array_equal(alone.predict(X[50:75]), model.predict(X, tasks)[50:75])
 
 
-@parametrize_with_checks([MultiTaskELMRegressor(n_hidden=20, solver=solver(tol=0.1)) for solver in ALL])
-def test_scikit_learn_s_own_checks_pass(estimator, check):
+# Some checks set no seed. From one seed in sixty the step is too long for their data (see step_scale): it is fixed.
+@parametrize_with_checks(
+    [MultiTaskELMRegressor(n_hidden=20, solver=solver(tol=0.1), random_state=0) for solver in AGENTS]
+)
+def test_the_checks_of_scikit_learn_pass(estimator, check):
     check(estimator)
