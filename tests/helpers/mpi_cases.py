@@ -1,4 +1,4 @@
-"""What is run on ranks and in one process alike: tasks of unequal rows and outputs, graphs, and solvers."""
+"""Runs for ranks and for one process: tasks of unequal rows and outputs, graphs, and solvers."""
 
 from __future__ import annotations
 
@@ -9,41 +9,40 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from elmesh import DGSP, DMTLELM, DNSP, FODMTLELM, DifAltGDmin, FedRep, MeshELM
 from elmesh.comm.graph import Topology, make_topology
 from elmesh.data.statistics import Reduced, Task
 from elmesh.estimators.base import MultiTaskELM
 from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.estimators.regressor import MultiTaskELMRegressor
 from elmesh.run.placement import place_agents
-from elmesh.solvers import DGSP, DMTLELM, DNSP, FODMTLELM, DifAltGDmin, FedRep, Solver
+from elmesh.solvers import Solver
 
 SEED = 3
-#: How many ranks there are; jobs take their turns in this order, each going on with what the one before it has left.
+#: Numbers of ranks; jobs run in this order, and each resumes from the checkpoints of the one before it.
 RANKS = (3, 5, 2, 1)
-# Rows and outputs of each task: some are alike, so that processes stack them; some have more rows than features.
+# Rows and outputs of each task: some are equal, so that processes stack them; some have more rows than features.
 _SHAPES = ((9, 1), (20, 2), (9, 1), (40, 3), (20, 2), (9, 1), (33, 2))
 
-admm = partial(DMTLELM, method="admm")
 
-
-def wild(make: Callable[..., Solver], **parameters: object) -> Solver:
+def diverging(make: Callable[..., Solver], **parameters: object) -> Solver:
     """Return a solver whose steps are far too long."""
     return make(**{"rank": 3, "rho": 1.0, "zeta": 0.0, "init": "random", **parameters})
 
 
 @dataclass(frozen=True)
 class Case:
-    """A run: on which graph, and by what."""
+    """A run: its graph and its solver."""
 
     graph: str
     make: Callable[[], Solver]
     width: int = 16
-    #: What the features are multiplied by, to lead a run astray.
+    #: Factor of the features, with which some runs diverge.
     scale: float = 1.0
 
     @property
     def tasks(self) -> list[Task]:
-        """One an agent."""
+        """One per agent."""
         return make_tasks(self.width, self.scale)
 
     @property
@@ -54,7 +53,7 @@ class Case:
 
 @cache
 def make_tasks(width: int, scale: float) -> list[Task]:
-    """Return tasks whose targets come from three directions, and noise."""
+    """Return tasks whose targets lie in three directions, plus noise."""
     rng = np.random.default_rng(SEED)
     basis = rng.normal(size=(width, 3))
     tasks = []
@@ -66,58 +65,61 @@ def make_tasks(width: int, scale: float) -> list[Task]:
 
 
 def placements(name: str, n_ranks: int) -> tuple[str, ...]:
-    """Return how the agents of a case are spread: in every way for some, in two ways on three ranks."""
+    """Return the placements of the agents of a case: all three for some cases, two on three ranks."""
     if n_ranks == 1:
         return ("even",)
-    if name in SPREAD:
+    if name in ALL_PLACEMENTS:
         return ("even", "uneven", "scattered")
     return ("even", "uneven") if n_ranks == 3 else ("even",)
 
 
-def placed(case: Case, placement: str, n_ranks: int) -> NDArray[np.intp]:
+def placed(topology: Topology, placement: str, n_ranks: int) -> NDArray[np.intp]:
     """Return the rank of each agent."""
     if placement == "even":
-        return place_agents(case.topology, n_ranks)
-    agents = np.arange(case.topology.n_agents)
+        return place_agents(topology, n_ranks)
+    agents = np.arange(topology.n_agents)
     return agents % n_ranks if placement == "scattered" else np.minimum(agents, n_ranks - 1)
 
 
 _ON_ANY_GRAPH: dict[str, Callable[..., Solver]] = {
-    "varpro": DMTLELM,
-    "varpro in 2 bits": partial(DMTLELM, message_bits=2, max_iter=14),
-    "varpro in as many bits as it takes": partial(DMTLELM, message_bits="auto", rank=4),
-    "admm": partial(admm, max_iter=25, tol=1e-9),
-    "admm by the paper's rule": partial(admm, gamma="paper", max_iter=12, tol=0.0),
-    "admm by numbers": partial(admm, rank=3, mu1=0.5, mu2=2.0, rho=1.5, tau="4 + d", zeta=0.5, gamma=0.9, max_iter=10),
+    "mesh": MeshELM,
+    "mesh with 2 bits": partial(MeshELM, message_bits=2, max_iter=14),
+    "mesh with automatic bits": partial(MeshELM, message_bits="auto", rank=4),
+    "admm": partial(DMTLELM, max_iter=25, tol=1e-9),
+    "admm with the paper's rule": partial(DMTLELM, gamma="paper", max_iter=12, tol=0.0),
+    "admm with numbers": partial(
+        DMTLELM, rank=3, mu1=0.5, mu2=2.0, rho=1.5, tau="4 + d", zeta=0.5, gamma=0.9, max_iter=10
+    ),
     "fo": partial(FODMTLELM, max_iter=15),
     "dif": partial(DifAltGDmin, rank=3, max_iter=8, tol=0.0),
 }
 _ON_ONE_GRAPH: dict[str, Callable[..., Solver]] = {
-    "admm by numbers and the paper's rule": partial(
-        admm, rank=3, gamma="paper", proximal="standard", tau=3.0, init="ones", max_iter=10, certify=False
+    "admm with numbers and the paper's rule": partial(
+        DMTLELM, rank=3, gamma="paper", proximal="standard", tau=3.0, init="ones", max_iter=10, certify=False
     ),
-    "fo by the paper's rule": partial(FODMTLELM, rank=2, gamma="paper", init="random", max_iter=10),
+    "fo with the paper's rule": partial(FODMTLELM, rank=2, gamma="paper", init="random", max_iter=10),
 }
 _ON_A_STAR: dict[str, Callable[..., Solver]] = {
     "dgsp": partial(DGSP, rank=5),
     "dnsp": partial(DNSP, rank=5),
-    "dgsp until nothing is left": partial(DGSP, rank=13),
+    "dgsp with every direction": partial(DGSP, rank=13),
     "fedrep": partial(FedRep, rank=3, max_iter=8),
-    "fedrep from anywhere": partial(FedRep, rank=2, local_steps=3, init="random", step=0.5, max_iter=5),
+    "fedrep from a random start": partial(FedRep, rank=2, local_steps=3, init="random", step_scale=0.5, max_iter=5),
 }
-#: Runs that come to an end of each kind, named after it.
+#: Runs that end for each reason, named after it.
 ENDINGS: dict[str, Case] = {
-    "CONVERGED": Case("random", partial(admm, graph="random", rank=3, tol=0.05)),
-    "CONVERGED at the start": Case("ring", partial(admm, rank=3, tol=1e6)),
-    "SETTLED": Case("star", partial(DMTLELM, graph="star", tol=0.0, rank=3)),
-    "MAX_ITER": Case("ring", partial(DMTLELM, tol=0.0, rank=3, max_iter=4)),
-    "BUDGET": Case("star", partial(DMTLELM, graph="star", max_bytes=150_000)),
-    "BUDGET of coarse messages": Case("random", partial(DMTLELM, graph="random", message_bits=2, max_bytes=30_000)),
-    "BUDGET by admm": Case("star", partial(admm, graph="star", rank=3, tol=0.0, max_bytes=60_000)),
-    "DIVERGED": Case("star", partial(wild, admm, graph="star", tau=1e-6)),
-    "DIVERGED from one round to the next": Case("ring", partial(wild, FODMTLELM, tau=1e-9), scale=1e9),
-    "DIVERGED beyond what numbers can be": Case("ring", partial(wild, FODMTLELM, tau=1e-160)),
-    "DIVERGED beyond what numbers can be, by admm": Case("ring", partial(wild, admm, rho=1e8, tau=1e-90), scale=1e-50),
+    "CONVERGED": Case("random", partial(DMTLELM, graph="random", rank=3, tol=0.05)),
+    "CONVERGED at the start": Case("ring", partial(DMTLELM, rank=3, tol=1e6)),
+    "SETTLED": Case("star", partial(MeshELM, graph="star", tol=0.0, rank=3)),
+    "MAX_ITER": Case("ring", partial(MeshELM, tol=0.0, rank=3, max_iter=4)),
+    "BUDGET": Case("star", partial(MeshELM, graph="star", max_bytes=150_000)),
+    "BUDGET with quantised messages": Case(
+        "random", partial(MeshELM, graph="random", message_bits=2, max_bytes=30_000)
+    ),
+    "DIVERGED": Case("star", partial(diverging, DMTLELM, graph="star", tau=1e-6)),
+    "DIVERGED from one round to the next": Case("ring", partial(diverging, FODMTLELM, tau=1e-9), scale=1e9),
+    "DIVERGED by overflow": Case("ring", partial(diverging, FODMTLELM, tau=1e-160)),
+    "DIVERGED by overflow, admm": Case("ring", partial(diverging, DMTLELM, rho=1e8, tau=1e-90), scale=1e-50),
     "COMPLETED": Case("star", partial(DNSP, rank=2)),
 }
 CASES: dict[str, Case] = {
@@ -128,33 +130,33 @@ CASES: dict[str, Case] = {
     },
     **{f"{name}, random": Case("random", partial(make, graph="random")) for name, make in _ON_ONE_GRAPH.items()},
     **{name: Case("star", make) for name, make in _ON_A_STAR.items()},
-    "wide features": Case("ring", partial(admm, rank=6, max_iter=5), width=90),
-    "wide features, varpro": Case("random", partial(DMTLELM, graph="random", max_iter=12), width=90),
+    "wide features": Case("ring", partial(DMTLELM, rank=6, max_iter=5), width=90),
+    "wide features, mesh": Case("random", partial(MeshELM, graph="random", max_iter=12), width=90),
     **{f"ends {name}": case for name, case in ENDINGS.items()},
 }
-#: Runs whose agents are spread in every way there is.
-SPREAD = (
-    "varpro, random",
-    "varpro in 2 bits, star",
-    "admm by the paper's rule, random",
+#: Runs with all three placements.
+ALL_PLACEMENTS = (
+    "mesh, random",
+    "mesh with 2 bits, star",
+    "admm with the paper's rule, random",
     "fo, ring",
     "dif, random",
     "dnsp",
     "ends CONVERGED",
 )
 
-#: Runs that one rank wants to stop, and in which round.
-HALTED, HALTS_AT = ("varpro, ring", "admm, ring", "fo, star", "dif, random"), 4
-#: Runs that are interrupted in job after job, each of them of another number of ranks, and in which round.
+#: Runs that one rank asks to stop, and in which round.
+HALTED, HALTS_AT = ("mesh, ring", "admm, ring", "fo, star", "dif, random"), 4
+#: Runs that are interrupted in every job but the last, each with another number of ranks, and in which round.
 CHAIN = (
-    "varpro, ring",
-    "varpro in 2 bits, random",
-    "varpro in as many bits as it takes, star",
+    "mesh, ring",
+    "mesh with 2 bits, random",
+    "mesh with automatic bits, star",
     "admm, random",
-    "admm by the paper's rule, ring",
+    "admm with the paper's rule, ring",
     "fo, star",
     "dif, ring",
-    "dgsp until nothing is left",
+    "dgsp with every direction",
     "fedrep",
 )
 ENDING_ROUNDS: dict[int, int | None] = {3: 3, 5: 5, 2: 7, 1: None}
@@ -165,7 +167,7 @@ ENDING_ROUNDS: dict[int, int | None] = {3: 3, 5: 5, 2: 7, 1: None}
 
 @cache
 def _rows() -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.str_]]:
-    """Return inputs, hidden truth, and the task of each row: six tasks of nine to 24 rows, shuffled."""
+    """Return inputs, true values and the task of each row: six tasks of nine to 24 rows, shuffled."""
     rng = np.random.default_rng(SEED)
     tasks = rng.permutation(np.repeat(["oslo", "bath", "rome", "nice", "york", "bonn"], [12, 9, 24, 15, 12, 20]))
     X = rng.normal(size=(len(tasks), 4))
@@ -180,7 +182,7 @@ def _regression() -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.
 def _classification() -> tuple[NDArray[np.float64], NDArray[np.str_], NDArray[np.str_]]:
     X, y, tasks = _rows()
     labels = np.where(y[:, 0] > 0, np.where(y[:, 1] > 0, "ant", "bee"), "cat")
-    # One task knows two of the classes only, so that tasks differ in outputs.
+    # One task has two of the classes only, so that tasks differ in outputs.
     return X, np.where((tasks == "rome") & (labels == "bee"), "ant", labels), tasks
 
 
@@ -188,23 +190,23 @@ DATA = {"regressor": _regression, "classifier": _classification}
 
 
 def rows_of(tasks: NDArray[np.str_], rank: int, n_ranks: int) -> NDArray[np.bool_]:
-    """Return which rows a rank has, if each has its own tasks: every so-manieth of them."""
+    """Return which rows a rank has if each rank has its own tasks: every n-th of them."""
     return np.isin(tasks, np.unique(tasks)[rank::n_ranks])
 
 
-def _estimator(kind: str, make: Callable[..., Solver], runtime: str = "mpi") -> MultiTaskELM:
+def _estimator(kind: str, make: Callable[..., Solver]) -> MultiTaskELM:
     estimator = MultiTaskELMRegressor if kind == "regressor" else MultiTaskELMClassifier
-    return estimator(n_hidden=12, solver=make(runtime=runtime), random_state=5)
+    return estimator(n_hidden=12, solver=make(), random_state=5)
 
 
-#: From a name to the kind of estimator, and what makes one; for the runtime "mpi" unless said otherwise.
-FITS: dict[str, tuple[str, Callable[..., MultiTaskELM]]] = {
+#: From a name to the kind of estimator, and what makes one.
+FITS: dict[str, tuple[str, Callable[[], MultiTaskELM]]] = {
     f"{kind}, {name}": (kind, partial(_estimator, kind, make))
     for kind in DATA
     for name, make in {
-        "varpro": partial(DMTLELM, tol=1e-3),
-        "varpro in 2 bits": partial(DMTLELM, graph="star", message_bits=2, tol=1e-3),
-        "admm": partial(admm, graph="random", rank=3, max_iter=15, tol=0.0),
+        "mesh": partial(MeshELM, tol=1e-3),
+        "mesh with 2 bits": partial(MeshELM, graph="star", message_bits=2, tol=1e-3),
+        "admm": partial(DMTLELM, graph="random", rank=3, max_iter=15, tol=0.0),
         "dgsp": partial(DGSP, rank=4),
     }.items()
 }

@@ -1,4 +1,4 @@
-"""One rank of a job: ``mpiexec -n 3 python mpi_worker.py FOLDER PART ...``. The first rank writes what was found."""
+"""One rank of a job: ``mpiexec -n 3 python mpi_worker.py FOLDER PART ...``. Rank 0 writes what was found."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ import hashlib
 import json
 import os
 import sys
+import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from elmesh.comm.mpi.tree_allreduce import TreeSums
-from elmesh.run.mpi import run_mpi
+import pandas as pd
 
 import elmesh.estimators.base
-from elmesh import MultiTaskELMClassifier, MultiTaskELMRegressor
-from elmesh.comm.mpi import world_communicator
+from elmesh import CheckpointConfig, MeshELM, MultiTaskELMClassifier, MultiTaskELMRegressor, RunConfig
+from elmesh.comm.graph import Topology
+from elmesh.comm.mpi import MPITransport, world_communicator
+from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError
-from elmesh.run import CheckpointWarning, Result, assemble, checkpointing, watch
-from elmesh.run.backend import Processes
-from elmesh.solvers import DMTLELM
-from helpers.mpi import Found
+from elmesh.run import CheckpointWarning, MPIBackend, RunResult
+from elmesh.run.backend import Assignment, FitContext
+from helpers.mpi import Findings
 from helpers.mpi_cases import (
     CASES,
     CHAIN,
@@ -40,6 +41,7 @@ from helpers.mpi_cases import (
     placements,
     rows_of,
 )
+from helpers.transports import CHECKS, Member
 
 warnings.simplefilter("ignore")
 world = world_communicator()
@@ -50,170 +52,159 @@ last = world.rank == world.size - 1
 # Runs of solvers -----------------------------------------------------------------------------------------------------
 
 
-def run(case: Case, placement: str = "even", **changes: object) -> tuple[Result, np.ndarray]:
-    ranks = placed(case, placement, world.size)
-    mine = np.flatnonzero(ranks == world.rank)
+def run(
+    case: Case, placement: str = "even", config: RunConfig | None = None, **changes: object
+) -> tuple[RunResult, np.ndarray]:
+    """Run a case; return its result and the agents of this rank."""
+    ranks = placed(case.topology, placement, world.size)
+    own = np.flatnonzero(ranks == world.rank)
     solver = case.make()
     solver.set_params(**{name: x for name, x in changes.items() if name in solver.get_params()})
     solver.check()
-    tasks = [case.tasks[agent] for agent in mine]
+    assignment = Assignment(list(range(len(ranks))), own.tolist(), case.topology, ranks, world.rank)
     fields = {"solver": repr(solver), "seed": SEED}
-    result = run_mpi(solver, tasks, case.topology, ranks, SEED, world, labels=mine.tolist(), fields=fields)
-    return result, mine
+    fit = FitContext(solver, assignment, SEED, fields, config or RunConfig())
+    return MPIBackend(world).run(fit, [case.tasks[agent] for agent in own]), own
 
 
-def collected(case: Case, result: Result, mine: np.ndarray) -> Found:
-    """Bring everything that a run produced to the first rank, agents in their order."""
-    state, m = result.state, case.topology.n_agents
-    own: dict[int, list[Any]] = {}
-    for k, agent in enumerate(mine.tolist()):
+def collected(case: Case, result: RunResult, own: np.ndarray) -> Findings:
+    """Bring everything that a run produced to all ranks, agents in their order."""
+    solution, m = result.solution, case.topology.n_agents
+    per_agent: dict[int, list[Any]] = {}
+    for k, agent in enumerate(own.tolist()):
         width = case.tasks[agent].Y.shape[1]
-        U = state.U if state.U.ndim == 2 else state.U[k]
-        assert not state.A[k, :, width:].any(), "outputs that a task does not have got weights"
-        weights = [np.broadcast_to(x, len(mine))[k] for x in (state.tau, state.zeta)]
-        own[agent] = [U, state.A[k, :, :width], np.array(weights)]
-    arrays = {"history": result.history.to_numpy(), "traffic": result.ledger.counts()}
+        U = solution.U if solution.U.ndim == 2 else solution.U[k]
+        assert not solution.A[k, :, width:].any(), "padding of the outputs has weights"
+        weights = [np.broadcast_to(x, len(own))[k] for x in (solution.tau, solution.zeta)]
+        per_agent[agent] = [U, solution.A[k, :, :width], np.array(weights)]
+    arrays = {"history": result.history.to_numpy(), "traffic": result.traffic.counts()}
     notes = {
         "stop": result.stop.name,
         "n_iter": result.n_iter,
         "n_exchanges": result.n_exchanges,
-        "penalties": [state.rho, state.mu1, state.mu2],
-        "certificate": state.certificate and {name: float(x) for name, x in asdict(state.certificate).items()},
+        "penalties": [solution.rho, solution.mu1, solution.mu2],
+        "certificate": solution.certificate and {name: float(x) for name, x in asdict(solution.certificate).items()},
     }
-    said = json.dumps(notes) + "".join(hashlib.sha256(x.tobytes()).hexdigest() for x in arrays.values())
-    notes["alike"] = len(set(comm.allgather(said))) == 1
-    everybody = {agent: parts for theirs in comm.allgather(own) for agent, parts in theirs.items()}
-    U, A, weights = zip(*(everybody[agent] for agent in range(m)), strict=True)
-    notes["shared"] = state.U.ndim == 2
-    return Found({**arrays, "U": np.stack(U), "A": np.hstack(A), "weights": np.stack(weights)}, notes)
+    common = json.dumps(notes) + "".join(hashlib.sha256(x.tobytes()).hexdigest() for x in arrays.values())
+    notes["equal"] = len(set(comm.allgather(common))) == 1
+    all_agents = {agent: parts for theirs in comm.allgather(per_agent) for agent, parts in theirs.items()}
+    U, A, weights = zip(*(all_agents[agent] for agent in range(m)), strict=True)
+    notes["shared"] = solution.U.ndim == 2
+    return Findings({**arrays, "U": np.stack(U), "A": np.hstack(A), "weights": np.stack(weights)}, notes)
 
 
-class Collection:
-    """What was found about many things, by name."""
-
-    def __init__(self) -> None:
-        self.found = Found({}, {})
-
-    def add(self, name: str, found: Found) -> None:
-        self.found.arrays.update({f"{name}/{key}": x for key, x in found.arrays.items()})
-        self.found.notes[name] = found.notes
-
-
-def solvers(folder: Path) -> Found:
-    """Run every case, its agents spread in every way."""
-    everything = Collection()
+def solvers(folder: Path) -> Findings:
+    """Run every case with every placement of its agents."""
+    findings = Findings({}, {})
     for name, case in CASES.items():
         for placement in placements(name, world.size):
-            everything.add(f"{name}/{placement}", collected(case, *run(case, placement)))
-    return everything.found
+            findings.add(f"{name}/{placement}", collected(case, *run(case, placement)))
+    return findings
 
 
-def halting(folder: Path) -> Found:
-    """Let the last rank alone want to stop; and run once more for as many rounds as that took."""
-    everything = Collection()
+def halting(folder: Path) -> Findings:
+    """Let the last rank alone ask to stop; then run again for as many rounds as that took."""
+    findings = Findings({}, {})
+    config = RunConfig(callback=lambda progress: last and progress.round == HALTS_AT)
     for name in HALTED:
         case = CASES[name]
-        with watch(lambda progress: last and progress.round == HALTS_AT):
-            result, mine = run(case)
-        everything.add(f"{name}/halted", collected(case, result, mine))
+        result, own = run(case, config=config)
+        findings.add(f"{name}/halted", collected(case, result, own))
         again = run(case, max_iter=result.n_iter, certify=False, tol=0.0)
-        everything.add(f"{name}/limited", collected(case, *again))
-    return everything.found
+        findings.add(f"{name}/limited", collected(case, *again))
+    return findings
 
 
 # Checkpoints ---------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def interrupted(at: int | None) -> Iterator[None]:
-    """Have a run fail in all processes once it is in a round."""
+def interrupt_at(k: int | None) -> Callable[[Any], None]:
+    """Return a callback that makes a run fail in all processes in a round."""
 
     def callback(progress: Any) -> None:
-        if progress.round == at:
+        if progress.round == k:
             raise ElmeshError("Interrupted.")
 
-    with watch(callback):
-        yield
+    return callback
 
 
-def chain(folder: Path) -> Found:
-    """Go on where the job before this one was interrupted, and be interrupted in turn; the last one is not."""
-    everything = Collection()
-    at = ENDING_ROUNDS[world.size]
+def chain(folder: Path) -> Findings:
+    """Resume where the job before this one was interrupted, and be interrupted as well, unless this is the last."""
+    findings = Findings({}, {})
     for number, name in enumerate(CHAIN):
-        case, told = CASES[name], []
-        with checkpointing(folder.parent / "chain" / str(number), every=2, tell=told.append), interrupted(at):
-            try:
-                found = collected(case, *run(case, "scattered"))
-            except ElmeshError as error:
-                found = Found({}, {"error": str(error)})
-        everything.add(name, Found(found.arrays, {**found.notes, "told": told}))
-    return everything.found
+        case, saved = CASES[name], []
+        checkpoint = CheckpointConfig(folder.parent / "chain" / str(number), every=2, callback=saved.append)
+        config = RunConfig(callback=interrupt_at(ENDING_ROUNDS[world.size]), checkpoint=checkpoint)
+        try:
+            found = collected(case, *run(case, "scattered", config))
+        except ElmeshError as error:
+            found = Findings({}, {"error": str(error)})
+        findings.add(name, Findings(found.arrays, {**found.notes, "saved": saved}))
+    return findings
 
 
-def full_disk(folder: Path) -> Found:
-    """Let the last rank's disk be full from a round on, and go on from what there is after that."""
-    everything = Collection()
-    name = "admm, ring"
-    case, told = CASES[name], []
+def full_disk(folder: Path) -> Findings:
+    """Let the last rank's disk be full from a round on, then resume from what is there."""
+    findings, case, saved = Findings({}, {}), CASES["admm, ring"], []
     sync, full = os.fsync, False
 
     def callback(progress: Any) -> None:
         nonlocal full
         full = last and progress.round >= 6
 
-    def fails(descriptor: int) -> None:
+    def failing_sync(descriptor: int) -> None:
         if full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         sync(descriptor)
 
-    os.fsync = fails
+    os.fsync = failing_sync
     try:
-        with (
-            warnings.catch_warnings(record=True) as caught,
-            checkpointing(folder / "full", every=3, tell=told.append),
-            watch(callback),
-        ):
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", CheckpointWarning)
-            everything.add("full", collected(case, *run(case)))
+            checkpoint = CheckpointConfig(folder / "full", every=3, callback=saved.append)
+            findings.add(
+                "full", collected(case, *run(case, config=RunConfig(callback=callback, checkpoint=checkpoint)))
+            )
     finally:
         os.fsync = sync
-    said = [str(warning.message).replace(str(folder), "FOLDER") for warning in caught]
-    everything.found.notes["warnings"] = comm.allgather(said)
-    everything.found.notes["told"] = comm.allgather(told)
-    with checkpointing(folder / "full", every=1000, tell=told.append):
-        everything.add("after", collected(case, *run(case)))
-    everything.found.notes["from"] = told[-1]
-    return everything.found
+    messages = [str(warning.message).replace(str(folder), "FOLDER") for warning in caught]
+    findings.notes["warnings"] = comm.allgather(messages)
+    findings.notes["saved"] = comm.allgather(saved)
+    checkpoint = CheckpointConfig(folder / "full", every=1000, callback=saved.append)
+    findings.add("resumed", collected(case, *run(case, config=RunConfig(checkpoint=checkpoint))))
+    findings.notes["resumed from"] = saved[-1]
+    return findings
 
 
 # Estimators ----------------------------------------------------------------------------------------------------------
 
+MPI = RunConfig(backend="mpi")
 
-def fitted(name: str, own: bool, **changes: object) -> tuple[Any, dict[str, np.ndarray]]:
+
+def fitted(name: str, own: bool, config: RunConfig = MPI, **changes: object) -> tuple[Any, dict[str, np.ndarray]]:
     """Fit on all rows, or on those of this rank's own tasks."""
     kind, make = FITS[name]
     X, y, tasks = DATA[kind]()
     rows = rows_of(tasks, world.rank, world.size) if own else slice(None)
     estimator = make().set_params(**changes)
-    estimator.fit(X[rows], y[rows], tasks=tasks[rows])
+    estimator.fit(X[rows], y[rows], tasks=tasks[rows], run=config)
     here = np.isin(tasks, estimator.tasks_)
-    said = {"rows": np.flatnonzero(here), "predicted": estimator.predict(X[here], tasks=tasks[here])}
+    predictions = {"rows": np.flatnonzero(here), "predicted": estimator.predict(X[here], tasks=tasks[here])}
     if kind == "classifier":
-        said["classes"] = np.isin(["ant", "bee", "cat"], estimator.classes_)
-        said["proba"] = estimator.predict_proba(X[here], tasks=tasks[here])
-    return estimator, said
+        predictions["classes"] = np.isin(["ant", "bee", "cat"], estimator.classes_)
+        predictions["proba"] = estimator.predict_proba(X[here], tasks=tasks[here])
+    return estimator, predictions
 
 
-def estimators(folder: Path) -> Found:
-    everything = Collection()
+def estimators(folder: Path) -> Findings:
+    findings = Findings({}, {})
     for name in FITS:
         for way in ("all rows", "own rows"):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                estimator, said = fitted(name, way == "own rows")
+                estimator, predictions = fitted(name, way == "own rows")
             counts = comm.allgather(len([w for w in caught if "rounds" in str(w.message)]))
-            whole = estimator.gather()
+            whole = estimator.gather(MPI)
             if whole is not None:
                 whole.save(folder / f"{name}, {way}")
             notes = {
@@ -230,39 +221,60 @@ def estimators(folder: Path) -> Found:
                     c and [c.tau.tolist(), c.required.tolist()] for c in comm.allgather(estimator.conditions_)
                 ],
             }
-            for rank, theirs in enumerate(comm.allgather(said)):
-                everything.add(f"{name}/{way}/{rank}", Found({k: np.asarray(x) for k, x in theirs.items()}, {}))
-            everything.found.notes[f"{name}/{way}"] = notes
-    with_any_seed, _ = fitted("regressor, varpro", own=True, random_state=None)
-    everything.found.notes["any seed"] = comm.allgather(with_any_seed.seed_)
-    with_own_state, _ = fitted("regressor, varpro", own=True, random_state=np.random.RandomState(world.rank))
-    everything.found.notes["own state"] = comm.allgather(with_own_state.seed_)
-    return everything.found
+            for rank, theirs in enumerate(comm.allgather(predictions)):
+                findings.add(f"{name}/{way}/{rank}", Findings({k: np.asarray(x) for k, x in theirs.items()}, {}))
+            findings.notes[f"{name}/{way}"] = notes
+    drawn, _ = fitted("regressor, mesh", own=True, random_state=None)
+    findings.notes["drawn seed"] = comm.allgather(drawn.seed_)
+    generator, _ = fitted("regressor, mesh", own=True, random_state=np.random.RandomState(world.rank))
+    findings.notes["generator of each rank"] = comm.allgather(generator.seed_)
+    return findings
 
 
-# What goes wrong -----------------------------------------------------------------------------------------------------
+class ScriptSolver(MeshELM):
+    """A solver that a user's script defines."""
 
 
-def regressor(**changes: Any) -> MultiTaskELMRegressor:
-    solver = changes.pop("solver", None) or DMTLELM(runtime="mpi", **changes.pop("inside", {}))
-    return MultiTaskELMRegressor(**{"n_hidden": 10, "random_state": 0, "solver": solver, **changes})
+def user_solver(folder: Path) -> Findings:
+    """Fit, gather, save and load with a solver that this script defines."""
+    X, y, tasks = DATA["regressor"]()
+    estimator = MultiTaskELMRegressor(10, solver=ScriptSolver(max_iter=5, tol=0.0), random_state=0)
+    whole = estimator.fit(X, y, tasks=tasks, run=MPI).gather(MPI)
+    if whole is not None:
+        whole.save(folder / "user solver")
+        loaded = elmesh.load(folder / "user solver")
+        return Findings(
+            {"fitted": whole.predict(X, tasks), "loaded": loaded.predict(X, tasks)}, {"n_iter": whole.n_iter_}
+        )
+    return Findings({}, {})
 
 
-def wrongs(folder: Path) -> dict[str, Callable[[], object]]:
-    """Fits that cannot be, by name; each of three ranks calls them in turn."""
-    import pandas as pd
+# Errors --------------------------------------------------------------------------------------------------------------
 
+
+def regressor(inside: dict[str, Any] | None = None, **changes: Any) -> MultiTaskELMRegressor:
+    return MultiTaskELMRegressor(**{"n_hidden": 10, "random_state": 0, "solver": MeshELM(**(inside or {})), **changes})
+
+
+def classifier() -> MultiTaskELMClassifier:
+    return MultiTaskELMClassifier(n_hidden=10, random_state=0, solver=MeshELM())
+
+
+def invalid_fits(folder: Path) -> dict[str, Callable[[], object]]:
+    """Return fits that must fail, by name; each of three ranks calls them in turn."""
     X, y, tasks = DATA["regressor"]()
     rank, odd = world.rank, world.rank == 1
     rows = rows_of(tasks, rank, world.size)
-    mine = X[rows], y[rows], tasks[rows]
+    own = X[rows], y[rows], tasks[rows]
     names = ["a", "b", "c", "z" if odd else "d"]
 
-    def fit(estimator: Any = None, X: Any = mine[0], y: Any = mine[1], tasks: Any = mine[2]) -> None:
-        (estimator or regressor()).fit(X, y, tasks=tasks)
+    def fit(
+        estimator: Any = None, X: Any = own[0], y: Any = own[1], tasks: Any = own[2], config: RunConfig = MPI
+    ) -> None:
+        (estimator or regressor()).fit(X, y, tasks=tasks, run=config)
 
-    def spoilt(x: float) -> np.ndarray:
-        return np.where((np.arange(mine[0].size).reshape(mine[0].shape) == 5) & odd, x, mine[0])
+    def with_one(x: float) -> np.ndarray:
+        return np.where((np.arange(own[0].size).reshape(own[0].shape) == 5) & odd, x, own[0])
 
     def other_version() -> None:
         before = elmesh.estimators.base.__version__
@@ -272,16 +284,19 @@ def wrongs(folder: Path) -> dict[str, Callable[[], object]]:
         finally:
             elmesh.estimators.base.__version__ = before
 
-    def checkpointed(name: str, **changes: Any) -> None:
-        with checkpointing(folder / "wrong" / name, every=1):
-            fit(regressor(**changes))
+    def checkpointed(name: str, callback: Callable[[Any], None] | None = None) -> RunConfig:
+        checkpoint = CheckpointConfig(folder / "invalid" / name, every=1)
+        return RunConfig(backend="mpi", callback=callback, checkpoint=checkpoint)
 
-    def prepared(name: str, spoil: Callable[[Path], object]) -> None:
-        with interrupted(2), suppress(ElmeshError):
-            checkpointed(name)
+    def prepare(name: str, change: Callable[[Path], object]) -> None:
+        with suppress(ElmeshError):
+            fit(config=checkpointed(name, interrupt_at(2)))
         if rank == 0:
-            spoil(folder / "wrong" / name)
+            change(folder / "invalid" / name)
         comm.Barrier()
+
+    def keep(where: Path) -> None:
+        pass
 
     def remove(where: Path) -> None:
         next(where.glob("round-*/rank-0001*")).unlink()
@@ -292,76 +307,89 @@ def wrongs(folder: Path) -> dict[str, Callable[[], object]]:
         data[-20] ^= 1
         file.write_bytes(data)
 
-    def spoilt_checkpoint(name: str, spoil: Callable[[Path], object], **changes: Any) -> None:
-        prepared(name, spoil)
-        checkpointed(name, **changes)
-
-    def another_task() -> None:
-        prepared("data", lambda _: None)
-        with checkpointing(folder / "wrong" / "data", every=1):
-            fit(X=spoilt(0.125))
+    def checkpoint_of(name: str, change: Callable[[Path], object] = keep, X: Any = own[0], **changes: Any) -> None:
+        prepare(name, change)
+        fit(regressor(**changes), X=X, config=checkpointed(name))
 
     shared = tasks == tasks[0]
     with_shared = rows | shared if rank < 2 else rows & ~shared
     return {
         "two ranks have a task": lambda: fit(None, X[with_shared], y[with_shared], tasks[with_shared]),
-        "a rank has no rows": lambda: fit(None, *(x[: 0 if odd else None] for x in mine)),
-        "a rank has no tasks": lambda: assemble(world, DMTLELM(), [] if odd else [f"task {rank}"], 0),
-        "labels of two kinds": lambda: fit(None, tasks=np.arange(len(mine[0])) // 6 if odd else mine[2]),
+        "a rank has no rows": lambda: fit(None, *(x[: 0 if odd else None] for x in own)),
+        "a rank has no tasks": lambda: MPIBackend(world).assign(MeshELM(), [] if odd else [f"task {rank}"], 0),
+        "labels of two types": lambda: fit(None, tasks=np.arange(len(own[0])) // 6 if odd else own[2]),
         "more ranks than tasks": lambda: fit(None, X, y, np.where(tasks == tasks[0], "here", "there")),
         "another seed": lambda: fit(regressor(random_state=7 if odd else 0)),
         "another rank": lambda: fit(regressor(inside={"rank": 3 if odd else 2})),
         "another width": lambda: fit(regressor(n_hidden=11 if odd else 10)),
         "another intercept": lambda: fit(regressor(fit_intercept=not odd)),
-        "other columns": lambda: fit(X=pd.DataFrame(mine[0], columns=names)),
-        "fewer columns": lambda: fit(X=mine[0][:, : 3 if odd else 4]),
+        "other columns": lambda: fit(X=pd.DataFrame(own[0], columns=names)),
+        "fewer columns": lambda: fit(X=own[0][:, : 3 if odd else 4]),
         "another version": other_version,
-        "another estimator": lambda: fit(classifier() if odd else regressor(), y=np.round(mine[1][:, 0])),
-        "not a number": lambda: fit(X=spoilt(np.nan)),
-        "too large a number": lambda: fit(X=spoilt(1e200)),
-        "a row alone": lambda: fit(tasks=np.where((np.arange(len(mine[2])) == 0) & odd, "alone", mine[2])),
-        "a seed that is none": lambda: fit(regressor(random_state=-1 if odd else 0)),
-        "a parameter that makes no sense": lambda: fit(regressor(inside={"rank": -1 if odd else 2})),
-        "an intercept that makes no sense": lambda: fit(regressor(fit_intercept="yes" if odd else True)),
-        "no such runtime": lambda: fit(regressor(solver=DMTLELM(runtime="nonsense"))),
-        "no such activation": lambda: fit(regressor(activation="nonsense")),
+        "another estimator": lambda: fit(classifier() if odd else regressor(), y=np.round(own[1][:, 0])),
+        "not a number": lambda: fit(X=with_one(np.nan)),
+        "too large a number": lambda: fit(X=with_one(1e200)),
+        "a task with a single row": lambda: fit(tasks=np.where((np.arange(len(own[2])) == 0) & odd, "single", own[2])),
+        "an invalid seed": lambda: fit(regressor(random_state=-1 if odd else 0)),
+        "an invalid rank": lambda: fit(regressor(inside={"rank": -1 if odd else 2})),
+        "an invalid intercept": lambda: fit(regressor(fit_intercept="yes" if odd else True)),
+        "an unknown backend": lambda: fit(config=RunConfig(backend="nonsense")),
+        "a solver that needs all data": lambda: fit(regressor(solver="trace-norm")),
+        "an unknown activation": lambda: fit(regressor(activation="nonsense")),
         "too few bytes": lambda: fit(regressor(inside={"max_bytes": 1000.0})),
-        "a checkpoint of another seed": lambda: spoilt_checkpoint("seed", lambda _: None, random_state=1),
-        "a checkpoint of another rank": lambda: spoilt_checkpoint("rank", lambda _: None, inside={"rank": 2}),
-        "a checkpoint of other data": another_task,
-        "a checkpoint without a file": lambda: spoilt_checkpoint("missing", remove),
-        "a checkpoint with a damaged file": lambda: spoilt_checkpoint("damaged", damage),
-        "a checkpoint that is none": lambda: spoilt_checkpoint(
-            "none", lambda x: (x / "checkpoint.json").write_text("{")
-        ),
+        "a checkpoint of another seed": lambda: checkpoint_of("seed", random_state=1),
+        "a checkpoint of another rank": lambda: checkpoint_of("rank", inside={"rank": 2}),
+        "a checkpoint of other data": lambda: checkpoint_of("data", X=with_one(0.125)),
+        "a checkpoint without a file": lambda: checkpoint_of("missing", remove),
+        "a checkpoint with a damaged file": lambda: checkpoint_of("damaged", damage),
+        "an invalid checkpoint": lambda: checkpoint_of("none", lambda x: (x / "checkpoint.json").write_text("{")),
     }
 
 
-def classifier() -> MultiTaskELMClassifier:
-    return MultiTaskELMClassifier(n_hidden=10, random_state=0, solver=DMTLELM(runtime="mpi"))
-
-
-def errors(folder: Path) -> Found:
+def errors(folder: Path) -> Findings:
     notes: dict[str, Any] = {}
-    for name, call in wrongs(folder).items():
-        said = "nothing"
+    for name, call in invalid_fits(folder).items():
+        message = "no error"
         try:
             call()
         except Exception as error:
-            said = f"{type(error).__name__}: {error}".replace(str(folder), "FOLDER")
-        notes[name] = comm.allgather(said)
-    # After all that nobody is out of step.
-    estimator, _ = fitted("regressor, varpro", own=True)
-    return Found({}, {**notes, "after": estimator.stop_.name})
+            message = f"{type(error).__name__}: {error}".replace(str(folder), "FOLDER")
+        notes[name] = comm.allgather(message)
+    # After all that, ranks are still in step.
+    estimator, _ = fitted("regressor, mesh", own=True)
+    return Findings({}, {**notes, "after": estimator.stop_.name})
 
 
-# What crosses --------------------------------------------------------------------------------------------------------
+# Transports ----------------------------------------------------------------------------------------------------------
+
+
+def transports(folder: Path) -> Findings:
+    """Run the checks of :mod:`helpers.transports` with every placement; note errors, and what must be equal."""
+    notes: dict[str, Any] = {}
+    for name, check in CHECKS.items():
+        for placement in ("even", "scattered"):
+
+            def open_(topology: Topology, bits: int | str, placement: str = placement) -> Member:
+                ranks = placed(topology, placement, world.size)
+                transport = MPITransport(world, topology, ranks, bits)
+                return Member(transport, topology, transport.agents)
+
+            error, result = "", b""
+            try:
+                result = check(open_)
+            except AssertionError:
+                error = traceback.format_exc()
+            notes[f"{name}/{placement}"] = comm.allgather((error, result.hex()))
+    return Findings({}, notes)
+
+
+# Messages ------------------------------------------------------------------------------------------------------------
 
 
 class Recorder:
-    """A communicator that keeps every byte that this process gives to MPI."""
+    """A communicator that records every byte that this process passes to MPI."""
 
-    # Which argument goes out. What is not here or below may not be used: nobody would know what it sends.
+    # Methods whose first argument is sent. A method in none of these lists is refused.
     SENDS = ("Send", "Isend", "Allgather", "Allgatherv", "Iallgatherv", "Gatherv", "Allreduce", "Iallreduce")
     PERSISTENT = ("Send_init", "Neighbor_alltoallv_init")
     SILENT = ("Get_rank", "Get_size", "Recv", "Recv_init", "Probe")
@@ -382,14 +410,14 @@ class Recorder:
         if name in self.SENDS:
             return lambda buffer, *rest: (self._log.append(_bytes(buffer)), method(buffer, *rest))[1]
         if name in self.PERSISTENT:
-            return lambda buffer, *rest: Started(method(buffer, *rest), buffer, self._log)
+            return lambda buffer, *rest: PersistentMessage(method(buffer, *rest), buffer, self._log)
         if name not in self.SILENT:
             raise NotImplementedError(f"The recorder does not know what {name} sends.")
         return method
 
 
-class Started:
-    """A persistent message, whose buffer counts each time it is started."""
+class PersistentMessage:
+    """A persistent message, whose buffer is recorded each time it is started."""
 
     def __init__(self, message: Any, buffer: Any, log: list[bytes]) -> None:
         self._message, self._buffer, self._log = message, buffer, log
@@ -408,33 +436,34 @@ def _bytes(buffer: Any) -> bytes:
 
 
 def rows_in(values: np.ndarray) -> set[bytes]:
-    """Return every two numbers that are beside each other in a row, as they would be sent."""
+    """Return every two adjacent numbers of a row, as they would be sent."""
     table = np.atleast_2d(np.asarray(values, dtype="<f8"))
     both = np.stack([table[:, :-1], table[:, 1:]], axis=-1).reshape(-1, 2)
-    # Two zeros, or the same number twice, say nothing about where they are from.
+    # Two equal numbers, such as zeros, do not identify where they are from.
     return {pair.tobytes() for pair in both if pair[0] != pair[1]}
 
 
 def pairs(values: np.ndarray) -> set[bytes]:
-    """Return every two numbers that are beside each other in a row or in a column."""
+    """Return every two adjacent numbers of a row or of a column."""
     return rows_in(values) | rows_in(np.atleast_2d(values).T)
 
 
 def texts(values: np.ndarray) -> set[bytes]:
-    """Return numbers as they are in notes, but for those of a few digits, which may be anything."""
+    """Return numbers as text, without those of a few digits, which may be anything."""
     return {text.encode() for text in map(repr, np.ravel(values).tolist()) if len(text) > 12}
 
 
-def privacy(folder: Path) -> Found:
-    """Look for what is private in all that a fit gives to MPI; the classes of numbers found are noted."""
+def privacy(folder: Path) -> Findings:
+    """Search for private numbers in all that a fit passes to MPI; note how many of each kind are there."""
     X, y, tasks = DATA["regressor"]()
     rows = rows_of(tasks, world.rank, world.size)
     notes: dict[str, Any] = {}
-    for name in ("varpro", "varpro in 2 bits", "admm", "dgsp"):
+    for name in ("mesh", "mesh with 2 bits", "admm", "dgsp"):
         log: list[bytes] = []
-        seen: dict[str, list[np.ndarray]] = {"sums": []}
+        seen: dict[str, list[Any]] = {"sums": [], "tasks": []}
         with recorded(log, seen):
-            estimator, _ = fitted(f"regressor, {name}", own=True)
+            backend = RecordingBackend(world, seen["tasks"])
+            estimator, _ = fitted(f"regressor, {name}", own=True, config=RunConfig(backend=backend))
         H = estimator.model_.layer(X[rows])
         heads = [estimator.model_.heads[t] for t in estimator.tasks_]
         scaled = y[rows] / estimator.target_scale_
@@ -464,55 +493,63 @@ def privacy(folder: Path) -> Found:
                 "bytes": len(sent),
                 "private": {what: seen_of(values, pairs) for what, values in private.items()},
                 "public": {what: seen_of(values, rows_in) for what, values in public.items()},
-                "told": {what: sum(t in sent for x in values for t in texts(x)) for what, values in private.items()},
+                "as text": {what: sum(t in sent for x in values for t in texts(x)) for what, values in private.items()},
             }
         )
-    return Found({}, notes)
+    return Findings({}, notes)
+
+
+class RecordingBackend(MPIBackend):
+    """A backend that records the tasks that a run is given."""
+
+    def __init__(self, world: Any, tasks: list[Task]) -> None:
+        super().__init__(world)
+        self._tasks = tasks
+
+    def run(self, fit: FitContext, tasks: Sequence[Task]) -> RunResult:
+        self._tasks.extend(tasks)
+        return super().run(fit, tasks)
 
 
 @contextmanager
-def recorded(log: list[bytes], seen: dict[str, Any]) -> Iterator[None]:
-    """Keep all that is given to MPI, the tasks that a run is of, and the sums that it was told."""
-    run, add_up = Processes.run, TreeSums.add_up
+def recorded(log: list[bytes], seen: dict[str, list[Any]]) -> Iterator[None]:
+    """Record all that is passed to MPI, and the sums that it returns."""
+    allreduce = MPITransport.allreduce
 
-    def running(self: Processes, solver: Any, tasks: Any, *rest: Any) -> Result:
-        seen["tasks"] = list(tasks)
-        return run(self, solver, tasks, *rest)
+    def recording(self: MPITransport, request: Any) -> Any:
+        result = allreduce(self, request)
+        seen["sums"].append(result.value)
+        return result
 
-    def adding(self: TreeSums, request: Any) -> Any:
-        total = add_up(self, request)
-        seen["sums"].append(total.value)
-        return total
-
-    world.comm, Processes.run, TreeSums.add_up = Recorder(comm, log), running, adding
+    world.comm, MPITransport.allreduce = Recorder(comm, log), recording
     try:
         yield
     finally:
-        world.comm, Processes.run, TreeSums.add_up = comm, run, add_up
+        world.comm, MPITransport.allreduce = comm, allreduce
 
 
 # A rank that fails alone ---------------------------------------------------------------------------------------------
 
 
-def failing(folder: Path) -> Found:
+def failing(folder: Path) -> Findings:
     def callback(progress: Any) -> None:
         if last and progress.round == 3:
-            raise RuntimeError("A slip of one rank.")
+            raise RuntimeError("An error of one rank.")
 
-    with watch(callback):
-        run(CASES["admm, ring"])
-    return Found({}, {})
+    run(CASES["admm, ring"], config=RunConfig(callback=callback))
+    return Findings({}, {})
 
 
-PARTS = {part.__name__: part for part in (solvers, halting, chain, full_disk, estimators, errors, privacy, failing)}
+_ALL = (solvers, halting, chain, full_disk, estimators, user_solver, errors, transports, privacy, failing)
+PARTS = {part.__name__: part for part in _ALL}
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
     for name in sys.argv[2:]:
-        found = PARTS[name](folder)
+        findings = PARTS[name](folder)
         if world.rank == 0:
-            found.save(folder, name)
+            findings.save(folder, name)
 
 
 if __name__ == "__main__":
