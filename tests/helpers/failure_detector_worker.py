@@ -1,64 +1,61 @@
-"""A process with a heart, for the tests: it does as it is told, line by line, and says what it hears.
+"""A process with a failure detector, for the tests: it follows commands line by line, and reports in JSON.
 
-It knows its rank, how many there are, and the seconds from beat to beat. The module is loaded by its file alone, for
-the whole package takes seconds to start.
+Its arguments are the file of the detector, its rank, the number of ranks, the seconds between heartbeats, and whether
+it prints failures as usual. The module is loaded by its file alone: the whole package takes seconds to start.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import sys
 import threading
 from typing import Any
 
 
-def say(**words: Any) -> None:
-    sys.stdout.write(json.dumps(words) + "\n")
+def report(**fields: Any) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 
-def gather(notes: Any) -> list[Any]:
-    """Collect everybody's notes through whoever has started all of them."""
-    say(notes=notes)
+def allgather(content: Any) -> list[Any]:
+    """Collect the content of all processes through the test, which has started them."""
+    report(content=content)
     return json.loads(sys.stdin.readline())
 
 
 def main() -> None:
-    file, rank, size, beat = sys.argv[1:]
-    spec = importlib.util.spec_from_file_location("heartbeat", file)
-    heartbeat = importlib.util.module_from_spec(spec)
-    sys.modules["heartbeat"] = heartbeat
-    spec.loader.exec_module(heartbeat)
-    heartbeat._BEAT = float(beat)
+    file, rank, size, interval, prints = sys.argv[1:]
+    spec = importlib.util.spec_from_file_location("failure_detector", file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["failure_detector"] = module
+    spec.loader.exec_module(module)
 
-    counted = threading.Condition()
-    beats, to_beat = 0, heartbeat.Heartbeat._beat
+    beat = threading.Condition()
+    beats = 0
 
-    def counting(self: Any, value: int) -> None:
+    def count() -> None:
         nonlocal beats
-        to_beat(self, value)
-        with counted:
+        with beat:
             beats += 1
-            counted.notify()
+            beat.notify()
 
-    heartbeat.Heartbeat._beat = counting
-    heart = heartbeat.Heartbeat(int(rank), int(size), gather)
-    if "ELMESH_TEST_WORDS" not in os.environ:
-        heart.tell = lambda loss: say(lost=[loss.rank, loss.how, loss.round])
-    say(up=True)
+    timing = module.HeartbeatTiming(interval=float(interval))
+    detector = module.FailureDetector(int(rank), int(size), allgather, timing, on_beat=count)
+    if prints == "no":
+        detector.on_failure = lambda failure: report(lost=[failure.rank, failure.how, failure.round])
+    report(started=True)
     for line in sys.stdin:
-        order, _, number = line.strip().partition(" ")
-        if order == "round":
-            heart.round = int(number)
-        elif order == "count":
-            with counted:
+        command, _, number = line.strip().partition(" ")
+        if command == "round":
+            detector.round = int(number)
+        elif command == "beats":
+            with beat:
                 start = beats
-                counted.wait_for(lambda: beats >= start + int(number))  # noqa: B023
-        elif order == "stop":
-            heart.stop()
-        say(done=line.strip())
+                beat.wait_for(lambda: beats >= start + int(number))  # noqa: B023
+        elif command == "stop":
+            detector.stop()
+        report(done=line.strip())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Processes that listen to each other's hearts: real ones, killed and stopped, without MPI."""
+"""The ring failure detector between real processes that are killed and stopped, without MPI."""
 
 from __future__ import annotations
 
@@ -17,44 +17,43 @@ from typing import Any
 
 import pytest
 
-import elmesh.comm.mpi.failure_detector as module
-from elmesh.comm.mpi.failure_detector import LOST, RESTING, Loss
-from helpers import heartbeat_worker
+from elmesh.comm.mpi import failure_detector
+from elmesh.comm.mpi.failure_detector import IDLE, LOST, HeartbeatTiming, RankFailure
+from helpers import failure_detector_worker
 
-PATIENCE = 60.0  # seconds that nothing here may take
-# Seconds from beat to beat. On a busy machine a process may miss a few of them, so none but the one that is to find
-# something out is in a round.
-BEAT = 0.05
-# Beats after which a silence would have been noticed.
-ENOUGH = module._SILENT + 3
+LIMIT = 60.0  # seconds that no event here may take
+# Seconds between heartbeats. On a busy machine a process may miss a few, so only the process that is to detect a
+# failure is within a round.
+INTERVAL = 0.05
+# Heartbeats after which a silent process would have been detected.
+ENOUGH = HeartbeatTiming().missed + 3
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs signals that stop a process")
 
 
 class Process:
-    """One of several processes."""
+    """One process of a ring."""
 
-    def __init__(self, rank: int, size: int, beat: float, words: bool = False) -> None:
-        worker = Path(heartbeat_worker.__file__)
-        command = [sys.executable, "-S", str(worker), module.__file__, str(rank), str(size), str(beat)]
+    def __init__(self, rank: int, size: int, interval: float, prints: bool = False) -> None:
+        worker = Path(failure_detector_worker.__file__)
+        arguments = [failure_detector.__file__, str(rank), str(size), str(interval), "yes" if prints else "no"]
         self._process = subprocess.Popen(
-            command,
+            [sys.executable, "-S", str(worker), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **({"ELMESH_TEST_WORDS": "1"} if words else {})},
         )
         self._received = b""
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
 
-    def hears(self, text: str) -> None:
+    def send(self, text: str) -> None:
         self._process.stdin.write(text.encode() + b"\n")
         self._process.stdin.flush()
 
-    def says(self, wait: float = PATIENCE) -> dict[str, Any] | None:
-        """What it says next; None if it has nothing to say for a while, or any more."""
-        deadline = time.monotonic() + wait
+    def receive(self) -> dict[str, Any] | None:
+        """Return its next report; None if there is none within the limit, or never again."""
+        deadline = time.monotonic() + LIMIT
         while b"\n" not in self._received:
             if not self._selector.select(max(0.0, deadline - time.monotonic())):
                 return None
@@ -65,12 +64,12 @@ class Process:
         line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
 
-    def does(self, *orders: str) -> None:
-        """Have it do something to the end; it must have nothing else to say."""
-        for order in orders:
-            self.hears(order)
-        for order in orders:
-            assert self.says() == {"done": order}
+    def do(self, *commands: str) -> None:
+        """Have it complete commands; it must report nothing else."""
+        for command in commands:
+            self.send(command)
+        for command in commands:
+            assert self.receive() == {"done": command}
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
@@ -79,8 +78,8 @@ class Process:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def code(self) -> int:
-        return self._process.wait(PATIENCE)
+    def exit_code(self) -> int:
+        return self._process.wait(LIMIT)
 
     def errors(self) -> str:
         return self._process.stderr.read().decode()
@@ -94,17 +93,17 @@ class Process:
 
 
 class Ring:
-    """Several processes, and what MPI does for them."""
+    """Several processes; it gathers their addresses, as MPI does."""
 
-    def __init__(self, size: int, beat: float = BEAT, words: bool = False) -> None:
-        self.processes = [Process(rank, size, beat, words) for rank in range(size)]
-        self.notes = [process.says()["notes"] for process in self.processes]
+    def __init__(self, size: int, interval: float = INTERVAL, prints: bool = False) -> None:
+        self.processes = [Process(rank, size, interval, prints) for rank in range(size)]
+        self.addresses = [process.receive()["content"] for process in self.processes]
 
-    def up(self) -> list[Process]:
+    def start(self) -> list[Process]:
         for process in self.processes:
-            process.hears(json.dumps(self.notes))
+            process.send(json.dumps(self.addresses))
         for process in self.processes:
-            assert process.says() == {"up": True}
+            assert process.receive() == {"started": True}
         return self.processes
 
     def end(self) -> None:
@@ -116,8 +115,8 @@ class Ring:
 def ring() -> Iterator[Any]:
     rings: list[Ring] = []
 
-    def make(size: int, **more: Any) -> Ring:
-        rings.append(Ring(size, **more))
+    def make(size: int, **options: Any) -> Ring:
+        rings.append(Ring(size, **options))
         return rings[-1]
 
     yield make
@@ -125,161 +124,151 @@ def ring() -> Iterator[Any]:
         each.end()
 
 
-def all_quiet(*processes: Process) -> None:
-    """None of them has lost anybody for many beats of its own."""
-    order = f"count {ENOUGH}"
+def assert_no_failure(*processes: Process) -> None:
+    """Check that none of them detects a failure for many of its own heartbeats."""
+    command = f"beats {ENOUGH}"
     for process in processes:
-        process.hears(order)
+        process.send(command)
     for process in processes:
-        assert process.says() == {"done": order}
+        assert process.receive() == {"done": command}
         assert process.alive
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_who_dies_is_named_at_once_by_the_next_one_alone_with_its_round(ring, size):
-    *others, first, second = ring(size).up()
-    second.does("round 7")
+def test_a_killed_process_is_reported_by_its_successor_alone_with_the_round(ring, size):
+    *others, first, second = ring(size).start()
+    second.do("round 7")
     first.signal(signal.SIGKILL)
-    assert second.says() == {"lost": [size - 2, "died", 7]}
-    assert second.code() == LOST
-    # The one that has told of it goes in peace.
-    all_quiet(*others)
+    assert second.receive() == {"lost": [size - 2, "died", 7]}
+    assert second.exit_code() == LOST
+    # The process that has reported it sends a farewell.
+    assert_no_failure(*others)
 
 
-def test_the_ring_is_closed_the_last_one_is_listened_to_by_the_first(ring):
-    first, second, last = ring(3).up()
-    first.does("round 2")
+def test_the_first_process_monitors_the_last(ring):
+    first, second, last = ring(3).start()
+    first.do("round 2")
     last.signal(signal.SIGKILL)
-    assert first.says() == {"lost": [2, "died", 2]}
-    all_quiet(second)
+    assert first.receive() == {"lost": [2, "died", 2]}
+    assert_no_failure(second)
 
 
-def test_who_is_stopped_within_rounds_hangs(ring):
-    first, second, third = ring(3).up()
-    third.does("round 3")
+def test_a_process_that_is_stopped_within_rounds_is_reported_as_hanging(ring):
+    first, second, third = ring(3).start()
+    third.do("round 3")
     second.signal(signal.SIGSTOP)
-    assert third.says() == {"lost": [1, "hangs", 3]}
-    assert third.code() == LOST
-    all_quiet(first)
+    assert third.receive() == {"lost": [1, "hangs", 3]}
+    assert third.exit_code() == LOST
+    assert_no_failure(first)
 
 
-@pytest.mark.slow
-def test_who_is_stopped_is_found_within_ten_seconds(ring):
-    first, second = ring(2, beat=module._BEAT).up()
-    first.does("round 1", "count 2")
-    second.does("round 1")
-    stopped = time.monotonic()
+def test_the_default_timing_detects_a_hanging_process_within_ten_seconds():
+    timing = HeartbeatTiming()
+    assert timing.interval * (timing.missed + 2) <= 8
+
+
+def test_more_heartbeats_may_be_missed_before_the_first_round(ring):
+    first, second = ring(2, interval=0.02).start()
+    first.do("round -1", "beats 2")
+    second.do("round -1")
     first.signal(signal.SIGSTOP)
-    assert second.says() == {"lost": [0, "hangs", 1]}
-    assert time.monotonic() - stopped < 10
+    second.do(f"beats {ENOUGH}")
+    assert second.receive() == {"lost": [0, "hangs", -1]}
 
 
-def test_as_configured_a_hang_is_found_within_ten_seconds_with_some_to_spare():
-    assert module._BEAT * (module._SILENT + 2) <= 8
-
-
-def test_before_the_first_round_there_is_more_patience(ring):
-    first, second = ring(2, beat=0.02).up()
-    first.does("round -1", "count 2")
-    second.does("round -1")
+def test_an_idle_process_may_miss_heartbeats(ring):
+    first, second = ring(2).start()
+    # With the second heartbeat the round before it has been sent.
+    first.do("round 5", "beats 2", f"round {IDLE}", "beats 2")
+    second.do(f"round {IDLE}")
     first.signal(signal.SIGSTOP)
-    second.does(f"count {ENOUGH}")
-    assert second.says() == {"lost": [0, "hangs", -1]}
-
-
-def test_while_all_rest_anybody_may_be_silent(ring):
-    first, second = ring(2).up()
-    # With the second beat, what was said since is known to have been told.
-    first.does("round 5", "count 2", f"round {RESTING}", "count 2")
-    second.does(f"round {RESTING}")
-    first.signal(signal.SIGSTOP)
-    second.does(f"count {ENOUGH}")
+    second.do(f"beats {ENOUGH}")
     first.signal(signal.SIGCONT)
-    all_quiet(first, second)
+    assert_no_failure(first, second)
 
 
-def test_but_even_who_rests_may_not_die(ring):
-    first, second = ring(2).up()
-    first.does(f"round {RESTING}")
-    second.does("round 5")
+def test_an_idle_process_that_is_killed_is_reported(ring):
+    first, second = ring(2).start()
+    first.do(f"round {IDLE}")
+    second.do("round 5")
     first.signal(signal.SIGKILL)
-    assert second.says() == {"lost": [0, "died", 5]}
+    assert second.receive() == {"lost": [0, "died", 5]}
 
 
-def test_who_goes_in_peace_is_not_missed(ring):
-    first, second, third = ring(3).up()
-    third.does("round 5")
-    second.does("stop")
+def test_a_process_that_sent_a_farewell_is_not_reported(ring):
+    first, second, third = ring(3).start()
+    third.do("round 5")
+    second.do("stop")
     second.signal(signal.SIGKILL)
-    second.code()
-    all_quiet(first, third)
+    second.exit_code()
+    assert_no_failure(first, third)
 
 
-def test_who_was_stopped_itself_blames_nobody_for_the_beats_it_slept_through(ring):
-    # The first does not mind that the third is stopped, for both rest; the third listens to the second.
-    first, second, third = ring(3, beat=0.15).up()
-    second.does("round 5", "count 2")
+def test_a_process_that_was_stopped_itself_reports_no_other(ring):
+    # The first ignores that the third is stopped, because both are idle; the third monitors the second.
+    first, second, third = ring(3, interval=0.15).start()
+    second.do("round 5", "beats 2")
     third.signal(signal.SIGSTOP)
-    second.does(f"count {ENOUGH}")
+    second.do(f"beats {ENOUGH}")
     third.signal(signal.SIGCONT)
-    all_quiet(first, second, third)
+    assert_no_failure(first, second, third)
 
 
-def test_who_is_in_a_round_expects_the_same_of_all(ring):
-    first, second = ring(2).up()
-    first.does("round -1", "count 2")
-    second.does("round 0")
+def test_a_process_within_a_round_expects_its_predecessor_to_be_within_one(ring):
+    first, second = ring(2).start()
+    first.do("round -1", "beats 2")
+    second.do("round 0")
     first.signal(signal.SIGSTOP)
-    assert second.says() == {"lost": [0, "hangs", 0]}
+    assert second.receive() == {"lost": [0, "hangs", 0]}
 
 
-def test_who_is_asked_to_end_does_so_in_peace(ring):
-    first, second, third = ring(3).up()
-    third.does("round 5")
+def test_a_terminated_process_sends_a_farewell(ring):
+    first, second, third = ring(3).start()
+    third.do("round 5")
     second.signal(signal.SIGTERM)
-    assert second.code() == 128 + signal.SIGTERM
-    all_quiet(first, third)
+    assert second.exit_code() == 128 + signal.SIGTERM
+    assert_no_failure(first, third)
 
 
-@pytest.mark.parametrize("words", [b"", b"open sesame", b"\0" * module._SECRET, b"x" * 100])
-def test_a_stranger_who_does_not_know_the_secret_is_refused(ring, words):
+@pytest.mark.parametrize("secret", [b"", b"open sesame", bytes(32), b"x" * 100])
+def test_a_connection_without_the_secret_is_refused(ring, secret):
     group = ring(2)
-    _, port, secret = group.notes[1]
-    assert words != bytes.fromhex(secret)
-    with socket.create_connection(("127.0.0.1", port), PATIENCE) as stranger:
-        stranger.sendall(words)
+    _, port, right = group.addresses[1]
+    assert secret != bytes.fromhex(right)
+    with socket.create_connection(("127.0.0.1", port), LIMIT) as stranger:
+        stranger.sendall(secret)
         stranger.shutdown(socket.SHUT_WR)
-        first, second = group.up()
-        # Whether it was told so, or cut off in the middle of its words, nobody talks to it.
+        first, second = group.start()
+        # It receives nothing, whether its connection is closed or reset.
         with contextlib.suppress(ConnectionResetError):
             assert stranger.recv(1) == b""
-        second.does("round 4")
+        second.do("round 4")
         first.signal(signal.SIGKILL)
-        assert second.says() == {"lost": [0, "died", 4]}
+        assert second.receive() == {"lost": [0, "died", 4]}
 
 
-def test_everybody_has_a_secret_of_its_own(ring):
-    secrets = [bytes.fromhex(secret) for _, _, secret in ring(3).notes]
+def test_every_process_has_its_own_secret(ring):
+    secrets = [bytes.fromhex(secret) for _, _, secret in ring(3).addresses]
     assert len(set(secrets)) == 3
     assert all(len(secret) == 32 for secret in secrets)
 
 
-def test_a_loss_is_one_sentence_on_standard_error(ring):
-    first, second = ring(2, words=True).up()
-    second.does("round 9")
+def test_a_failure_is_printed_as_one_sentence(ring):
+    first, second = ring(2, prints=True).start()
+    second.do("round 9")
     first.signal(signal.SIGKILL)
-    assert second.code() == LOST
+    assert second.exit_code() == LOST
     assert second.errors() == "elmesh: Rank 0 died in round 9.\n"
 
 
 @pytest.mark.parametrize(
-    ("loss", "words"),
+    ("failure", "sentence"),
     [
-        (Loss(3, "died", 57), "Rank 3 died in round 57."),
-        (Loss(0, "hangs", 0), "Rank 0 does not answer any more in round 0."),
-        (Loss(1, "died", -1), "Rank 1 died before the first round."),
-        (Loss(1, "died", RESTING), "Rank 1 died before the first round."),
+        (RankFailure(3, "died", 57), "Rank 3 died in round 57."),
+        (RankFailure(0, "hangs", 0), "Rank 0 stopped responding in round 0."),
+        (RankFailure(1, "died", -1), "Rank 1 died before the first round."),
+        (RankFailure(1, "died", IDLE), "Rank 1 died before the first round."),
     ],
 )
-def test_a_loss_is_told_in_words(loss, words):
-    assert str(loss) == words
+def test_a_failure_is_described_in_a_sentence(failure, sentence):
+    assert str(failure) == sentence
