@@ -1,47 +1,69 @@
-"""The page about the paper contains exactly the results of the committed run."""
+"""All pages: their Python runs, their links are valid, their lists are those of the registry."""
 
 from __future__ import annotations
 
-import json
 import re
+from pathlib import Path
 
 import pytest
 
 import paper
+import solvers
+from elmesh import load
+from helpers.code_blocks import code_blocks, run_python
 
-RESULTS = json.loads(paper.RESULTS.read_text(encoding="utf-8"))
-TEXT = paper.PAGE.read_text(encoding="utf-8")
-
-
-def test_it_is_written_from_the_committed_results():
-    assert paper.page(RESULTS) == TEXT
-
-
-def test_the_run_had_a_hundred_draws_and_no_missing_data_set():
-    assert RESULTS["missing"] == {}
-    assert {RESULTS["experiments"][name]["runs"] for name in ("fig3", "fig4", "fig5", "fig6", "table1")} == {100}
+ROOT = Path(__file__).parents[2]
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in [
+    *sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))
+]}  # fmt: skip
+README = PAGES["README.md"]
 
 
-def test_every_figure_on_it_exists():
-    shown = re.findall(r"\]\((images/[^)]+)\)", TEXT)
-    assert shown
-    assert all((paper.DOCS / image).is_file() for image in shown)
+def test_the_solver_on_the_page_runs_and_its_model_loads_where_it_is_not_defined(tmp_path):
+    score, stop, _ = run_python("\n".join(code_blocks(PAGES["docs/solvers.md"], "python")), tmp_path).split()
+    assert float(score) > 0.95
+    assert stop == "CONVERGED"
+    assert load(tmp_path / "descent-model").tasks_[0] == "site-01"
 
 
-def test_every_link_within_it_leads_to_a_heading():
-    headings = {paper.anchor(title) for title in re.findall(r"^## (.+)$", TEXT, re.MULTILINE)}
-    assert set(re.findall(r"\]\(#([^)]+)\)", TEXT)) <= headings
+def test_the_python_of_every_page_is_tested():
+    assert {name for name, text in PAGES.items() if code_blocks(text, "python")} == {"README.md", "docs/solvers.md"}
 
 
-@pytest.mark.parametrize("data", ["USPS", "MNIST"])
-@pytest.mark.parametrize("method", ["Local ELM", "MTL-ELM", "DMTL-ELM"])
-def test_the_errors_of_the_papers_methods_are_within_eight_tenths_of_a_point(data, method):
-    numbers = RESULTS["experiments"]["table1"]["numbers"][data][method]
-    assert abs(numbers["error"]["mean"] - numbers["paper"]["error"]) <= 0.8
+LINKS = [(name, link) for name, text in PAGES.items() for link in re.findall(r"\]\(([^):\s]+)\)", text)]
 
 
-def test_claims_that_were_not_confirmed_are_listed():
-    for entry in RESULTS["experiments"].values():
-        for claim in entry["claims"]:
-            listed = f"- **{claim['statement']}**" in TEXT
-            assert listed == (claim["verdict"] != "agrees"), claim["statement"]
+@pytest.mark.parametrize(("name", "link"), sorted(set(LINKS)))
+def test_every_link_leads_to_a_file_or_a_heading(name, link):
+    path, _, heading = link.partition("#")
+    target = (ROOT / name).parent / path if path else ROOT / name
+    assert target.exists()
+    if heading:
+        titles = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+        assert heading in map(paper.anchor, titles)
+
+
+def test_the_page_on_solvers_lists_the_registered_solvers():
+    assert solvers.filled(PAGES["docs/solvers.md"]) == PAGES["docs/solvers.md"]
+
+
+def test_the_table_of_methods_in_the_readme_lists_the_registered_solvers():
+    (table,) = re.findall(r"^\| solver \|.*?\n\n", README, re.MULTILINE | re.DOTALL)
+    listed = {name for row in table.strip().splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert listed == {cls.__name__ for cls in solvers.package_solvers().values()}
+
+
+def test_modules_that_contributing_names_exist():
+    text = PAGES["CONTRIBUTING.md"]
+    source = ROOT / "src" / "elmesh"
+    named = {path for path in re.findall(r"`([\w/]+\.py)`", text) if not path.startswith("tests/")}
+    assert named
+    missing = [path for path in named if not list(source.rglob(path)) and not (ROOT / path).exists()]
+    assert missing == []
+
+
+def test_the_architecture_in_contributing_lists_every_package():
+    drawn = PAGES["CONTRIBUTING.md"].split("```")[3]
+    listed = set(re.findall(r"^(\w+)", drawn, re.MULTILINE))
+    packages = {path.parent.name for path in (ROOT / "src" / "elmesh").glob("*/__init__.py")}
+    assert packages <= listed

@@ -26,10 +26,10 @@ def test_its_figures_are_those_of_the_committed_results():
 
 @pytest.mark.parametrize("words", commands(TEXT) + commands(README), ids=" ".join)
 def test_every_command_and_option_that_is_shown_exists(words):
-    command = get_command(app)
-    rest = words[1:]
-    while rest and rest[0] in getattr(command, "commands", {}):
+    command, rest = get_command(app), words[1:]
+    while rest[0] in getattr(command, "commands", {}):
         command = command.commands[rest.pop(0)]
+    command = command.loaded
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     assert {word for word in rest if word.startswith("--")} <= known
 

@@ -1,0 +1,45 @@
+"""Code blocks of Markdown pages, and scripts made from them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+#: Seconds within which a script must end.
+TIME_LIMIT = 300
+
+
+def code_blocks(text: str, language: str) -> list[str]:
+    """Return the blocks of a page in one language."""
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which ``elmesh``, ``python`` and ``mpiexec`` are those of the tests."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {
+        **{name: x for name, x in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PRTE_"))},
+        "PATH": path,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    }
+
+
+def run(command: list[str], folder: Path) -> str:
+    """Run a command in a folder and return its output; fail if it fails."""
+    done = subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=TIME_LIMIT, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def run_python(code: str, folder: Path) -> str:
+    """Run Python code in a process of its own."""
+    script = folder / "script.py"
+    script.write_text(code, encoding="utf-8")
+    return run([sys.executable, str(script)], folder)
