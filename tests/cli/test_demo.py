@@ -10,11 +10,11 @@ import pytest
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
-from elmesh import DMTLELM, LocalELM, MultiTaskELMClassifier
+from elmesh import LocalELM, MeshELM, MultiTaskELMClassifier
 from elmesh.cli import app
 from elmesh.datasets import load_digits_tasks
 
-METHODS = ["Local ELM", "MTL-ELM", "DMTL-ELM", "DMTL-ELM, 2 bits"]
+METHODS = ["Local ELM", "MeshELM in one place", "MeshELM", "MeshELM, 2 bits"]
 SENDERS = METHODS[2:]
 FILES = ["overview.png", "report.html", "results.json"]
 
@@ -62,7 +62,7 @@ def test_the_headline_follows_from_the_errors_per_site(made):
     _, printed = made
     errors = {m["name"]: m["test_error_percent_by_task"] for m in printed["methods"]}
     assert list(errors) == METHODS
-    alone, together = errors["Local ELM"], errors["DMTL-ELM"]
+    alone, together = errors["Local ELM"], errors["MeshELM"]
     assert list(alone) == [f"site-{t:02d}" for t in range(1, 11)]
     better = sum(together[site] < alone[site] - 1e-9 for site in alone)
     assert printed["headline"].startswith(f"{better} of 10 sites did better together than alone")
@@ -72,13 +72,13 @@ def test_the_headline_follows_from_the_errors_per_site(made):
 def test_only_methods_on_the_graph_send_messages(made):
     _, printed = made
     sent = {m["name"]: m["bytes"] for m in printed["methods"]}
-    assert sent["Local ELM"] == sent["MTL-ELM"] == 0
+    assert sent["Local ELM"] == sent["MeshELM in one place"] == 0
     # For an exact sum of gradients every site of a ring of ten sends both neighbours 40 x r numbers of 8 bytes at least
     # once; the start and the certificate come on top.
-    (exact,) = (m for m in printed["methods"] if m["name"] == "DMTL-ELM")
+    (exact,) = (m for m in printed["methods"] if m["name"] == "MeshELM")
     assert exact["bytes"] >= exact["rounds"] * 10 * 2 * 40 * exact["rank"] * 8
-    # Along a tree of nine edges with two bits a number, a block goes up and comes down.
-    (coarse,) = (m for m in printed["methods"] if m["name"] == "DMTL-ELM, 2 bits")
+    # Along a tree of nine edges with two bits per number, a block goes up and comes down.
+    (coarse,) = (m for m in printed["methods"] if m["name"] == "MeshELM, 2 bits")
     assert coarse["bytes"] >= coarse["rounds"] * 2 * 9 * 40 * coarse["rank"] * 2 / 8
     assert coarse["bytes"] < exact["bytes"] / 10
 
@@ -88,8 +88,8 @@ def test_the_decentralised_methods_reach_the_objective_of_all_data_in_one_place(
     objective = {m["name"]: m["objective"] for m in printed["methods"]}
     penalties = {m["name"]: m["penalties"] for m in printed["methods"]}
     for name in SENDERS:
-        assert penalties[name] == penalties["MTL-ELM"]
-        assert objective[name] == pytest.approx(objective["MTL-ELM"], rel=1e-3)
+        assert penalties[name] == penalties["MeshELM in one place"]
+        assert objective[name] == pytest.approx(objective["MeshELM in one place"], rel=1e-3)
 
 
 def test_all_methods_but_local_elm_are_certified_and_have_a_sufficient_rank(made):
@@ -125,8 +125,8 @@ def test_a_table_a_sentence_and_the_path_of_the_report_are_printed(tmp_path):
     out = tmp_path / "new" / "demo"
     done = run("--out", out, "--graph", "star", "--seed", "3")
     assert done.exit_code == 0, done.output
-    first_words = [line.split("  ")[0] for line in done.stdout.splitlines()]
-    assert [word for word in first_words if word in METHODS] == METHODS
+    first_cells = [line.split("  ")[0] for line in done.stdout.splitlines()]
+    assert [word for word in first_cells if word in METHODS] == METHODS
     assert "sites did better together than alone; the mean test error" in done.stdout
     assert str(out / "report.html") in done.stdout.replace("\n", "")
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
@@ -195,7 +195,7 @@ def test_sites_make_fewer_mistakes_together_than_alone_over_several_draws():
     mistakes = {"alone": 0, "together": 0}
     for seed in range(4):
         split = load_digits_tasks(n_train=60, n_test=111, pca=None, seed=seed)
-        for name, solver in (("alone", LocalELM()), ("together", DMTLELM())):
+        for name, solver in (("alone", LocalELM()), ("together", MeshELM())):
             model = MultiTaskELMClassifier(solver=solver, random_state=seed)
             model.fit(split.X_train, split.y_train, tasks=split.tasks_train)
             mistakes[name] += int((model.predict(split.X_test, tasks=split.tasks_test) != split.y_test).sum())

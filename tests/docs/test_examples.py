@@ -1,4 +1,4 @@
-"""The examples run, and show what they promise."""
+"""The examples run, and their results are those in the README."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def test_plants_learn_better_together(capsys):
     runpy.run_path(str(EXAMPLES / "per_site_tables.py"))
     alone, together = (float(line.rsplit(" ", 1)[1]) for line in capsys.readouterr().out.splitlines())
     assert together > alone + 0.1
-    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert f"R2 {together:.2f} together, {alone:.2f} alone" in said
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"R2 {together:.2f} together, {alone:.2f} alone" in text
