@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,10 +36,12 @@ ROOT = Path(__file__).parents[2]
 NAMES = ("east", "north", "south", "west")
 BASIS = {"mu1": 1.0, "mu2": 1.0, "rho": 1.0}
 P = 4
+#: Seconds after which a test gives up waiting for something that takes a second or two on an idle machine.
+LIMIT = 180.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at, all different."""
+    """Return different ports that are free."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -50,7 +53,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def make_config(names=NAMES, graph="ring", **changes) -> NetworkConfig:
-    """A small config on loopback: classification of four columns."""
+    """Return a small config on loopback: classification of four columns."""
     topology = make_topology(graph, list(names))
     edges = tuple((names[i], names[j]) for i, j in topology.edges.tolist())
     ports = free_ports(len(names))
@@ -68,13 +71,13 @@ def make_config(names=NAMES, graph="ring", **changes) -> NetworkConfig:
 
 
 def with_ports(config: NetworkConfig, ports: list[int]) -> NetworkConfig:
-    """The same network at other ports of this machine."""
+    """Return the same network at other ports of this machine."""
     agents = tuple(AgentEntry(a.name, f"127.0.0.1:{port}") for a, port in zip(config.agents, ports, strict=True))
     return msgspec.structs.replace(config, agents=agents)
 
 
 def rows_of(name: str, n: int = 50, kind: str = "classification") -> pd.DataFrame:
-    """An agent's rows, always the same for a name; related to the others', and not the same."""
+    """Return an agent's rows, always the same for a name; related to the others', but different."""
     seed = sum(name.encode())
     rng, common = np.random.default_rng(seed), np.random.default_rng(3)
     X = rng.normal(size=(n + seed % 7, P)).round(6)
@@ -85,7 +88,7 @@ def rows_of(name: str, n: int = 50, kind: str = "classification") -> pd.DataFram
 
 @dataclass
 class Agent:
-    """One agent's process, and what it has said."""
+    """One agent's process and its output."""
 
     name: str
     folder: Path
@@ -114,19 +117,19 @@ class Agent:
         return read_status(self.folder / "state")
 
 
-class Trial:
-    """A network in a folder; leaving it ends every agent."""
+class LocalNetwork:
+    """A network in a folder, with one process per agent; leaving the context ends every agent."""
 
     def __init__(self, folder: Path, config: NetworkConfig, data: dict[str, pd.DataFrame] | None = None) -> None:
         self.folder, self.config = folder, config
-        NetworkLayout(folder / "net", config).write("", days=30, keys=True, force=False)
+        NetworkLayout(folder / "net", config).write(days=30)
         self.agents = {}
         for name in config.agent_names:
             frame = rows_of(name, kind=config.kind) if data is None else data[name]
             frame.to_csv(folder / "net" / f"{name}.csv", index=False)
             self.agents[name] = Agent(name, folder / "net" / name)
 
-    def __enter__(self) -> Trial:
+    def __enter__(self) -> LocalNetwork:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,7 +148,7 @@ class Trial:
         ]
 
     def start(self, name: str, *more: str, env: dict[str, str] | None = None, before: tuple[str, ...] = ()) -> Agent:
-        """Start an agent, or start it again with what it was started with."""
+        """Start an agent; without options, with those of its last start."""
         agent = self.agents[name]
         agent.extra = list(more) or agent.extra
         environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OPENBLAS_NUM_THREADS": "1", **(env or {})}
@@ -164,12 +167,12 @@ class Trial:
             self.start(name, *more)
 
     def kill(self, name: str) -> None:
-        """kill -9."""
+        """Kill an agent with SIGKILL."""
         process = self.agents[name].process
         process.kill()
         process.wait()
 
-    def wait(self, *names: str, seconds: float = 120) -> dict[str, int]:
+    def wait(self, *names: str, seconds: float = LIMIT) -> dict[str, int]:
         """Wait for agents to end; return their exit codes."""
         end = time.monotonic() + seconds
         codes = {}
@@ -177,28 +180,35 @@ class Trial:
             try:
                 codes[name] = self.agents[name].process.wait(max(end - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:
-                raise AssertionError(
-                    f"{name} has not ended:\n" + "\n".join(f"{n}: {a.errors[-1500:]}" for n, a in self.agents.items())
-                ) from None
+                raise AssertionError(f"{name} has not ended:\n{self.logs()}") from None
         return codes
 
-    def until_round(self, name: str, number: int, seconds: float = 60) -> int:
-        """Wait until an agent has got so far, by its status."""
-        return self.until(lambda: self.round_of(name) >= number, seconds) and self.round_of(name)
+    def until_round(self, name: str, number: int) -> None:
+        """Wait until an agent has reached a round, by its status."""
+        self.until(lambda: self.round_of(name) >= number)
 
     def round_of(self, name: str) -> int:
-        said = self.agents[name].status
-        if said is None or said["round"] is None or said["pid"] != self.agents[name].process.pid:
+        """Return the last round of an agent's process, -1 before the first."""
+        status = self.agents[name].status
+        if status is None or status["round"] is None or status["pid"] != self.agents[name].process.pid:
             return -1
-        return said["round"]
+        return status["round"]
 
-    def until(self, condition, seconds: float = 60) -> bool:
+    def until(self, condition: Callable[[], object], seconds: float = LIMIT) -> None:
+        """Wait until something is true."""
         end = time.monotonic() + seconds
         while not condition():
-            if time.monotonic() > end:
-                raise AssertionError("\n".join(f"{n}: {a.errors[-1500:]}" for n, a in self.agents.items()))
-            time.sleep(0.05)
-        return True
+            assert time.monotonic() < end, self.logs()
+            time.sleep(0.02)
+
+    def until_event(self, name: str, kind: str, count: int = 1) -> dict:
+        """Wait until an agent has logged so many events of a kind; return the last."""
+        self.until(lambda: len(self.agents[name].events(kind)) >= count)
+        return self.agents[name].events(kind)[-1]
+
+    def logs(self) -> str:
+        """Return the end of each agent's log."""
+        return "\n".join(f"{name}: {agent.errors[-1500:]}" for name, agent in self.agents.items())
 
     def result(self, name: str) -> dict:
         return json.loads((self.folder / "net" / f"{name}.out").read_text())
@@ -207,27 +217,15 @@ class Trial:
         return {name: agent.weights() for name, agent in self.agents.items() if agent.out.exists()}
 
 
-def undisturbed(
-    folder: Path, config: NetworkConfig, data: dict[str, pd.DataFrame] | None = None
-) -> dict[str, dict[str, np.ndarray]]:
-    """Run a network to its end undisturbed; every agent's weights. Ports are new ones, which changes no bit."""
-    folder.mkdir()
-    with Trial(folder, with_ports(config, free_ports(len(config.agents))), data) as trial:
-        trial.start_all()
-        codes = trial.wait()
-        assert set(codes.values()) == {0}, {name: agent.errors for name, agent in trial.agents.items()}
-        return trial.weights()
-
-
-def same(ours: dict, theirs: dict) -> bool:
-    """Whether all weights of all agents are the same to the bit."""
+def equal_weights(ours: dict, theirs: dict) -> bool:
+    """Return whether all weights of all agents are equal to the bit."""
     return ours.keys() == theirs.keys() and all(
         ours[n].keys() == theirs[n].keys() and all(np.array_equal(ours[n][k], theirs[n][k]) for k in ours[n])
         for n in ours
     )
 
 
-def copy_agent(trial: Trial, name: str, to: Path) -> Path:
-    """Copy an agent's folder, for somebody who pretends to be it."""
-    shutil.copytree(trial.agents[name].folder, to)
+def copy_agent(network: LocalNetwork, name: str, to: Path) -> Path:
+    """Copy an agent's folder, for a session that pretends to be it."""
+    shutil.copytree(network.agents[name].folder, to)
     return to

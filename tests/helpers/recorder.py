@@ -1,6 +1,6 @@
-"""An agent whose every call to zenoh, and every round's private state, is written down before it takes effect.
+"""An agent whose calls to zenoh, and whose private state of every round, are recorded before they take effect.
 
-``python recorder.py FILE agent ...`` runs ``elmesh agent ...`` and writes FILE (a JSON object a line) and FILE.npz.
+``python recorder.py FILE agent ...`` runs ``elmesh agent ...`` and writes FILE (one JSON object per line) and FILE.npz.
 """
 
 from __future__ import annotations
@@ -15,29 +15,28 @@ from typing import Any
 import numpy as np
 import zenoh
 
-from elmesh.agent.network_agent import Site
+from elmesh.agent import NetworkAgent
 from elmesh.cli import main
 
 _PLAIN = (str, bytes, bytearray, int, float, bool, list, tuple, dict, type(None))
 
 
 class Recorder:
-    """Writes down calls."""
+    """Writes calls to a file."""
 
     def __init__(self, path: Path) -> None:
         self._file, self._lock = open(path, "w"), threading.Lock()  # noqa: SIM115
 
     def note(self, what: str, on: list[str], args: tuple[Any, ...]) -> None:
-        texts = [arg if isinstance(arg, str) else None for arg in args]
+        texts = [arg for arg in args if isinstance(arg, str)]
         data = [bytes(arg).hex() for arg in args if isinstance(arg, bytes | bytearray)]
-        line = {"call": what, "on": on, "texts": [text for text in texts if text is not None], "data": data}
         with self._lock:
-            self._file.write(json.dumps(line) + "\n")
+            self._file.write(json.dumps({"call": what, "on": on, "texts": texts, "data": data}) + "\n")
             self._file.flush()
 
 
 class Recorded:
-    """Anything of zenoh's: whatever is called on it, or on what that returns, is written down."""
+    """An object of zenoh whose calls, and those of what they return, are recorded."""
 
     def __init__(self, inner: Any, recorder: Recorder, on: list[str]) -> None:
         self._inner, self._recorder, self._on = inner, recorder, on
@@ -48,7 +47,7 @@ class Recorded:
             return self._wrap(found, [*self._on, name])
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            # Handlers are given what is zenoh's own; they send nothing by it.
+            # Handlers are called with objects of zenoh itself; they send nothing by them.
             self._recorder.note(name, self._on, (*args, *kwargs.values()))
             key = [arg for arg in args if isinstance(arg, str)]
             return self._wrap(found(*args, **kwargs), [*self._on, name, *key])
@@ -60,25 +59,23 @@ class Recorded:
 
 
 def record(path: Path) -> None:
-    """Have everything written down from now on."""
-    recorder, opened, keep = Recorder(path), zenoh.open, Site._keep
+    """Record everything from now on."""
+    recorder, open_session, save = Recorder(path), zenoh.open, NetworkAgent.save
     states: dict[str, np.ndarray] = {}
 
     def open_recorded(config: Any) -> Recorded:
         recorder.note("open", [], ())
-        return Recorded(opened(config), recorder, ["session"])
+        return Recorded(open_session(config), recorder, ["session"])
 
-    def keep_recorded(self: Site, moment: Any, past: Any) -> None:
-        state, k = moment.report.state, moment.report.round
-        for name in ("U", "A", "dual"):
-            if getattr(state, name) is not None:
-                states[f"{k}/{name}"] = np.array(getattr(state, name))
-        (kept,) = moment.report.kept
-        for kind in ("own", "common", "edges"):
-            states.update({f"{k}/{kind}/{name}": np.array(x) for name, x in getattr(kept, kind).items()})
-        keep(self, moment, past)
+    def save_recorded(self: NetworkAgent, snapshot: Any, history: Any) -> None:
+        (state,) = snapshot.report.states
+        arrays = state.state_dict()
+        for kind in ("agent", "shared", "edge"):
+            for name, x in getattr(arrays, kind).items():
+                states[f"{state.round}/{name}"] = np.array(x)
+        save(self, snapshot, history)
 
-    zenoh.open, Site._keep = open_recorded, keep_recorded
+    zenoh.open, NetworkAgent.save = open_recorded, save_recorded
     atexit.register(lambda: np.savez(f"{path}.npz", **states))
 
 

@@ -1,19 +1,26 @@
-"""A network ends where MPI ends, to the bit: by sites in threads, and by real agents in processes of their own."""
+"""A network computes the same bits as MPI: by agents in threads, from Python scripts, and by the command."""
+
+from __future__ import annotations
 
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
-import msgspec.structs
 import numpy as np
 import pytest
 
+from elmesh import load
 from elmesh.netconfig.columns import InputColumn
-from helpers.network import BASIS, ROOT, Trial, make_config, rows_of
-from helpers.sites import fitted, together
+from elmesh.netconfig.config import NetworkConfig
+from helpers.network import BASIS, LIMIT, ROOT, LocalNetwork, make_config, rows_of
+from helpers.thread_agents import fit_agent, run_agents
 
-SUMS = {"exchange": "sums", "rank": "auto", "rounds": 200}
+SUMS = {"exchange": "sums", "solver": "mesh-elm", "rank": "auto", "rounds": 200}
+# The agents scale columns by their ranges: by these, to the same numbers.
+UNSCALED = tuple(InputColumn(f"x{j}", range=(-float(np.sqrt(3.0)), float(np.sqrt(3.0)))) for j in range(4))
+SCRIPTED = {"graph": "path", "weight_scale": 0.5, "columns": UNSCALED}
 CASES = {
     "ring": ("ring", {}),
     "star, first order": ("star", {"solver": "fo-dmtl-elm"}),
@@ -22,35 +29,56 @@ CASES = {
     "ring, sums": ("ring", SUMS | {"parameters": {}}),
     "star, sums of 4 bits": ("star", SUMS | {"parameters": {"message_bits": 4}}),
     "path, sums of few bits": ("path", SUMS | {"parameters": {"message_bits": "auto"}}),
-    "ring, sums by ADMM": ("ring", SUMS | {"rank": 3, "rounds": 30, "parameters": {"method": "admm"}}),
+    "ring, sums by ADMM": (
+        "ring",
+        SUMS | {"solver": "dmtl-elm", "rank": 3, "rounds": 30, "parameters": {"rho": "auto"}},
+    ),
 }
+# Run by one process with mpi4py, which is an MPI job of one rank.
 REFERENCE = """
-import sys, warnings
+import sys
 import numpy as np
-sys.path.insert(0, sys.argv[1])
-from helpers.network import rows_of
-from helpers.sites import estimator
+from helpers.thread_agents import fit_all
 from elmesh.netconfig.config import NetworkConfig
-warnings.simplefilter("ignore")
-for file, out in zip(sys.argv[2::2], sys.argv[3::2]):
+from elmesh.run import RunConfig
+for file, out in zip(sys.argv[1::2], sys.argv[2::2]):
     config = NetworkConfig.read(file)
-    frames = {name: rows_of(name, kind=config.kind) for name in config.agent_names}
-    X = np.concatenate([frame.drop(columns="y").to_numpy() for frame in frames.values()])
-    y = np.concatenate([frame["y"].to_numpy() for frame in frames.values()])
-    tasks = np.concatenate([[name] * len(frame) for name, frame in frames.items()])
-    model = estimator(config)
-    tol = model.solver.tol if config.exchange == "sums" and not model.solver.own_basis else 0.0
-    model.solver.set_params(runtime="mpi", tol=tol)
-    model.fit(X, y, tasks=tasks)
+    model = fit_all(config, RunConfig(backend="mpi"))
     U = model.U_ if model.U_.ndim == 3 else [model.U_] * len(config.agent_names)
     found = {f"U.{n}": U[k] for k, n in enumerate(config.agent_names)} | {f"A.{n}": A for n, A in model.A_.items()}
     np.savez(out, certified=model.certificate_ is not None, **found)
 """
+# All that a script needs.
+FIVE_LINES = """
+import sys
+from elmesh.agent import NetworkAgent
+with NetworkAgent(sys.argv[1]) as agent:
+    result = agent.fit(sys.argv[2], target="y", out=sys.argv[3])
+print(result.summary["stop"], result.evicted, result.unconfirmed)
+"""
+
+
+def environment() -> dict[str, str]:
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return os.environ | root | {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"}
+
+
+def mpi_results(folder: Path, configs: dict[str, NetworkConfig]) -> dict[str, dict[str, np.ndarray]]:
+    """Fit configs under MPI, in one job."""
+    words = []
+    for k, config in enumerate(configs.values()):
+        (folder / f"{k}.toml").write_text(config.to_toml())
+        words += [str(folder / f"{k}.toml"), str(folder / f"{k}.npz")]
+    subprocess.run(
+        [sys.executable, "-c", REFERENCE, *words], check=True, cwd=folder, env=environment(), timeout=3 * LIMIT
+    )
+    return {name: dict(np.load(folder / f"{k}.npz")) for k, name in enumerate(configs)}
 
 
 @dataclass
 class Reference:
-    """What MPI makes of the configs of all cases, in one job."""
+    """The configs of all cases, and their results under MPI."""
 
     configs: dict
     found: dict
@@ -59,26 +87,15 @@ class Reference:
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    folder = tmp_path_factory.mktemp("mpi")
     configs = {name: make_config(graph=graph, **changes) for name, (graph, changes) in CASES.items()}
-    words = []
-    for k, config in enumerate(configs.values()):
-        (folder / f"{k}.toml").write_text(config.to_toml())
-        words += [str(folder / f"{k}.toml"), str(folder / f"{k}.npz")]
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHONPATH": str(ROOT / "src")}
-    subprocess.run(
-        [sys.executable, "-c", REFERENCE, str(ROOT / "tests"), *words],
-        check=True,
-        cwd=folder,
-        env=os.environ | root | {"OPENBLAS_NUM_THREADS": "1"},
-        timeout=300,
-    )
-    return Reference(configs, {name: dict(np.load(folder / f"{k}.npz")) for k, name in enumerate(configs)})
+    configs["script"] = make_config(("a", "b", "c"), **SCRIPTED)
+    configs["script, sums"] = make_config(("a", "b", "c"), **SCRIPTED, **SUMS, parameters={})
+    return Reference(configs, mpi_results(tmp_path_factory.mktemp("mpi"), configs))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sites_end_where_mpi_ends_to_the_bit(tmp_path, reference, case):
-    models = together(reference.configs[case], tmp_path / "net", fitted)
+def test_agents_compute_the_same_bits_as_mpi(tmp_path, reference, case):
+    models = run_agents(reference.configs[case], tmp_path / "net", fit_agent)
     found = reference.found[case]
     for name, model in models.items():
         assert np.array_equal(model.U_, found[f"U.{name}"]), name
@@ -86,19 +103,46 @@ def test_sites_end_where_mpi_ends_to_the_bit(tmp_path, reference, case):
         assert (model.certificate_ is not None) == found["certified"]
 
 
-def test_real_agents_end_with_the_same_bits_as_sites_in_one_process(tmp_path):
-    # The command scales columns by their declared ranges: here they are such that it changes nothing.
-    half = float(np.sqrt(3.0))
-    config = make_config(("a", "b", "c"), graph="path", weight_scale=0.5)
-    columns = tuple(InputColumn(column.name, range=(-half, half)) for column in config.columns)
-    config = msgspec.structs.replace(config, columns=columns)
-    with Trial(tmp_path / "processes", config) as trial:
-        trial.start_all()
-        assert set(trial.wait().values()) == {0}
-        weights = trial.weights()
-        assert all(trial.result(name)["stop"] == "COMPLETED" for name in config.agent_names)
-    models = together(make_config(("a", "b", "c"), graph="path", weight_scale=0.5), tmp_path / "threads", fitted)
-    for name, model in models.items():
-        assert len(rows_of(name)) >= 50
-        assert np.array_equal(weights[name]["U.0"], model.U_)
-        assert np.array_equal(weights[name]["A.0"], model.A_[name])
+@pytest.mark.parametrize("case", ["script", "script, sums"])
+def test_five_lines_of_python_per_process_compute_the_same_bits_as_mpi(tmp_path, reference, case):
+    network = LocalNetwork(tmp_path, reference.configs[case])
+    net = tmp_path / "net"
+    processes = {
+        name: subprocess.Popen(
+            [sys.executable, "-c", FIVE_LINES, str(net / name / "agent.toml"), str(net / f"{name}.csv"), agent.out],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+        for name, agent in network.agents.items()
+    }
+    try:
+        for name, process in processes.items():
+            out, errors = process.communicate(timeout=LIMIT)
+            assert process.returncode == 0, (name, errors)
+            assert out.split(maxsplit=1)[1] == "[] []\n"
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+    found = reference.found[case]
+    for name, agent in network.agents.items():
+        weights = agent.weights()
+        assert np.array_equal(weights["U.0"], found[f"U.{name}"])
+        assert np.array_equal(weights["A.0"], found[f"A.{name}"])
+        frame = rows_of(name)
+        model = load(agent.out)
+        assert model.score(frame.drop(columns="y").to_numpy(), frame["y"], tasks=[name] * len(frame)) > 0.8
+        assert not (agent.folder / "state" / "run.json").exists()
+
+
+def test_the_command_computes_the_same_bits_as_mpi(tmp_path, reference):
+    with LocalNetwork(tmp_path, reference.configs["script"]) as network:
+        network.start_all()
+        assert set(network.wait().values()) == {0}, network.logs()
+        for name, agent in network.agents.items():
+            assert network.result(name)["stop"] == "COMPLETED"
+            weights = agent.weights()
+            assert np.array_equal(weights["U.0"], reference.found["script"][f"U.{name}"])
+            assert np.array_equal(weights["A.0"], reference.found["script"][f"A.{name}"])

@@ -53,6 +53,14 @@ class NetworkBackend(Backend):
         """Kinds of request that the network file allows."""
         return PROVIDES[self._agent.config.exchange]
 
+    def check(self, solver: Solver) -> None:
+        """Raise unless a solver's agents exchange messages that the network file allows."""
+        super().check(solver)
+        if not solver.requires:
+            raise ElmeshError(
+                f"The agents of {solver.name} exchange nothing; fit it without a network, or use mesh-elm."
+            )
+
     def assign(self, solver: Solver, labels: Sequence[Label], seed: int) -> Assignment:
         """Return all agents; the only task here is this agent's."""
         agent = self._agent

@@ -30,6 +30,7 @@ from elmesh.comm.network.errors import (
     LostError,
     PeerError,
     RefusedError,
+    StoppedError,
 )
 from elmesh.comm.network.messenger import Log, ReliableMessenger
 from elmesh.comm.network.peer import Counters, Timing
@@ -191,7 +192,25 @@ class NetworkAgent:
         StoppedError
             If :meth:`stop` was called; the same call resumes later.
         """
-        targets, folder = [target] if isinstance(target, str) else list(target), Path(out)
+        try:
+            return self._fit(
+                data, [target] if isinstance(target, str) else list(target), Path(out), overwrite, callback
+            )
+        except StoppedError:
+            self.phase = "stopped"
+            raise
+        except ElmeshError as error:
+            self.phase, self.problem = "failed", str(error)
+            raise
+
+    def _fit(
+        self,
+        data: StrPath | pd.DataFrame,
+        targets: list[str],
+        folder: Path,
+        overwrite: bool,
+        callback: Callable[[Progress], bool | None] | None,
+    ) -> AgentResult:
         own = self.resumes and (folder / "model.json").is_file()
         if folder.exists() and not overwrite and not own:
             raise ElmeshError(f"{folder} exists already; choose another path, or say that it may be overwritten.")
@@ -265,6 +284,8 @@ class NetworkAgent:
 
     def exchange_statistics(self, frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, tuple[float, float]]:
         """Agree with all agents on the mean and standard deviation of columns, by sums along the graph."""
+        if not self.config.statistics:
+            raise ElmeshError("The network file does not allow agents to exchange statistics (statistics = false).")
         known = self.checkpoint.notes.get("statistics")
         if known is not None and self.checkpoint.latest_state() is not None:
             return {name: (float(mean), float(std)) for name, (mean, std) in known.items()}

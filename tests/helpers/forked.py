@@ -1,4 +1,4 @@
-"""Agents that start at once: forked from a process that has imported everything, and from then on like any other."""
+"""Agents that start at once: forked from a process that has imported everything already."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ import signal
 import subprocess
 import sys
 from multiprocessing import forkserver
+from pathlib import Path
 
-from helpers.network import ROOT, Agent, Trial
+import numpy as np
+
+from elmesh.netconfig.config import NetworkConfig
+from helpers.network import ROOT, Agent, LocalNetwork, free_ports, with_ports
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 
 
-def be_agent(argv: list[str], out: str, errors: str, folder: str) -> None:
-    """Be the command, in a process of its own."""
+def run_command(argv: list[str], out: str, errors: str, folder: str) -> None:
+    """Run ``elmesh`` with arguments in a new process."""
     os.chdir(folder)
     for path, flags, descriptor in ((out, os.O_TRUNC, 1), (errors, os.O_APPEND, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600), descriptor)
-    # As a new process would have it, whatever whoever runs the tests has set.
+    # As in a new process, whatever pytest has set.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.argv = ["elmesh", *argv]
@@ -28,11 +32,11 @@ def be_agent(argv: list[str], out: str, errors: str, folder: str) -> None:
     sys.exit(main())
 
 
-class Forked:
+class ForkedProcess:
     """A forked agent, with the few methods of a ``subprocess.Popen`` that tests use."""
 
     def __init__(self, *args: object) -> None:
-        self._process = _CONTEXT.Process(target=be_agent, args=args, daemon=True)
+        self._process = _CONTEXT.Process(target=run_command, args=args, daemon=True)
         self._process.start()
         self.pid = self._process.pid
 
@@ -53,30 +57,39 @@ class Forked:
             os.kill(self.pid, number)
 
 
-def prepare() -> None:
+def start_forkserver() -> None:
     """Start the process that agents are forked from."""
     before = dict(os.environ)
     paths = [str(ROOT / "src"), str(ROOT / "tests"), before.get("PYTHONPATH", "")]
     os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, paths)), OPENBLAS_NUM_THREADS="1")
     try:
-        _CONTEXT.set_forkserver_preload(["pytest", "nursery", "elmesh.cli", "elmesh.cli.agent", "zenoh"])
+        _CONTEXT.set_forkserver_preload(["pytest", "helpers.forked", "elmesh.cli", "elmesh.cli.agent", "zenoh"])
         forkserver.ensure_running()
     finally:
         os.environ.clear()
         os.environ.update(before)
 
 
-class Forking(Trial):
+class ForkedNetwork(LocalNetwork):
     """A network whose agents start at once."""
 
     def start(self, name: str, *more: str, **new: object) -> Agent:
-        """Start an agent by forking; with an environment or a command before it, as a new process after all."""
+        """Start an agent by forking; with an environment or a command before it, as a new process."""
         if new:
             return super().start(name, *more, **new)
-        prepare()
+        start_forkserver()
         agent, net = self.agents[name], self.folder / "net"
         agent.extra = list(more) or agent.extra
         argv = self.command(name, *agent.extra)[3:]
-        agent.process = Forked(argv, str(net / f"{name}.out"), str(net / f"{name}.err"), str(self.folder))
+        agent.process = ForkedProcess(argv, str(net / f"{name}.out"), str(net / f"{name}.err"), str(self.folder))
         agent.starts += 1
         return agent
+
+
+def undisturbed(folder: Path, config: NetworkConfig) -> dict[str, dict[str, np.ndarray]]:
+    """Run a network to its end and return every agent's weights; at other ports, which changes no bit."""
+    folder.mkdir(exist_ok=True)
+    with ForkedNetwork(folder, with_ports(config, free_ports(len(config.agents)))) as network:
+        network.start_all()
+        assert set(network.wait().values()) == {0}, network.logs()
+        return network.weights()
