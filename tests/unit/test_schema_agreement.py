@@ -18,12 +18,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from elmesh.errors import ElmeshError
-from elmesh.tables import FILE_TASK, agree_schema, find_tasks, fit_schema, infer_kind, read_data, to_labels
-from elmesh.tables.column_stats import column_stats
-from elmesh.tables.columns import concat_tables
+from elmesh.tables import (
+    FILE_TASK,
+    TableWarning,
+    agree_schema,
+    find_tasks,
+    fit_schema,
+    infer_kind,
+    read_data,
+    to_labels,
+)
+from elmesh.tables.columns import ColumnType, concat_tables
 from elmesh.tables.dataset import concat_files
-from elmesh.tables.errors import TableWarning
-from elmesh.tables.values import ColumnType
+from elmesh.tables.stats import column_stats
 
 # Threads in place of processes
 

@@ -22,6 +22,7 @@ from elmesh.tables import (
     CategoricalColumn,
     NumericColumn,
     TableSchema,
+    TableWarning,
     TargetColumn,
     fit_schema,
     infer_kind,
@@ -30,10 +31,8 @@ from elmesh.tables import (
     to_labels,
     write_table,
 )
-from elmesh.tables.columns import parse_column
+from elmesh.tables.columns import ColumnType, parse_column
 from elmesh.tables.csv_file import MISSING
-from elmesh.tables.errors import TableWarning
-from elmesh.tables.values import ColumnType
 
 
 def write(path: Path, text: str) -> Path:

@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmesh.errors import ElmeshError
-from elmesh.tables import FILE_TASK, find_tasks, fit_schema, read_data
+from elmesh.tables import FILE_TASK, TableWarning, find_tasks, fit_schema, read_data
 from elmesh.tables.access import task_labels
-from elmesh.tables.errors import TableWarning
 
 
 def write(path: Path, text: str) -> Path:

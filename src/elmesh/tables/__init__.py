@@ -3,7 +3,7 @@
 :mod:`elmesh.tables.schema` states the rules of the encoding.
 """
 
-from elmesh.tables.access import FILE_TASK, find_column, finite_numbers
+from elmesh.tables.access import FILE_TASK, TableWarning, find_column, finite_numbers
 from elmesh.tables.columns import to_labels
 from elmesh.tables.dataset import read_data
 from elmesh.tables.files import check_table_name, read_table, write_table
@@ -17,6 +17,7 @@ __all__ = [
     "NumericColumn",
     "ProblemKind",
     "TableSchema",
+    "TableWarning",
     "TargetColumn",
     "agree_schema",
     "check_table_name",

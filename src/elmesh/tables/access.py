@@ -1,4 +1,4 @@
-"""Access to the columns of a table, with errors that name the column and the row.
+"""Access to the columns of a table, and errors that name the file, the column and the row as the user sees them.
 
 Training, prediction and evaluation use these functions, so that all of them report a missing column, text among
 numbers, and infinite or missing values in the same way.
@@ -6,6 +6,7 @@ numbers, and infinite or missing values in the same way.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -14,18 +15,37 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
-from elmesh.tables.columns import parse_column, to_labels
-from elmesh.tables.errors import describe_row, infinite_error, missing_error
-from elmesh.tables.values import ColumnType
+from elmesh.tables.columns import ColumnType, parse_column, to_labels
 from elmesh.text import more
 from elmesh.typing import FloatArray
 
-__all__ = ["FILE_TASK", "find_column", "finite_numbers", "require_complete", "task_labels"]
+__all__ = [
+    "FILE_TASK", "TableWarning", "check_column_names", "check_same_columns", "describe_row", "find_column",
+    "finite_numbers", "infinite_error", "missing_error", "number_rows", "require_complete", "task_labels",
+]  # fmt: skip
 
 #: The task column where each file is a task; its value is the name of the file without the suffix.
 FILE_TASK = "(file)"
 
 _Values = TypeVar("_Values", bound=NDArray[Any])
+
+
+class TableWarning(UserWarning):
+    """A property of a table that is handled by a documented rule and that the user should know."""
+
+
+def number_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with numbered rows in its index, which a table from a file already has."""
+    if frame.index.names[-1] in ("line", "row"):
+        return frame
+    return frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
+
+
+def describe_row(frame: pd.DataFrame, position: int) -> str:
+    """Name the row at a position, as in ``row 2`` or ``line 3 of north.csv``."""
+    index = number_rows(frame).index
+    key: Any = index[position]
+    return f"{index.name} {key}" if index.nlevels == 1 else f"{index.names[1]} {key[1]} of {key[0]}"
 
 
 def find_column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
@@ -72,3 +92,37 @@ def task_labels(frame: pd.DataFrame, name: str) -> NDArray[np.str_]:
     if parse_column(column).column_type is ColumnType.OTHER:
         raise ElmeshError(f'The task column "{name}" holds {ColumnType.OTHER.value}.')
     return require_complete(frame, name, to_labels(column), "task").astype(np.str_)
+
+
+def infinite_error(column: str, row: str) -> ElmeshError:
+    """Return the error about an infinite value in a row."""
+    return ElmeshError(
+        f'Column "{column}" has an infinite value at {row}; correct it, or leave the cell empty if it is missing.'
+    )
+
+
+def missing_error(count: int, role: str, column: str, row: str) -> ElmeshError:
+    """Return the error about rows without a required value, of which the first is named."""
+    rows, first = ("1 row has", "at") if count == 1 else (f"{count} rows have", "the first at")
+    return ElmeshError(f'{rows} no {role} in column "{column}", {first} {row}; fill it in or remove those rows.')
+
+
+def check_column_names(table: str, names: Sequence[str]) -> None:
+    """Raise if a column of the table has no name, or two columns have the same name."""
+    if "" in names:
+        raise ElmeshError(
+            f"{table}: column {names.index('') + 1} has no name in the header; name it, or leave it out of the file "
+            "(pandas writes its index like this unless index=False is given)."
+        )
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ElmeshError(f'{table}: the header has the column "{repeated[0]}" more than once; rename one.')
+
+
+def check_same_columns(rule: str, tables: Mapping[str, Sequence[str]]) -> None:
+    """Raise if the tables, given by name with their columns, differ in columns; the order does not matter."""
+    first, columns = next(iter(tables.items()), ("", ()))
+    for table, others in tables.items():
+        for name in sorted(set(columns) ^ set(others)):
+            has, lacks = (table, first) if name in others else (first, table)
+            raise ElmeshError(f'{rule}, but {has} has a column "{name}" and {lacks} does not.')

@@ -1,17 +1,20 @@
-"""Checked values of a JSON object from an untrusted file.
+"""Dataclasses from the JSON of an untrusted file.
 
-A model folder may come from anywhere. So each value is checked by name and type, and an error names the value that is
-not as expected.
+A model folder may come from anywhere. So each value is checked by the type of its field, and an error names the value
+that is not as expected.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from types import MappingProxyType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from elmesh.errors import ElmeshError
 
-__all__ = ["check_unique", "damaged_error", "read_object", "read_value"]
+__all__ = ["damaged_error", "read_json"]
 
 
 def damaged_error(path: str, problem: str) -> ElmeshError:
@@ -19,27 +22,24 @@ def damaged_error(path: str, problem: str) -> ElmeshError:
     return ElmeshError(f"The table description in the model is damaged: {path} {problem}. Fit the model again.")
 
 
-def read_object(data: object, path: str, **types: type) -> list[Any]:
-    """Return the values of a JSON object that has exactly the given names, each of its type.
+def read_json(kind: Any, value: object, path: str, names: Mapping[str, str] = MappingProxyType({})) -> Any:
+    """Return a JSON value as a type: a dataclass, a tuple of one type, a Literal of two, bool, float or str.
+
+    A text must not be empty, a number must be finite, and an object has exactly the fields of the dataclass. ``names``
+    maps fields to their names in JSON where these differ.
 
     Examples
     --------
-    >>> read_object({"name": "dose", "mean": 2}, "column", name=str, mean=float)
-    ['dose', 2.0]
+    >>> read_json(tuple[float, ...], [1, 2.5], "means")
+    (1.0, 2.5)
     """
-    if not isinstance(data, dict):
-        raise damaged_error(path, "is not an object")
-    for name in types:
-        if name not in data:
-            raise damaged_error(f"{path}.{name}", "is missing")
-    if len(data) > len(types):
-        raise damaged_error(path, "has unknown values")
-    return [read_value(data[name], f"{path}.{name}", expected) for name, expected in types.items()]
-
-
-def read_value(value: object, path: str, expected: type) -> Any:
-    """Return a text that is not empty, a finite number, true or false, or a list."""
-    if expected is float:
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise damaged_error(path, "is not a list")
+        return tuple(read_json(get_args(kind)[0], item, f"{path}[{i}]", names) for i, item in enumerate(value))
+    if isinstance(kind, type) and is_dataclass(kind):
+        return kind(*_read_fields(kind, value, path, names))
+    if kind is float:
         try:
             number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
         except OverflowError:
@@ -47,14 +47,21 @@ def read_value(value: object, path: str, expected: type) -> Any:
         if not math.isfinite(number):
             raise damaged_error(path, "is not a finite number")
         return number
-    if not isinstance(value, expected) or value == "":
-        problems = {str: "is not a text", bool: "is neither true nor false", list: "is not a list"}
-        raise damaged_error(path, problems[expected])
+    if get_args(kind):
+        if value not in get_args(kind):
+            raise damaged_error(path, f"is neither {' nor '.join(get_args(kind))}")
+    elif not isinstance(value, kind) or value == "":
+        raise damaged_error(path, "is neither true nor false" if kind is bool else "is not a text")
     return value
 
 
-def check_unique(names: tuple[str, ...], path: str) -> tuple[str, ...]:
-    """Return the names if they are all different."""
-    if len(set(names)) < len(names):
-        raise damaged_error(path, "has a name twice")
-    return names
+def _read_fields(kind: Any, value: object, path: str, names: Mapping[str, str]) -> list[Any]:
+    if not isinstance(value, dict):
+        raise damaged_error(path, "is not an object")
+    types = {names.get(field, field): kind for field, kind in get_type_hints(kind).items()}
+    for key in types:
+        if key not in value:
+            raise damaged_error(f"{path}.{key}", "is missing")
+    if len(value) > len(types):
+        raise damaged_error(path, "has unknown values")
+    return [read_json(kind, value[key], f"{path}.{key}", names) for key, kind in types.items()]

@@ -1,13 +1,20 @@
-"""Columns as numbers or labels, interpreted from all of their values at once.
+"""Columns as numbers or labels, by the types of all of their values.
 
-CSV columns are read as text and interpreted here, by one rule for every file format. A reader that guesses a type from
-the first rows, or file by file, turns site ``007`` into 7 in one file and leaves it text in the next.
+CSV files contain only text, so text is classified by how it is written. The type of a column depends only on the set of
+the types of its values; therefore parts of a column can be examined in different processes and the sets combined. A
+reader that guesses a type from the first rows, or file by file, turns site ``007`` into 7 in one file and leaves it
+text in the next.
 """
 
 from __future__ import annotations
 
+import datetime
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum, IntFlag, auto
 from typing import Any
 
 import numpy as np
@@ -16,12 +23,124 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from elmesh.tables.values import BOOLS, ZERO_PADDED, ColumnType, ValueType, parse_label, parse_number, value_type
 from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["Mask", "ParsedColumn", "concat_tables", "factorize", "parse_column", "to_labels"]
+__all__ = [
+    "ColumnType",
+    "Mask",
+    "ParsedColumn",
+    "ValueType",
+    "concat_tables",
+    "parse_column",
+    "parse_label",
+    "to_labels",
+]
 
 Mask = NDArray[np.bool_]
+
+# A code: a whole number with leading zeros.
+_ZERO_PADDED = "[+-]?0[0-9]+"
+
+_BOOLS = (bool, np.bool_)
+_REAL = (int, float, Decimal, np.integer, np.floating)
+_DATES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.ASCII | re.IGNORECASE)
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+(,\d+)+(\.\d+)?|[+-]?\d+(\.\d{3})*,\d+", re.ASCII)
+_DATE = re.compile(
+    r"\d{4}-\d{1,2}-\d{1,2}([T ]\d{1,2}:\d{2}.*)?|\d{1,4}/\d{1,2}/\d{1,4}( \d{1,2}:\d{2}.*)?"
+    r"|\d{1,2}\.\d{1,2}\.\d{4}( \d{1,2}:\d{2}.*)?|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?",
+    re.ASCII,
+)
+
+
+class ColumnType(Enum):
+    """Type of a column; the value is its description in messages."""
+
+    NUMBER = "numbers"
+    BOOLEAN = "true or false"
+    TEXT = "text"
+    DATE = "dates"
+    OTHER = "values that are neither numbers nor text"
+
+
+class ValueType(IntFlag):
+    """Type of a value, or the set of the types of several values."""
+
+    NUMBER = auto()
+    BOOL = auto()
+    DATE = auto()
+    OTHER = auto()
+    CATEGORICAL = auto()  # added to the type of each value of a column that the file declares categorical
+    NUMBER_TEXT = auto()
+    ZERO_PADDED_TEXT = auto()
+    BOOL_TEXT = auto()
+    DATE_TEXT = auto()
+    DECIMAL_COMMA_TEXT = auto()  # a number with commas, such as 1,5 or 1,000
+    TEXT = auto()
+
+    @property
+    def column_type(self) -> ColumnType:
+        """Type of a column with values of these types."""
+        if self & ~ValueType.CATEGORICAL == ValueType.DATE:
+            return ColumnType.DATE
+        if self & ValueType.CATEGORICAL:
+            return ColumnType.TEXT
+        if self & (ValueType.DATE | ValueType.OTHER):
+            return ColumnType.OTHER
+        for column_type, allowed in (
+            (ColumnType.NUMBER, ValueType(0)),
+            (ColumnType.BOOLEAN, ValueType.BOOL),
+            (ColumnType.NUMBER, ValueType.NUMBER | ValueType.BOOL),
+            (ColumnType.BOOLEAN, ValueType.BOOL_TEXT),
+            (ColumnType.NUMBER, ValueType.NUMBER_TEXT | ValueType.BOOL_TEXT),
+            (ColumnType.DATE, ValueType.DATE_TEXT),
+        ):
+            if not self & ~allowed:
+                return column_type
+        # Numbers and text together come from files of different types; every value can be read as text.
+        return ColumnType.TEXT
+
+    @property
+    def has_decimal_commas(self) -> bool:
+        """Whether these would be numbers if they were written without commas."""
+        numeric = ValueType.NUMBER | ValueType.NUMBER_TEXT | ValueType.ZERO_PADDED_TEXT | ValueType.CATEGORICAL
+        return self & ~numeric == ValueType.DECIMAL_COMMA_TEXT
+
+
+def _value_type(value: Any) -> ValueType:
+    """Return the type of a value that is not missing."""
+    if isinstance(value, str):
+        if value.lower() in ("true", "false"):
+            return ValueType.BOOL_TEXT
+        if not math.isnan(_parse_number(value)):
+            return ValueType.ZERO_PADDED_TEXT if re.fullmatch(_ZERO_PADDED, value) else ValueType.NUMBER_TEXT
+        if _DATE.fullmatch(value):
+            return ValueType.DATE_TEXT
+        return ValueType.DECIMAL_COMMA_TEXT if _DECIMAL_COMMA.fullmatch(value.strip()) else ValueType.TEXT
+    by_class = ((_BOOLS, ValueType.BOOL), (_DATES, ValueType.DATE), (_REAL, ValueType.NUMBER))
+    return next((found for classes, found in by_class if isinstance(value, classes)), ValueType.OTHER)
+
+
+def _parse_number(value: Any) -> float:
+    """Read a value as a number, true as 1 and false as 0; return NaN if it is not a number."""
+    if isinstance(value, _BOOLS + _REAL):
+        return float(value)
+    text = str(value).strip()
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    return {"true": 1.0, "false": 0.0}.get(text.lower(), math.nan)
+
+
+def parse_label(value: Any) -> str | None:
+    """Read a value that is not missing as text without surrounding spaces; return None if the text is empty."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    if isinstance(value, Decimal) and value.is_finite():
+        value = int(value) if value == value.to_integral_value() else value.normalize()
+    if isinstance(value, np.generic):
+        value = value.item()
+    return str(value).strip() or None
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,15 +175,15 @@ def parse_column(column: pd.Series[Any]) -> ParsedColumn:
     if parsed is not None:
         return parsed
     try:
-        codes, values = factorize(column)
+        codes, values = _factorize(column)
     except TypeError:  # lists and dictionaries cannot be hashed
         present = column.notna().to_numpy()
         return ParsedColumn(np.full(len(column), np.nan), present, np.where(present, ValueType.OTHER, 0))
     categorical = ValueType.CATEGORICAL if isinstance(column.dtype, pd.CategoricalDtype) else ValueType(0)
     # A missing value has code -1 and so takes the last entry of each array.
-    numbers = np.array([*map(parse_number, values), np.nan])
+    numbers = np.array([*map(_parse_number, values), np.nan])
     not_numeric = np.append(np.isnan(numbers[:-1]), False)
-    value_types = np.array([*(value_type(value) | categorical for value in values), 0], dtype=np.int64)
+    value_types = np.array([*(_value_type(value) | categorical for value in values), 0], dtype=np.int64)
     return ParsedColumn(numbers[codes], not_numeric[codes], value_types[codes])
 
 
@@ -80,7 +199,7 @@ def _parse_number_text(column: pd.Series[Any]) -> ParsedColumn | None:
     missing = np.isnan(numbers)
     if int(missing.sum()) != text.null_count:  # Arrow reads "nan" as a number; here it is text
         return None
-    padded = pc.fill_null(pc.match_substring_regex(text, f"^({ZERO_PADDED})$"), False).to_numpy(zero_copy_only=False)
+    padded = pc.fill_null(pc.match_substring_regex(text, f"^({_ZERO_PADDED})$"), False).to_numpy(zero_copy_only=False)
     value_types = np.where(padded, ValueType.ZERO_PADDED_TEXT, ValueType.NUMBER_TEXT)
     return ParsedColumn(numbers, np.zeros(len(numbers), dtype=np.bool_), np.where(missing, 0, value_types))
 
@@ -101,17 +220,17 @@ def to_labels(column: pd.Series[Any]) -> NDArray[np.object_]:
     >>> to_labels(pd.Series([7.0, None, 8.5])).tolist(), to_labels(pd.Series(["007", " a "])).tolist()
     (['7', None, '8.5'], ['007', 'a'])
     """
-    codes, values = factorize(column)
+    codes, values = _factorize(column)
     # A missing value has code -1 and so takes the last entry.
     return np.array([*map(parse_label, values), None], dtype=np.object_)[codes]
 
 
-def factorize(column: pd.Series[Any]) -> tuple[IndexArray, list[Any]]:
+def _factorize(column: pd.Series[Any]) -> tuple[IndexArray, list[Any]]:
     """Return for each row the position of its value among the distinct values (-1 if missing), and these."""
     codes, values = pd.factorize(column)
     if column.dtype == object and any(isinstance(value, int | float) and value in (0, 1) for value in values):
         # pandas treats True, 1 and 1.0 as one value and returns whichever comes first.
-        pairs = column.map(lambda value: (isinstance(value, BOOLS), value), na_action="ignore")
+        pairs = column.map(lambda value: (isinstance(value, _BOOLS), value), na_action="ignore")
         codes, found = pd.factorize(pairs.to_numpy())
         return codes, [value for _, value in found]
     return codes, list(values)

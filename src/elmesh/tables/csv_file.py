@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elmesh.errors import ElmeshError
-from elmesh.tables.errors import check_column_names
+from elmesh.tables.access import check_column_names
 from elmesh.text import count
 
 __all__ = ["MISSING", "read_csv"]

@@ -20,10 +20,9 @@ from pyarrow import fs
 from pyarrow.dataset import HivePartitioning, get_partition_keys
 
 from elmesh.errors import ElmeshError
-from elmesh.tables.access import FILE_TASK
+from elmesh.tables.access import FILE_TASK, TableWarning, check_column_names, check_same_columns
 from elmesh.tables.columns import concat_tables
 from elmesh.tables.csv_file import read_csv
-from elmesh.tables.errors import TableWarning, check_column_names, check_same_columns
 from elmesh.tables.files import SUFFIXES, check_readable, is_parquet, is_table, read_table
 from elmesh.tables.parquet_file import read_parquet
 from elmesh.text import more

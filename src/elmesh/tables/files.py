@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import io
 from pathlib import Path
 
 import pandas as pd
 
 from elmesh.errors import ElmeshError
+from elmesh.files import atomic_write
 from elmesh.tables.csv_file import read_csv
 from elmesh.tables.parquet_file import read_parquet
 from elmesh.typing import StrPath
@@ -95,22 +94,10 @@ def write_table(frame: pd.DataFrame, path: StrPath, *, force: bool = False) -> N
     check_table_name(path)
     if path.exists() and not force:
         raise ElmeshError(f"{path} exists; choose another name, or give --force to replace it.")
+    buffer = io.BytesIO()
+    if is_parquet(path):
+        frame.to_parquet(buffer, index=False)
+    else:
+        frame.to_csv(buffer, index=False, sep="\t" if path.suffix.lower() == ".tsv" else ",")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _replace_when_complete(path) as partial:
-        if is_parquet(path):
-            frame.to_parquet(partial, index=False)
-        else:
-            frame.to_csv(partial, index=False, sep="\t" if path.suffix.lower() == ".tsv" else ",")
-
-
-@contextmanager
-def _replace_when_complete(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that replaces ``path`` once it is complete."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        yield partial
-        partial.replace(path)
-    except OSError as error:  # the user does not know the name of the temporary file
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        partial.unlink(missing_ok=True)
+    atomic_write(path, buffer.getvalue())

@@ -1,6 +1,6 @@
 """The schema of a table from the training rows of all tasks, in one process or distributed over several.
 
-All processes decide from the same statistics (:mod:`elmesh.tables.table_stats`) by the same rules
+All processes decide from the same statistics (:mod:`elmesh.tables.stats`) by the same rules
 (:mod:`elmesh.tables.inference`), so all of them return the same schema or raise the same error.
 """
 
@@ -15,7 +15,7 @@ from elmesh.errors import ElmeshError
 from elmesh.tables.access import FILE_TASK, find_column, task_labels
 from elmesh.tables.inference import choose_kind, has_whole_labels, infer_schema
 from elmesh.tables.schema import ProblemKind, TableSchema
-from elmesh.tables.table_stats import LocalRows, TableStats
+from elmesh.tables.stats import LocalRows, TableStats
 
 __all__ = ["agree_schema", "fit_schema", "infer_kind", "whole_labels"]
 
@@ -121,7 +121,7 @@ def agree_schema(
     """Find how a table whose rows are distributed over processes becomes numbers.
 
     The call is collective. All processes return, to the bit, what :func:`fit_schema` returns for one table of all
-    rows, or all raise the same error. :mod:`elmesh.tables.table_stats` lists what they exchange.
+    rows, or all raise the same error. :mod:`elmesh.tables.stats` lists what they exchange.
 
     Parameters
     ----------

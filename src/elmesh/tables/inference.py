@@ -15,12 +15,10 @@ import numpy as np
 import pandas as pd
 
 from elmesh.errors import ElmeshError
-from elmesh.tables.column_stats import ColumnStats
-from elmesh.tables.columns import Mask, parse_column, to_labels
-from elmesh.tables.errors import TableWarning, infinite_error, missing_error
+from elmesh.tables.access import TableWarning, infinite_error, missing_error
+from elmesh.tables.columns import ColumnType, Mask, ValueType, parse_column, to_labels
 from elmesh.tables.schema import CategoricalColumn, NumericColumn, ProblemKind, TableSchema, TargetColumn
-from elmesh.tables.table_stats import DistinctValues, TableStats
-from elmesh.tables.values import ColumnType, ValueType
+from elmesh.tables.stats import ColumnStats, DistinctValues, TableStats
 
 __all__ = ["choose_kind", "has_whole_labels", "infer_schema"]
 

@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from elmesh.errors import ElmeshError
-from elmesh.tables.access import task_labels
-from elmesh.tables.errors import check_column_names
-from elmesh.tables.values import parse_label
+from elmesh.tables.access import check_column_names, task_labels
+from elmesh.tables.columns import parse_label
 
 __all__ = ["find_row_groups", "read_parquet"]
 

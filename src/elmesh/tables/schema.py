@@ -22,10 +22,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
-from elmesh.tables.access import find_column, finite_numbers, require_complete, task_labels
-from elmesh.tables.checked_json import check_unique, damaged_error, read_object, read_value
+from elmesh.tables.access import TableWarning, describe_row, find_column, finite_numbers, require_complete, task_labels
+from elmesh.tables.checked_json import damaged_error, read_json
 from elmesh.tables.columns import to_labels
-from elmesh.tables.errors import TableWarning, describe_row
 from elmesh.typing import FloatArray
 
 __all__ = ["CategoricalColumn", "NumericColumn", "ProblemKind", "TableSchema", "TargetColumn"]
@@ -33,6 +32,8 @@ __all__ = ["CategoricalColumn", "NumericColumn", "ProblemKind", "TableSchema", "
 ProblemKind = Literal["classification", "regression"]
 
 _VERSION = 1
+# Names of fields in JSON where they differ, so that version 0.4 reads models of this one.
+_JSON_NAMES = {"fill_value": "median"}
 
 
 @dataclass(frozen=True)
@@ -60,19 +61,6 @@ class NumericColumn:
         if self.indicator:
             encoded.append(missing.astype(np.float64))
         return encoded
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of the column, with the names of version 0.4."""
-        data = {"name": self.name, "mean": self.mean, "std": self.std}
-        return data | {"median": self.fill_value, "indicator": self.indicator}
-
-    @classmethod
-    def from_json(cls, data: object, path: str) -> NumericColumn:
-        """Read the content of a column."""
-        column = cls(*read_object(data, path, name=str, mean=float, std=float, median=float, indicator=bool))
-        if column.std < 0:
-            raise damaged_error(f"{path}.std", "is negative")
-        return column
 
 
 @dataclass(frozen=True)
@@ -107,13 +95,6 @@ class CategoricalColumn:
             )
         return [(codes == i).astype(np.float64) for i in range(len(known))]
 
-    @classmethod
-    def from_json(cls, data: object, path: str) -> CategoricalColumn:
-        """Read the content of a column."""
-        name, values, missing = read_object(data, path, name=str, categories=list, missing=bool)
-        categories = tuple(read_value(value, f"{path}.categories[{i}]", str) for i, value in enumerate(values))
-        return cls(name, check_unique(categories, f"{path}.categories"), missing)
-
 
 @dataclass(frozen=True)
 class TargetColumn:
@@ -122,14 +103,6 @@ class TargetColumn:
     name: str
     mean: float = 0.0
     std: float = 1.0
-
-    @classmethod
-    def from_json(cls, data: object, path: str) -> TargetColumn:
-        """Read the content of a target."""
-        target = cls(*read_object(data, path, name=str, mean=float, std=float))
-        if target.std <= 0:
-            raise damaged_error(f"{path}.std", "is not positive")
-        return target
 
 
 @dataclass(frozen=True)
@@ -193,48 +166,37 @@ class TableSchema:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of the schema as JSON values; :meth:`from_json` reads it."""
-        return {
-            "version": _VERSION,
-            "task": self.task,
-            "kind": self.kind,
-            "target_columns": [asdict(target) for target in self.target_columns],
-            "whole_labels": self.whole_labels,
-            "numeric": [column.to_json() for column in self.numeric],
-            "categorical": [asdict(c) | {"categories": list(c.categories)} for c in self.categorical],
-        }
+        data = asdict(self, dict_factory=lambda items: {_JSON_NAMES.get(field, field): x for field, x in items})
+        columns = {key: list(data[key]) for key in ("target_columns", "numeric", "categorical")}
+        for column in columns["categorical"]:
+            column["categories"] = list(column["categories"])
+        return {"version": _VERSION, **data, **columns}
 
     @classmethod
     def from_json(cls, data: object) -> TableSchema:
-        """Read what :meth:`to_json` returned, from an untrusted file; raise if any value is not as expected."""
-        if isinstance(data, dict) and read_value(data.get("version"), "table.version", float) > _VERSION:
-            raise ElmeshError("The table description in the model is of a newer version; update elmesh to read it.")
-        version, task, kind, targets, whole_labels, numeric, categorical = read_object(
-            data,
-            "table",
-            version=float,
-            task=str,
-            kind=str,
-            target_columns=list,
-            whole_labels=bool,
-            numeric=list,
-            categorical=list,
-        )
-        if version < 1:
-            raise damaged_error("table.version", "is less than 1")
-        if kind not in ("classification", "regression"):
-            raise damaged_error("table.kind", "is neither classification nor regression")
-        if not targets or (kind == "classification" and len(targets) > 1):
+        """Read the result of :meth:`to_json` from an untrusted file; raise if any value is not as expected."""
+        if isinstance(data, dict):
+            version = read_json(float, data.get("version"), "table.version")
+            if version > _VERSION:
+                raise ElmeshError("The table description in the model is of a newer version; update elmesh to read it.")
+            if version < 1:
+                raise damaged_error("table.version", "is less than 1")
+            data = {key: value for key, value in data.items() if key != "version"}
+        schema: TableSchema = read_json(cls, data, "table", _JSON_NAMES)
+        targets = schema.target_columns
+        if not targets or (schema.kind == "classification" and len(targets) > 1):
             raise damaged_error("table.target_columns", "has the wrong length")
-        schema = cls(
-            task,
-            kind,
-            tuple(TargetColumn.from_json(c, f"table.target_columns[{i}]") for i, c in enumerate(targets)),
-            whole_labels,
-            tuple(NumericColumn.from_json(c, f"table.numeric[{i}]") for i, c in enumerate(numeric)),
-            tuple(CategoricalColumn.from_json(c, f"table.categorical[{i}]") for i, c in enumerate(categorical)),
-        )
-        names = (column.name for group in (schema.target_columns, schema.features) for column in group)
-        check_unique((task, *names), "table.columns")
+        for i, target in enumerate(targets):
+            if target.std <= 0:
+                raise damaged_error(f"table.target_columns[{i}].std", "is not positive")
+        for i, number in enumerate(schema.numeric):
+            if number.std < 0:
+                raise damaged_error(f"table.numeric[{i}].std", "is negative")
+        names = {"table.columns": (schema.task, *(column.name for column in (*targets, *schema.features)))}
+        names |= {f"table.categorical[{i}].categories": c.categories for i, c in enumerate(schema.categorical)}
+        for path, group in names.items():
+            if len(set(group)) < len(group):
+                raise damaged_error(path, "has a name twice")
         if not schema.feature_names:
             raise damaged_error("table.columns", "are none")
         return schema

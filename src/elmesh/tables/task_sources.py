@@ -14,10 +14,10 @@ import pandas as pd
 
 from elmesh.errors import ElmeshError
 from elmesh.tables.access import FILE_TASK, find_column, task_labels
+from elmesh.tables.columns import parse_label
 from elmesh.tables.dataset import DataFile, common_columns, concat_files, find_files
 from elmesh.tables.files import is_parquet
 from elmesh.tables.parquet_file import find_row_groups
-from elmesh.tables.values import parse_label
 from elmesh.typing import StrPath
 
 __all__ = ["TaskSource", "find_tasks"]

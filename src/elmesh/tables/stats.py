@@ -3,19 +3,22 @@
 Each process holds the rows of some tasks. The processes exchange:
 
 - the labels of their tasks and the names of the columns;
-- for each task and column its :class:`~elmesh.tables.column_stats.ColumnStats`: counts, types, mean, sum of squared
-  deviations, smallest and largest number (for a task with one row, these are its value);
+- for each task and column its :class:`ColumnStats`: counts, types, mean, sum of squared deviations, smallest and
+  largest number (for a task with one row, these are its value);
 - the categories of each column of text and the classes of a classification target, unless there are too many: then
   only this fact;
 - the different values of a target of whole numbers, if they are few;
 - before an error that names a cell, the first such cell.
 
-No other value and no row leaves a process. All processes merge the statistics in the same order, that of the labels of
-tasks, so the result is the same to the bit for any distribution of tasks over processes.
+No other value and no row leaves a process. The statistics of a task do not depend on the other tasks of its process,
+and all processes add them task by task, in the order of labels, by the formula of Chan, Golub and LeVeque for means and
+squared deviations. So the result is the same to the bit for any distribution of tasks over processes.
 """
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -28,12 +31,101 @@ from numpy.typing import NDArray
 
 from elmesh.comm.communicator import Communicator, merge_by_task
 from elmesh.errors import ElmeshError
-from elmesh.tables.column_stats import ColumnStats, column_stats
-from elmesh.tables.columns import Mask, concat_tables
-from elmesh.tables.errors import check_same_columns, describe_row, number_rows
+from elmesh.tables.access import check_same_columns, describe_row, number_rows
+from elmesh.tables.columns import ColumnType, Mask, ValueType, concat_tables, parse_column
 from elmesh.typing import IndexArray
 
-__all__ = ["CellRef", "DistinctValues", "LocalRows", "TableStats"]
+__all__ = ["CellRef", "ColumnStats", "DistinctValues", "LocalRows", "TableStats", "column_stats"]
+
+_LARGEST = sys.float_info.max
+
+
+@dataclass(frozen=True)
+class ColumnStats:
+    """Statistics of a column; the last four are of its finite numbers, and 0 if there are none."""
+
+    n_rows: int
+    n_missing: int
+    n_not_numeric: int
+    n_infinite: int
+    n_finite: int
+    n_fractional: int  # finite, but not whole
+    n_large: int  # finite, and 2^53 or more in size, where a double does not represent every whole number
+    value_types: int  # the union of the ValueType of all values
+    mean: float  # this and the next are the largest double if they overflow
+    squares: float  # the sum of squared deviations from the mean
+    min: float
+    max: float
+
+    @property
+    def column_type(self) -> ColumnType:
+        """Type of the column."""
+        return ValueType(self.value_types).column_type
+
+    @property
+    def scale(self) -> tuple[float, float] | None:
+        """Mean and standard deviation; None if a double cannot represent them or the latter is 0."""
+        if not self.n_finite or not math.isfinite(self.mean) or not 0 < self.squares < _LARGEST:
+            return None
+        return self.mean, math.sqrt(self.squares / self.n_finite)
+
+    def __add__(self, other: ColumnStats) -> ColumnStats:
+        if not (self.n_finite and other.n_finite):
+            some = self if self.n_finite else other
+            moments = some.mean, some.squares, some.min, some.max
+        else:
+            n, difference = self.n_finite + other.n_finite, other.mean - self.mean
+            moments = (
+                self.mean + difference * (other.n_finite / n),
+                self.squares + other.squares + difference * difference * (self.n_finite * other.n_finite / n),
+                min(self.min, other.min),
+                max(self.max, other.max),
+            )
+        return ColumnStats(
+            self.n_rows + other.n_rows,
+            self.n_missing + other.n_missing,
+            self.n_not_numeric + other.n_not_numeric,
+            self.n_infinite + other.n_infinite,
+            self.n_finite + other.n_finite,
+            self.n_fractional + other.n_fractional,
+            self.n_large + other.n_large,
+            self.value_types | other.value_types,
+            *moments,
+        )
+
+
+def column_stats(column: pd.Series[Any], starts: IndexArray) -> list[ColumnStats]:
+    """Return the statistics of a column for each task, given the first row of each; every task has a row."""
+    parsed = parse_column(column)
+    values = parsed.numbers + 0.0  # turns -0 into 0, so that min and max do not depend on the order of rows
+    finite = np.isfinite(values)
+
+    def count(mask: Mask) -> NDArray[np.int64]:
+        return np.add.reduceat(mask.astype(np.int64), starts)
+
+    n_rows = np.diff(starts, append=len(values))
+    n_finite = count(finite)
+    # Other rows count as 0 instead of being removed, so that every task keeps its rows.
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = np.add.reduceat(np.where(finite, values, 0.0), starts) / np.maximum(n_finite, 1)
+        deviations = np.where(finite, values - np.repeat(means, n_rows), 0.0)
+        squares = np.add.reduceat(deviations * deviations, starts)
+        fractional = finite & (values != np.round(values))
+    by_field = (
+        n_rows,
+        count(parsed.value_types == 0),
+        count(parsed.not_numeric),
+        count(np.isinf(values)),
+        n_finite,
+        count(fractional),
+        count(finite & (np.abs(values) >= 2.0**53)),
+        np.bitwise_or.reduceat(parsed.value_types, starts),
+        np.where(np.isfinite(means), means, _LARGEST),
+        np.where(np.isfinite(squares), squares, _LARGEST),
+        np.where(n_finite, np.minimum.reduceat(np.where(finite, values, np.inf), starts), 0.0),
+        np.where(n_finite, np.maximum.reduceat(np.where(finite, values, -np.inf), starts), 0.0),
+    )
+    return [ColumnStats(*fields) for fields in zip(*(field.tolist() for field in by_field), strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
