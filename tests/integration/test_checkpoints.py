@@ -1,4 +1,4 @@
-"""Runs that are stopped, killed or short of disk go on from their last good checkpoint, to the bit, or say why not."""
+"""Runs that are interrupted, killed or short of disk resume from their last good checkpoint, to the bit."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,69 +19,34 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elmesh import DMTLELM, GOMTL, MTFL, MTLELM, MultiTaskELMRegressor, TraceNorm
-from elmesh.comm.graph import Topology
+from elmesh import CheckpointConfig, MeshELM, MultiTaskELMRegressor, RunConfig
 from elmesh.data.statistics import Task
-from elmesh.errors import ElmeshError, RankWarning
-from elmesh.run import CheckpointWarning, Result, Stop, checkpointing, run_stacked, watch
-from elmesh.solvers import Solver
-from helpers.mpi_cases import CASES, SEED, make_tasks
-
-Run = Callable[[], Result]
-
-_POOLED: dict[str, Callable[[], Solver]] = {
-    "mtl-elm": partial(MTLELM, max_iter=40),
-    "mtl-elm by alternation": partial(MTLELM, rank=2, method="alternating", max_iter=8),
-    "mtfl": partial(MTFL, max_iter=8),
-    "go-mtl": partial(GOMTL, rank=3, mu2=0.1, max_iter=8),
-    "trace-norm": partial(TraceNorm, mu1=0.1, max_iter=12),
-}
-# On one graph each, and none that is over before there is anything to go on from.
-_SHORT = ("ends CONVERGED at the start", "ends DIVERGED from one round to the next")
-_SPREAD = [name for name in CASES if name.endswith("random") or ("," not in name and name not in _SHORT)]
-RUNS = [name for name in (*_SPREAD, *_POOLED) if "beyond" not in name]
-
-
-def run(name: str, *, seed: int = SEED, task: Task | None = None, fields: dict | None = None) -> Result:
-    """Run a case, or a solver of pooled tasks, in this process."""
-    solver, topology = _of(name)
-    fields = {"solver": repr(solver), "seed": seed, **(fields or {})}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RankWarning)
-        return run_stacked(solver, task or _stack(name), topology, seed, fields=fields)
-
-
-def _of(name: str) -> tuple[Solver, Topology | None]:
-    if name in _POOLED:
-        return _POOLED[name](), None
-    return CASES[name].make(), CASES[name].topology
-
-
-def _stack(name: str) -> Task:
-    return Task.stack(make_tasks(16, 1.0) if name in _POOLED else CASES[name].tasks)
+from elmesh.errors import ElmeshError
+from elmesh.run import CheckpointWarning, RunResult, StopReason
+from helpers.checkpoint_cases import RUNS, run, stacked_tasks
 
 
 @cache
-def never_stopped(name: str) -> Result:
+def uninterrupted(name: str) -> RunResult:
     return run(name)
 
 
-def assert_same_end(one: Result, other: Result) -> None:
-    assert one.state.A.tobytes() == other.state.A.tobytes()
-    assert (one.state.U is None) == (other.state.U is None)
-    if one.state.U is not None:
-        assert one.state.U.tobytes() == other.state.U.tobytes()
-    assert one.state.certificate == other.state.certificate
+def assert_same_end(one: RunResult, other: RunResult) -> None:
+    assert one.solution.A.tobytes() == other.solution.A.tobytes()
+    assert (one.solution.U is None) == (other.solution.U is None)
+    if one.solution.U is not None:
+        assert one.solution.U.tobytes() == other.solution.U.tobytes()
+    assert one.solution.certificate == other.solution.certificate
     assert one.history.equals(other.history)
-    assert one.ledger.counts().tobytes() == other.ledger.counts().tobytes()
+    assert one.traffic.counts().tobytes() == other.traffic.counts().tobytes()
     assert (one.stop, one.n_iter, one.n_exchanges) == (other.stop, other.n_iter, other.n_exchanges)
 
 
-class Interrupted(Exception):  # noqa: N818  (nobody's error)
+class Interrupted(Exception):  # noqa: N818  (not an error of the run)
     """Something that has nothing to do with the run."""
 
 
-def stop_at(k: int) -> Callable[[object], None]:
+def interrupt_at(k: int) -> Callable[[object], None]:
     def callback(progress) -> None:
         if progress.round == k:
             raise Interrupted
@@ -90,91 +54,95 @@ def stop_at(k: int) -> Callable[[object], None]:
     return callback
 
 
+def saving(folder: Path, every: int = 2, callback=None, on_saved=None) -> RunConfig:
+    return RunConfig(callback=callback, checkpoint=CheckpointConfig(folder, every, on_saved))
+
+
 def interrupt(name: str, folder: Path, at: int, every: int = 2) -> None:
-    with checkpointing(folder, every=every), watch(stop_at(at)), pytest.raises(Interrupted):
-        run(name)
+    with pytest.raises(Interrupted):
+        run(name, saving(folder, every, interrupt_at(at)))
 
 
-def go_on(name: str, folder: Path, every: int = 2, **changes) -> tuple[Result, list[int]]:
-    told: list[int] = []
-    with checkpointing(folder, every=every, tell=told.append):
-        return run(name, **changes), told
+def resume(name: str, folder: Path, every: int = 2, callback=None, **changes) -> tuple[RunResult, list[int]]:
+    """Return the result, and the rounds of the checkpoint it resumed from and of those it wrote."""
+    saved: list[int] = []
+    return run(name, saving(folder, every, callback, saved.append), **changes), saved
 
 
-def named(folder: Path) -> dict:
+def document(folder: Path) -> dict:
     return json.loads((folder / "checkpoint.json").read_text())
 
 
-# Going on ------------------------------------------------------------------------------------------------------------
+# Resuming ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_that_goes_on_ends_as_if_it_had_never_stopped(name, tmp_path):
-    whole = never_stopped(name)
+def test_a_resumed_run_ends_as_if_never_interrupted(name, tmp_path):
+    whole = uninterrupted(name)
     last = int(whole.history["round"].iloc[-1])
-    # Again and again, each time from where it was.
     stops = range(1, last, max(1, last // 3))
     for at in stops:
         interrupt(name, tmp_path, at, every=1)
-    result, told = go_on(name, tmp_path, every=1)
-    assert told[0] == stops[-1] - 1
+    result, saved = resume(name, tmp_path, every=1)
+    assert saved[0] == stops[-1] - 1
     assert_same_end(whole, result)
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(every=st.integers(1, 9), stops=st.lists(st.integers(0, 12), min_size=1, max_size=4))
-def test_it_makes_no_difference_how_often_checkpoints_are_kept_or_runs_are_stopped(tmp_path_factory, every, stops):
-    name, folder = "varpro in 2 bits, random", tmp_path_factory.mktemp("checkpoints")
-    begun = 0
+def test_the_result_does_not_depend_on_how_often_checkpoints_are_written_or_runs_interrupted(
+    tmp_path_factory, every, stops
+):
+    name, folder = "mesh with 2 bits, random", tmp_path_factory.mktemp("checkpoints")
+    start = 0
     for at in stops:
-        # Runs that go on have no rounds before that one any more.
-        if at >= begun:
+        # A resumed run does not repeat earlier rounds.
+        if at >= start:
             interrupt(name, folder, at, every)
-            begun = named(folder)["round"] if (folder / "checkpoint.json").exists() else 0
-    result, told = go_on(name, folder, every)
-    assert all(k % every == 0 for k in told)
-    assert_same_end(never_stopped(name), result)
+            start = document(folder)["round"] if (folder / "checkpoint.json").exists() else 0
+    result, saved = resume(name, folder, every)
+    assert all(k % every == 0 for k in saved)
+    assert_same_end(uninterrupted(name), result)
 
 
-def test_a_run_that_was_asked_to_stop_can_be_gone_on_with(tmp_path):
+def test_a_run_that_the_callback_stopped_can_be_resumed(tmp_path):
     name = "admm, random"
-    with checkpointing(tmp_path, every=3), watch(lambda progress: progress.round == 7):
-        assert run(name).stop is Stop.INTERRUPTED
-    result, told = go_on(name, tmp_path, every=3)
-    assert told[0] == 6
-    assert_same_end(never_stopped(name), result)
+    stopped = run(name, saving(tmp_path, 3, lambda progress: progress.round == 7))
+    assert stopped.stop is StopReason.INTERRUPTED
+    result, saved = resume(name, tmp_path, every=3)
+    assert saved[0] == 6
+    assert_same_end(uninterrupted(name), result)
 
 
-def test_a_run_that_is_over_only_repeats_what_came_after_its_last_checkpoint(tmp_path):
+def test_a_finished_run_repeats_the_rounds_after_its_last_checkpoint_only(tmp_path):
     name, rounds = "admm, random", []
-    go_on(name, tmp_path, every=4)
-    with watch(lambda progress: rounds.append(progress.round)):
-        result, _ = go_on(name, tmp_path, every=4)
+    resume(name, tmp_path, every=4)
+    result, _ = resume(name, tmp_path, every=4, callback=lambda progress: rounds.append(progress.round))
     assert rounds == [24, 25]
-    assert_same_end(never_stopped(name), result)
+    assert_same_end(uninterrupted(name), result)
 
 
-def test_estimators_go_on_too(tmp_path):
+def test_a_fit_of_an_estimator_is_resumed(tmp_path):
     rng = np.random.default_rng(0)
     X, tasks = rng.normal(size=(60, 3)), np.repeat(["a", "b", "c"], 20)
     y = np.sin(X @ [1.0, 2.0, -1.0])
-    model = MultiTaskELMRegressor(20, solver=DMTLELM(tol=1e-4), random_state=0)
+    model = MultiTaskELMRegressor(20, solver=MeshELM(tol=1e-4), random_state=0)
     whole = model.fit(X, y, tasks).predict(X, tasks)
-    with checkpointing(tmp_path, every=2), watch(stop_at(5)), pytest.raises(Interrupted):
-        model.fit(X, y, tasks)
+    with pytest.raises(Interrupted):
+        model.fit(X, y, tasks, run=saving(tmp_path, 2, interrupt_at(5)))
     rounds = []
-    with checkpointing(tmp_path, every=2), watch(lambda progress: rounds.append(progress.round)):
-        again = model.fit(X, y, tasks).predict(X, tasks)
+    run = saving(tmp_path, 2, lambda progress: rounds.append(progress.round))
+    again = model.fit(X, y, tasks, run=run).predict(X, tasks)
     assert rounds[0] == 4
     assert whole.tobytes() == again.tobytes()
 
 
 def test_only_the_newest_checkpoint_is_kept(tmp_path):
-    go_on("admm, random", tmp_path, every=4)
+    resume("admm, random", tmp_path, every=4)
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint.json", "round-00000024"}
 
 
-def test_the_files_are_their_owners_alone(tmp_path):
+def test_only_the_owner_may_read_the_files(tmp_path):
     before = os.umask(0)
     try:
         interrupt("admm, random", tmp_path / "here", 5)
@@ -186,21 +154,18 @@ def test_the_files_are_their_owners_alone(tmp_path):
 
 
 @pytest.mark.parametrize("every", [0, -1, 2.0, True, "10", None])
-def test_checkpoints_are_kept_every_so_many_rounds_and_nothing_else(tmp_path, every):
-    with (
-        pytest.raises(ElmeshError, match="every must be a whole number of at least 1; got"),
-        checkpointing(tmp_path, every),
-    ):
-        pass
+def test_an_invalid_interval_of_checkpoints_is_refused(tmp_path, every):
+    with pytest.raises(ElmeshError, match="every must be a whole number of at least 1; got"):
+        CheckpointConfig(tmp_path, every)
 
 
-# What does not belong together ---------------------------------------------------------------------------------------
+# Checkpoints of other fits -------------------------------------------------------------------------------------------
 
 
-def refuses(folder: Path, match: str, name: str = "admm, random", **changes) -> None:
+def assert_refused(folder: Path, match: str, name: str = "admm, random", **changes) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises(ElmeshError, match=match) as error:
-        go_on(name, folder, **changes)
+        resume(name, folder, **changes)
     assert "\n" not in str(error.value)
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -211,34 +176,61 @@ def checkpoint(tmp_path) -> Path:
     return tmp_path
 
 
-def test_a_checkpoint_of_another_seed_is_refused_by_name(checkpoint):
-    refuses(
-        checkpoint, r"holds a checkpoint of another fit: its seed is 3, and here it is 4; choose another fold", seed=4
+def test_a_checkpoint_of_another_seed_is_refused(checkpoint):
+    assert_refused(
+        checkpoint,
+        r"holds a checkpoint of another fit: its seed is 3, but this fit's is 4; choose another fold",
+        seed=4,
     )
 
 
-def test_a_checkpoint_of_another_solver_is_refused_by_name(checkpoint):
-    refuses(checkpoint, r"of another fit: its solver is .*max_iter=25.*, and here it is .*", name="fo, random")
+def test_a_checkpoint_of_another_solver_is_refused(checkpoint):
+    assert_refused(
+        checkpoint, r"of another fit: its solver is .*max_iter=25.*, but this fit's is .*", name="fo, random"
+    )
 
 
-def test_a_checkpoint_of_another_rank_is_refused_by_name(checkpoint):
-    document = named(checkpoint)
-    document["fields"]["rank"] = 5
-    (checkpoint / "checkpoint.json").write_text(json.dumps(document))
-    refuses(checkpoint, r"of another fit: its rank is 5, and here it is 6; choose another folder, or empty that one")
+def test_a_checkpoint_of_another_rank_is_refused(checkpoint):
+    content = document(checkpoint)
+    content["fields"]["rank"] = 5
+    (checkpoint / "checkpoint.json").write_text(json.dumps(content))
+    assert_refused(
+        checkpoint, r"of another fit: its rank is 5, but this fit's is 6; choose another folder, or empty that one"
+    )
 
 
-def test_a_checkpoint_of_something_that_knew_fewer_fields_is_refused_by_name(checkpoint):
-    refuses(checkpoint, r"its kind is null, and here it is .regression.", fields={"kind": "regression"})
+def test_a_checkpoint_without_a_field_is_refused(checkpoint):
+    assert_refused(checkpoint, r"its kind is null, but this fit's is .regression.", fields={"kind": "regression"})
 
 
 @pytest.mark.parametrize("part", ["V", "s", "Y", "rest", "rows"])
-def test_a_checkpoint_of_other_data_is_refused_and_names_the_task(checkpoint, part):
-    task = _stack("admm, random")
+def test_a_checkpoint_of_other_data_is_refused_with_the_task(checkpoint, part):
+    task = stacked_tasks("admm, random")
     changed = np.array(getattr(task, part))
     changed[4] = np.nextafter(changed[4], np.inf)
     other = Task(**{name: changed if name == part else getattr(task, name) for name in ("V", "s", "Y", "rest", "rows")})
-    refuses(checkpoint, r"The data of task 4 are not those that the checkpoint in .* is of; choose another", task=other)
+    assert_refused(
+        checkpoint, r"The data of task 4 differ from those of the checkpoint in .*; choose another", task=other
+    )
+
+
+# What 0.4 wrote for a fit of three tasks, without most of its fields.
+DOCUMENT_OF_0_4 = {
+    "format": "elmesh-checkpoint",
+    "format_version": 1,
+    "round": 4,
+    "fields": {"version": "0.4.0", "kind": "regression", "solver": "dmtl-elm", "runtime": "stacked", "rank": 3},
+    "files": [{"file": "round-00000004/rank-0000-of-0001.safetensors", "agents": [0, 1, 2]}],
+}
+
+
+def test_a_checkpoint_of_0_4_is_refused_with_advice(tmp_path):
+    (tmp_path / "checkpoint.json").write_text(json.dumps(DOCUMENT_OF_0_4))
+    assert_refused(
+        tmp_path,
+        r"checkpoint\.json is a checkpoint of another version of elmesh, which this one cannot resume; finish the fit "
+        r"with that version, or empty the folder to start again\.$",
+    )
 
 
 # Damage --------------------------------------------------------------------------------------------------------------
@@ -257,30 +249,32 @@ def only(folder: Path) -> Path:
         lambda file: file.write_bytes(file.read_bytes()[:-8]),
         lambda file: file.write_bytes(file.read_bytes() + b"\0"),
         lambda file: file.write_bytes(b"\xff" * 8 + file.read_bytes()[8:]),
-        lambda file: file.write_bytes(file.read_bytes().replace(b'"6/own/before"', b'"7/own/before"')),
+        lambda file: file.write_bytes(file.read_bytes().replace(b'"agent/6/own/U"', b'"agent/7/own/U"')),
         lambda file: (file.unlink(), file.mkdir()),
     ],
-    ids=["missing", "empty", "short", "long", "no header", "an array of an agent that is none", "a folder"],
+    ids=["missing", "empty", "short", "long", "no header", "an array of an unknown agent", "a folder"],
 )
 def test_a_file_that_is_missing_or_damaged_is_named(checkpoint, harm):
     harm(only(checkpoint))
-    refuses(checkpoint, r"rank-0000-of-0001\.safetensors is not there, or damaged, so there is no going on")
+    assert_refused(
+        checkpoint, r"rank-0000-of-0001\.safetensors is missing or damaged, so its checkpoint cannot be resumed"
+    )
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_bit_that_has_flipped_changes_a_result(whole_checkpoint, data, tmp_path_factory):
+def test_a_flipped_bit_never_changes_a_result(whole_checkpoint, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("flipped")
     shutil.copytree(whole_checkpoint, folder, dirs_exist_ok=True)
     file = data.draw(st.sampled_from([folder / "checkpoint.json", only(folder)]))
     content = bytearray(file.read_bytes())
-    # Most of a large file is numbers, all of which are the same to it; what is at the beginning is not.
+    # Most of a large file is numbers; the header at the beginning matters most.
     place = data.draw(st.integers(0, min(len(content), 20_000) - 1) | st.integers(0, len(content) - 1))
     content[place] ^= 1 << data.draw(st.integers(0, 7))
     file.write_bytes(content)
-    # Whatever else is raised, or comes out, is wrong.
+    # Any other error, and any other result, is wrong.
     with contextlib.suppress(ElmeshError):
-        assert_same_end(never_stopped("admm, random"), go_on("admm, random", folder)[0])
+        assert_same_end(uninterrupted("admm, random"), resume("admm, random", folder)[0])
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +301,7 @@ def changed(**entries) -> Callable[[Path], object]:
         lambda path: path.write_text("null"),
         lambda path: (path.unlink(), path.mkdir()),
         changed(format="something else"),
-        changed(format_version=2),
+        changed(format_version="two"),
         changed(round="four"),
         changed(round=float("inf")),
         changed(round=None),
@@ -323,16 +317,16 @@ def changed(**entries) -> Callable[[Path], object]:
         changed(files=[{"file": "round-00000004/rank-0000-of-0001.safetensors", "agents": [0, 99]}]),
     ],
 )
-def test_a_document_that_is_none_is_refused_plainly(checkpoint, harm):
+def test_an_invalid_document_is_refused(checkpoint, harm):
     harm(checkpoint / "checkpoint.json")
-    refuses(checkpoint, "checkpoint.json is not a checkpoint as this elmesh writes it; choose another|is not there, or")
+    assert_refused(checkpoint, "checkpoint.json is not a checkpoint of elmesh; choose another|is missing or damaged")
 
 
 # Disks ---------------------------------------------------------------------------------------------------------------
 
 
 def full_from(k: int, monkeypatch) -> Callable[[object], None]:
-    """Have the disk be full from a round on."""
+    """Make the disk full from a round on."""
     full, sync = False, os.fsync
 
     def callback(progress) -> None:
@@ -348,109 +342,99 @@ def full_from(k: int, monkeypatch) -> Callable[[object], None]:
     return callback
 
 
-def test_a_full_disk_is_a_warning_and_the_checkpoint_before_stays_good(tmp_path, monkeypatch):
-    name, told = "admm, random", []
-    with (
-        checkpointing(tmp_path, every=10, tell=told.append),
-        watch(full_from(15, monkeypatch)),
-        pytest.warns(CheckpointWarning) as caught,
-    ):
-        result = run(name)
-    assert_same_end(never_stopped(name), result)
+def test_a_full_disk_is_a_warning_and_the_previous_checkpoint_remains(tmp_path, monkeypatch):
+    name, saved = "admm, random", []
+    with pytest.warns(CheckpointWarning) as caught:
+        result = run(name, saving(tmp_path, 10, full_from(15, monkeypatch), saved.append))
+    assert_same_end(uninterrupted(name), result)
     assert [str(warning.message) for warning in caught] == [
         f"The checkpoint of round 20 could not be written to {tmp_path} (rank 0: no space left on device); round 10 is "
         "still there."
     ]
-    assert told == [0, 10]
+    assert saved == [0, 10]
     monkeypatch.undo()
-    result, told = go_on(name, tmp_path, every=10)
-    assert told == [10, 20]
-    assert_same_end(never_stopped(name), result)
+    result, saved = resume(name, tmp_path, every=10)
+    assert saved == [10, 20]
+    assert_same_end(uninterrupted(name), result)
 
 
-def test_what_did_not_fit_on_the_disk_does_not_stay_there(tmp_path, monkeypatch):
-    with checkpointing(tmp_path, every=2), watch(full_from(6, monkeypatch)), pytest.warns(CheckpointWarning):
-        run("admm, random")
+def test_an_incomplete_checkpoint_is_removed_from_a_full_disk(tmp_path, monkeypatch):
+    with pytest.warns(CheckpointWarning):
+        run("admm, random", saving(tmp_path, 2, full_from(6, monkeypatch)))
     assert [path.name for path in tmp_path.glob("round-*")] == ["round-00000004"]
 
 
 @pytest.mark.parametrize("what", ["a file", "below a file"])
-def test_a_folder_that_cannot_be_is_a_warning_and_no_more(tmp_path, what):
+def test_an_impossible_folder_is_only_a_warning(tmp_path, what):
     name, place = "admm, random", tmp_path / "place"
     place.write_text("mine")
-    with (
-        checkpointing(place if what == "a file" else place / "below", every=20),
-        pytest.warns(
-            CheckpointWarning, match=r"round 2?0 could not be written .* \(rank 0: .*\); there is none before it"
-        ),
-    ):
-        assert_same_end(never_stopped(name), run(name))
+    config = saving(place if what == "a file" else place / "below", 20)
+    message = r"round 2?0 could not be written .* \(rank 0: .*\); there is none before it"
+    with pytest.warns(CheckpointWarning, match=message):
+        assert_same_end(uninterrupted(name), run(name, config))
     assert place.read_text() == "mine"
 
 
 # Kills ---------------------------------------------------------------------------------------------------------------
 
 
-def test_whenever_a_process_is_killed_the_folder_holds_a_good_checkpoint_or_none_yet(tmp_path, monkeypatch):
-    """What is on disk before and after everything that changes it is kept, and gone on from."""
-    name, place, kept = "admm, random", tmp_path / "place", tmp_path / "kept"
-    kept.mkdir()
+def test_at_every_moment_the_folder_holds_a_good_checkpoint_or_none_yet(tmp_path, monkeypatch):
+    """Copies of the folder before and after every change are resumed from."""
+    name, place, copies = "admm, random", tmp_path / "place", tmp_path / "copies"
+    copies.mkdir()
 
-    def photographed(function: Callable) -> Callable:
+    def copied(function: Callable) -> Callable:
         def wrapped(*arguments, **more):
-            photograph()
+            copy()
             result = function(*arguments, **more)
-            photograph()
+            copy()
             return result
 
         return wrapped
 
-    def photograph() -> None:
+    def copy() -> None:
         if place.exists():
-            shutil.copytree(place, kept / str(len(list(kept.iterdir()))))
+            shutil.copytree(place, copies / str(len(list(copies.iterdir()))))
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", photographed(os.fsync))
-        patch.setattr(Path, "replace", photographed(Path.replace))
-        patch.setattr(shutil, "rmtree", photographed(shutil.rmtree))
-        with checkpointing(place, every=3), watch(stop_at(7)), pytest.raises(Interrupted):
-            run(name)
-    pictures = sorted(kept.iterdir(), key=lambda path: int(path.name))
-    assert len(pictures) > 20
-    begun = []
-    for picture in pictures:
-        result, told = go_on(name, picture, every=3)
-        begun.append(told[0])
-        assert_same_end(never_stopped(name), result)
-    assert begun == sorted(begun)
-    assert set(begun) == {0, 3, 6}
+        patch.setattr(os, "fsync", copied(os.fsync))
+        patch.setattr(Path, "replace", copied(Path.replace))
+        patch.setattr(shutil, "rmtree", copied(shutil.rmtree))
+        interrupt(name, place, 7, every=3)
+    folders = sorted(copies.iterdir(), key=lambda path: int(path.name))
+    assert len(folders) > 20
+    starts = []
+    for folder in folders:
+        result, saved = resume(name, folder, every=3)
+        starts.append(saved[0])
+        assert_same_end(uninterrupted(name), result)
+    assert starts == sorted(starts)
+    assert set(starts) == {0, 3, 6}
 
 
 KILLED = """
-import os, signal, sys
-sys.path[:0] = {path!r}
-import test_checkpoints as here
-from elmesh.run.checkpoints import Checkpoints
+import json, os, signal, sys
+from elmesh import CheckpointConfig, RunConfig
+from elmesh.run import checkpoints
+from helpers.checkpoint_cases import run
 
-publish = Checkpoints._publish
+write = checkpoints.atomic_write
 
-def killed(self, content):
-    if content["round"] == 6:
+def killed(path, data, **options):
+    if path.name == "checkpoint.json" and json.loads(data)["round"] == 6:
         os.kill(os.getpid(), signal.SIGKILL)
-    publish(self, content)
+    write(path, data, **options)
 
-Checkpoints._publish = killed
-with here.checkpointing({folder!r}, every=3):
-    here.run("admm, random")
+checkpoints.atomic_write = killed
+run("admm, random", RunConfig(checkpoint=CheckpointConfig(sys.argv[1], every=3)))
 """
 
 
-def test_a_process_killed_before_it_could_publish_leaves_the_checkpoint_before(tmp_path):
-    code = KILLED.format(path=sys.path, folder=str(tmp_path))
-    ended = subprocess.run([sys.executable, "-c", code], timeout=120, check=False)
+def test_a_process_killed_before_it_publishes_a_checkpoint_leaves_the_previous_one(tmp_path):
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=300, check=False)
     assert ended.returncode == -signal.SIGKILL
     assert {path.name for path in tmp_path.glob("round-*")} == {"round-00000003", "round-00000006"}
-    result, told = go_on("admm, random", tmp_path, every=3)
-    assert told[0] == 3
-    assert_same_end(never_stopped("admm, random"), result)
+    result, saved = resume("admm, random", tmp_path, every=3)
+    assert saved[0] == 3
+    assert_same_end(uninterrupted("admm, random"), result)
     assert len(list(tmp_path.glob("round-*"))) == 1

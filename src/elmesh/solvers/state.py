@@ -118,12 +118,13 @@ def _leaves(record: Any, prefix: str) -> Iterator[tuple[str, str, FloatArray]]:
 
 
 def _restore(cls: type, arrays: Mapping[str, FloatArray], prefix: str) -> Any:
-    """Make a dataclass from its arrays; None if there is none of them."""
+    """Make a dataclass from its arrays; a field that may be None is None if it has none of them."""
     values: dict[str, Any] = {}
     for name, hint in _hints(cls).items():
         full, kind = f"{prefix}{name}", _without_none(hint)[0]
         if is_dataclass(kind) and isinstance(kind, type):
-            values[name] = _restore(kind, arrays, f"{full}.")
+            present = kind is hint or any(key.startswith(f"{full}.") for key in arrays)
+            values[name] = _restore(kind, arrays, f"{full}.") if present else None
         elif get_origin(kind) is tuple:
             values[name] = tuple(_numbered(arrays, full))
         elif full in arrays:
@@ -131,8 +132,7 @@ def _restore(cls: type, arrays: Mapping[str, FloatArray], prefix: str) -> Any:
             values[name] = convert(arrays[full])
         else:
             values[name] = None
-    absent = all(value is None or (isinstance(value, tuple) and not value) for value in values.values())
-    return None if prefix and absent else cls(**values)
+    return cls(**values)
 
 
 def _numbered(arrays: Mapping[str, FloatArray], name: str) -> Iterator[FloatArray]:
