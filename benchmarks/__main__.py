@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 # Speed on random data; comparisons on USPS, MNIST and School; MPI; messages; networks.
-SPEED, AHEAD, RANKS = ("rounds", "growth", "fit"), ("optimum", "bytes", "ways"), ("mpi",)
+SPEED, AHEAD, RANKS = ("startup", "rounds", "growth", "fit"), ("optimum", "bytes", "ways"), ("mpi",)
 PRIVACY, NETWORK = ("privacy",), ("network",)
 RESULTS = Path(__file__).parent / "results"
 
