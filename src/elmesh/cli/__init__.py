@@ -19,98 +19,99 @@ _NETWORK_SUMMARY = "Create, check and monitor a network of sites."
 _COMMANDS = [
     CommandSpec(
         "demo",
-        "demo",
         "Compare learning alone and together on bundled digits, and write an HTML report.",
-        ["elmesh demo", "elmesh demo --json"],
+        """
+        elmesh demo
+        elmesh demo --json
+        """,
     ),
     CommandSpec(
-        "fit",
         "fit",
         "Fit the tasks of a table together and save the model.",
-        [
-            "elmesh fit patients.csv --task site --target outcome --out model/",
-            "elmesh fit sites/ --target dose --kind regression --rank 4 --graph star --out model/",
-            "elmesh fit patients.parquet --task site --target outcome --drop patient_id --out model/ --force",
-            "elmesh fit sites/ --target dose --out models/ --runtime mpi --ranks 4 --checkpoint state/ --restarts 3",
-        ],
+        """
+        elmesh fit patients.csv --task site --target outcome --out model/
+        elmesh fit sites/ --target dose --kind regression --rank 4 --graph star --out model/
+        elmesh fit patients.parquet --task site --target outcome --drop patient_id --out model/ --force
+        elmesh fit sites/ --target dose --out models/ --runtime mpi --ranks 4 --checkpoint state/ --restarts 3
+        """,
     ),
     CommandSpec(
-        "predict",
         "predict",
         "Predict new rows with a saved model.",
-        [
-            "elmesh predict model/ new.csv --out predictions.csv",
-            "elmesh predict model/ new.csv --proba --quiet > predictions.csv",
-        ],
+        """
+        elmesh predict model/ new.csv --out predictions.csv
+        elmesh predict model/ new.csv --proba --quiet > predictions.csv
+        """,
     ),
     CommandSpec(
-        "evaluate",
         "evaluate",
         "Score a saved model on rows with known targets.",
-        ["elmesh evaluate model/ test.csv", "elmesh evaluate model/ test.csv --json --quiet"],
+        """
+        elmesh evaluate model/ test.csv
+        elmesh evaluate model/ test.csv --json --quiet
+        """,
     ),
     CommandSpec(
-        "reproduce",
         "reproduce",
         "Run the paper's experiments, and compare the results with its claims.",
-        [
-            "elmesh reproduce table1 --runs 100 --out paper/",
-            "elmesh reproduce all --out paper/",
-            "elmesh reproduce fig3 --runs 20 --json --quiet",
-        ],
+        """
+        elmesh reproduce table1 --runs 100 --out paper/
+        elmesh reproduce all --out paper/
+        elmesh reproduce fig3 --runs 20 --json --quiet
+        """,
     ),
     CommandSpec(
         "agent",
-        "agent",
         "Run one site of a network, and save this site's model.",
-        [
-            "elmesh agent net/north/agent.toml --data north.csv --target y --out north-model/",
-            "elmesh agent north/agent.toml --data rows.parquet --target dose --out model/ --on-loss continue "
-            "--patience 3600",
-        ],
+        """
+        elmesh agent net/north/agent.toml --data north.csv --target y --out north-model/
+        elmesh agent north/agent.toml --data rows.parquet --target dose --out model/ --on-loss continue --patience 3600
+        """,
     ),
 ]
 
 _NETWORK_COMMANDS = [
     CommandSpec(
         "create",
-        "network_create",
         "Create a network: its file, and for a trial an authority and one folder per agent.",
-        [
-            "elmesh network create net/ --agents north,south,east,west --listen 127.0.0.1:7451 --like made-up.csv "
-            "--target y",
-            "elmesh network create net/ --agents a,b --listen a.example.org:7451,b.example.org:7451 --csr",
-        ],
+        """
+        elmesh network create net/ --agents north,south --listen 127.0.0.1:7451 --like synthetic.csv --target y
+        elmesh network create net/ --agents a,b --listen a.example.org:7451,b.example.org:7451 --csr
+        """,
+        "network_create",
     ),
     CommandSpec(
         "csr",
-        "network_certificates",
         "At a site: make the agent's key, and a request for its certificate.",
-        ["elmesh network csr network.toml --agent north --out north/"],
+        "elmesh network csr network.toml --agent north --out north/",
+        "network_certificates",
     ),
     CommandSpec(
         "sign",
-        "network_certificates",
         "Sign an agent's certificate request.",
-        ["elmesh network sign net/ca north.csr --network net/network.toml"],
+        "elmesh network sign net/ca north.csr --network net/network.toml",
+        "network_certificates",
     ),
     CommandSpec(
         "check",
-        "network_check",
         "Check an agent's files, and its connections to its neighbours.",
-        ["elmesh network check net/north/agent.toml", "elmesh network check net/north/agent.toml --wait 600 --json"],
+        """
+        elmesh network check net/north/agent.toml
+        elmesh network check net/north/agent.toml --wait 600 --json
+        """,
+        "network_check",
     ),
     CommandSpec(
         "status",
-        "network_status",
         "Show the state of an agent on this machine.",
-        ["elmesh network status net/north/agent.toml", "elmesh network status net/north/agent.toml --watch"],
+        """
+        elmesh network status net/north/agent.toml
+        elmesh network status net/north/agent.toml --watch
+        """,
+        "network_status",
     ),
     CommandSpec(
-        "router",
-        "network_router",
-        "Run the router of a network.",
-        ["elmesh network router net/router/agent.toml"],
+        "router", "Run the router of a network.", "elmesh network router net/router/agent.toml", "network_router"
     ),
 ]
 

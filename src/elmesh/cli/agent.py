@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +15,11 @@ import typer
 from elmesh.agent import NetworkAgent, status_file
 from elmesh.agent.site_data import load_table, table_cautions
 from elmesh.cli.capture_zenoh_log import capture_zenoh_log
-from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, check_model_folder
+from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, at_intervals, check_model_folder
 from elmesh.cli.errors import INTERRUPTED, LOST, REFUSED, check_option, fail
 from elmesh.cli.event_log import EventLog
 from elmesh.cli.metrics import serve_metrics
-from elmesh.cli.signals import handle_signals
+from elmesh.cli.signals import act_on_signal
 from elmesh.cli.summary import print_result, problem
 from elmesh.comm.network.errors import PeerError, RefusedError, StoppedError
 from elmesh.errors import ElmeshError
@@ -54,8 +53,7 @@ def agent(
     ] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
     metrics_port: Annotated[
-        int | None,
-        typer.Option(help="Port of this machine for Prometheus.", min=1, max=65535, show_default="none"),
+        int | None, typer.Option(help="Port of this machine for Prometheus.", min=1, max=65535, show_default="none")
     ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -92,8 +90,12 @@ def agent(
 def _fit(
     site: NetworkAgent, frame: pd.DataFrame, target: list[str], out: Path, output: Output, log: EventLog
 ) -> dict[str, Any]:
-    with output.progress("Fitting") as show, _stop_on_signals(site):
-        result = site.fit(frame, target, out, overwrite=True, callback=_progress(show, log))
+    def log_round(step: Progress) -> None:
+        log("round", round=step.round, rounds=step.max_iter, gap=step.consensus_gap)
+
+    log_if_due = at_intervals(log_round, _LOG_INTERVAL)
+    with output.progress("Fitting") as show, act_on_signal(site.stop, signal.SIGINT, signal.SIGTERM):
+        result = site.fit(frame, target, out, overwrite=True, callback=lambda step: show(step) or log_if_due(step))
     config = site.identity.config
     return {
         **result.summary,
@@ -126,19 +128,6 @@ def _print(output: Output, summary: dict[str, Any]) -> None:
     print_result(output, summary, sender=" from here")
 
 
-def _progress(show: Callable[[Progress], None], log: EventLog) -> Callable[[Progress], None]:
-    last = time.monotonic()
-
-    def on_round(step: Progress) -> None:
-        nonlocal last
-        show(step)
-        if time.monotonic() - last >= _LOG_INTERVAL:
-            last = time.monotonic()
-            log("round", round=step.round, rounds=step.max_iter, gap=step.consensus_gap)
-
-    return on_round
-
-
 @contextmanager
 def _failures(site: NetworkAgent, output: Output, log: EventLog) -> Iterator[None]:
     """Record in the status how a run failed, and exit with the code for it."""
@@ -154,19 +143,3 @@ def _failures(site: NetworkAgent, output: Output, log: EventLog) -> Iterator[Non
         if isinstance(error, PeerError):
             fail(str(error), REFUSED if isinstance(error, RefusedError) else LOST)
         raise
-
-
-@contextmanager
-def _stop_on_signals(site: NetworkAgent) -> Iterator[None]:
-    """Stop the agent on Ctrl-C or SIGTERM where its checkpoint can resume; a second signal aborts."""
-    asked = False
-
-    def handle(*_: object) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-        site.stop()
-
-    with handle_signals(handle, signal.SIGINT, signal.SIGTERM):
-        yield

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ __all__ = [
     "JsonOption",
     "Output",
     "QuietOption",
+    "at_intervals",
     "check_model_folder",
     "check_writable",
     "make_console",
@@ -47,17 +49,7 @@ ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace existi
 
 @dataclass(frozen=True)
 class Output:
-    """The output of a command.
-
-    Attributes
-    ----------
-    json
-        Whether standard output is for a single JSON object.
-    quiet
-        Whether to print only what was asked for.
-    notes
-        The notes so far, which are part of the JSON object.
-    """
+    """The output of a command: as JSON or as text, with or without a summary; notes are part of the JSON object."""
 
     json: bool = False
     quiet: bool = False
@@ -113,6 +105,22 @@ class Output:
         """Show a progress bar of the rounds of a fit."""
         with self.bar(title) as update:
             yield lambda step: update(step.round, step.max_iter, f"round {step.round} of at most {step.max_iter}")
+
+
+def at_intervals(
+    show: Callable[[RoundProgress], None], seconds: float, *, first: bool = False
+) -> Callable[[RoundProgress], None]:
+    """Return a function that shows progress only if so many seconds have passed, and with ``first`` at once."""
+    last = -math.inf if first else time.monotonic()
+
+    def show_if_due(step: RoundProgress) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= seconds:
+            last = now
+            show(step)
+
+    return show_if_due
 
 
 def make_console(stream: Any) -> Console:

@@ -22,8 +22,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sites' data and of the hidden weights.")] = 0,
     hidden: Annotated[int, typer.Option(min=1, help="Hidden units.")] = 300,
     graph: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Communication graph: ring, path, star, complete, random or grid."),
+        str, typer.Option(metavar="NAME", help="Communication graph: ring, path, star, complete, random or grid.")
     ] = "ring",
     draws: Annotated[int, typer.Option(min=1, help="Random draws of the sites' digits to average over.")] = 5,
     force: ForceOption = False,

@@ -58,17 +58,7 @@ def _restarted(evicted: list[str], parts: list[list[str]], rest: list[str]) -> s
 
 
 class EventLog:
-    """Writes events.
-
-    Parameters
-    ----------
-    agent : str
-        The agent's name, for lines of JSON.
-    as_json : bool
-        Whether lines are JSON; otherwise they are sentences, and events without a sentence are left out.
-    quiet : bool
-        Whether to write nothing.
-    """
+    """Writes the events of an agent, as JSON or as sentences; events without a sentence are then left out."""
 
     def __init__(self, agent: str, as_json: bool, quiet: bool) -> None:
         self._agent, self._json, self._quiet = agent, as_json, quiet

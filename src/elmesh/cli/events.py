@@ -48,35 +48,13 @@ class JobFailure:
 
 
 class EventReader:
-    """The events of one run of the job.
+    """The events of one run of the job: its last round and checkpoint, its result, the first error and failure.
 
-    Parameters
-    ----------
-    output
-        Where notes and lines of the summary go.
-    show
-        Updates the progress bar.
-    checkpoint
-        The round of the last checkpoint before this run, if any.
-
-    Attributes
-    ----------
-    started
-        Whether there was any event.
-    round
-        The last round; None before the first.
-    checkpoint
-        The round of the last checkpoint, if any.
-    summary
-        The result.
-    error
-        The first error: a sentence and the exit code.
-    failure
-        The first failure.
+    ``show`` updates the progress bar, and ``checkpoint`` is the last one before this run.
     """
 
     def __init__(self, output: Output, show: Callable[[int, int, str], None], checkpoint: int | None) -> None:
-        self.started = False
+        self.started = False  # whether there was any event
         self.round: int | None = None
         self.checkpoint = checkpoint
         self.summary: dict[str, Any] | None = None

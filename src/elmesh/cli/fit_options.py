@@ -99,16 +99,15 @@ class FitOptions:
 
     def arguments(self) -> list[str]:
         """Return the arguments of the same command for each rank, which reports events."""
-        words = ["fit", "--events", "--out", str(self.out), "--solver", self.solver, "--runtime", self.runtime]
-        words += ["--hidden", str(self.hidden), "--seed", str(self.seed), "--every", str(self.every)]
-        for flag, values in (("--target", self.target), ("--drop", self.drop)):
-            words += [word for value in values for word in (flag, value)]
-        single = {"task": self.task, "kind": self.kind, "mu": self.mu, "checkpoint": self.checkpoint, **self.parameters}
-        for name, value in single.items():
-            if value is not None:
-                words += [_option(name), repr(value) if isinstance(value, float) else str(value)]
-        # A name may begin with a dash.
-        return words + ["--gather"] * self.gather + ["--force"] * self.force + ["--", str(self.data)]
+        words = ["fit", "--events"]
+        for name, value in self.by_option().items():
+            if value is True:
+                words.append(name)
+            elif name != "--data" and value is not None and value is not False:
+                words += [
+                    word for item in (value if isinstance(value, list) else [value]) for word in (name, str(item))
+                ]
+        return [*words, "--", str(self.data)]  # a name may begin with a dash
 
 
 def check_kind(kind: str | None) -> ProblemKind | None:
@@ -119,16 +118,9 @@ def check_kind(kind: str | None) -> ProblemKind | None:
 
 
 def build_solver(name: str, mu: float | None, **options: object) -> Solver:
-    """Return a solver from options of the command line.
+    """Return a solver from its short name and options of the command line, which are None where not given.
 
-    Parameters
-    ----------
-    name
-        Its short name.
-    mu
-        Its penalty or penalties, if given.
-    **options
-        Other parameters by name, None where not given. The graph "none" is that of all data in one place.
+    The penalty ``mu`` is for all penalties of the solver. The graph "none" stands for all data in one place.
 
     Examples
     --------

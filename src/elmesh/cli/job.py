@@ -39,14 +39,7 @@ def find_mpiexec() -> str:
 class Job:
     """A running mpiexec with all its processes, which end when the context is left.
 
-    Parameters
-    ----------
-    command
-        mpiexec and its arguments.
-    environ
-        The environment to run it in.
-    folders
-        Variables of the environment that are set to a temporary folder.
+    ``folders`` are variables of its environment that are set to a temporary folder.
     """
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], folders: Sequence[str] = ()) -> None:

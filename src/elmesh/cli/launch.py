@@ -35,40 +35,20 @@ _LAST_LINES = 20  # of standard error, where no event explains the end
 
 @dataclass(frozen=True)
 class LaunchTiming:
-    """Timing of the launcher, in seconds.
+    """Timing of the launcher, in seconds."""
 
-    Parameters
-    ----------
-    poll
-        Between checks for signals.
-    grace
-        For mpiexec to end by itself after an error or a failure.
-    finish
-        The same after the result, when everything is saved.
-    """
-
-    poll: float = 0.1
-    grace: float = 2.0
-    finish: float = 30.0
+    poll: float = 0.1  # between checks for signals
+    grace: float = 2.0  # for mpiexec to end by itself after an error or a failure
+    finish: float = 30.0  # the same after the result, when everything is saved
 
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """How a job ended.
+    """How a job ended."""
 
-    Attributes
-    ----------
-    summary
-        The result; None only if the ranks were stopped before there was one.
-    interrupted
-        Whether Ctrl-C was pressed.
-    failures
-        The failures on the way, each followed by a restart.
-    """
-
-    summary: dict[str, Any] | None
-    interrupted: bool
-    failures: tuple[JobFailure, ...] = ()
+    summary: dict[str, Any] | None  # None only if the ranks were stopped before there was a result
+    interrupted: bool  # by Ctrl-C
+    failures: tuple[JobFailure, ...] = ()  # each followed by a restart
 
 
 def launch(
@@ -83,22 +63,7 @@ def launch(
     """Run a command on many ranks and show their events.
 
     If the job fails, the command ends with a sentence and an exit code, :data:`~elmesh.cli.errors.LOST` after the loss
-    of a rank.
-
-    Parameters
-    ----------
-    arguments
-        The arguments of the program.
-    ranks
-        How many processes run it.
-    output
-        Where the ranks' notes and lines of the summary go.
-    restarts
-        How often to start again after the loss of a rank.
-    program
-        What each rank runs.
-    timing
-        The launcher's timing.
+    of a rank and all restarts.
     """
     if "OMPI_COMM_WORLD_RANK" in os.environ:
         raise ElmeshError("This runs under mpiexec already, which sets the number of ranks; leave out --ranks.")

@@ -25,12 +25,12 @@ _EXTRAS = {"cryptography": "network", "msgspec": "network"}
 
 @dataclass(frozen=True)
 class CommandSpec:
-    """A command: its name, the module of ``elmesh.cli`` with a function of that name, a summary, and examples."""
+    """A command: a function of a module of ``elmesh.cli``, by default of the same name; examples are lines."""
 
     name: str
-    module: str
     summary: str
-    examples: Sequence[str]
+    examples: str
+    module: str | None = None
 
 
 class LazyCommand(TyperCommand):
@@ -44,11 +44,12 @@ class LazyCommand(TyperCommand):
     def loaded(self) -> Any:
         """The command itself, with its options."""
         spec = self._spec
-        function = getattr(_import(f"elmesh.cli.{spec.module}"), spec.name)
+        function = getattr(_import(f"elmesh.cli.{spec.module or spec.name}"), spec.name)
         # typer keeps the line ends within a paragraph of help, and takes an empty line for one line end of an epilog.
         text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(function) or "")
         single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-        single.command(spec.name, help=text, epilog="\n\n".join(["Examples:", *spec.examples]))(handle_errors(function))
+        examples = [line.strip() for line in spec.examples.strip().splitlines()]
+        single.command(spec.name, help=text, epilog="\n\n".join(["Examples:", *examples]))(handle_errors(function))
         return get_command(single)
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:

@@ -39,14 +39,7 @@ __all__ = ["check_output_folder", "fit_on_rank", "save_models"]
 def fit_on_rank(options: FitOptions, *, events: bool, as_json: bool, quiet: bool) -> None:
     """Fit as one rank of the job that this process is part of, and save this rank's models.
 
-    Parameters
-    ----------
-    options
-        The options of the command.
-    events
-        Whether a launcher reads the output.
-    as_json, quiet
-        As for every command.
+    With ``events`` a launcher reads the output.
     """
     world = world_communicator()
     output = rank_output(world.rank, events, as_json, quiet)

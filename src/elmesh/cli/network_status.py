@@ -61,12 +61,7 @@ def _read(identity: Identity) -> dict[str, Any]:
         raise ElmeshError(
             f"Agent {identity.name} has not run here yet; start it with elmesh agent {identity.folder / 'agent.toml'}."
         )
-    return {
-        "command": "network status",
-        **found,
-        "address": identity.address,
-        "days_left": identity.days_left(),
-    }
+    return {"command": "network status", **found, "address": identity.address, "days_left": identity.days_left()}
 
 
 def status_screen(status: dict[str, Any]) -> Table:

@@ -23,19 +23,6 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 class Placement:
     """How many ranks run on what.
 
-    Attributes
-    ----------
-    ranks
-        How many are started.
-    cores
-        How many cores this process may use; threads of one core count once, as for Open MPI.
-    confined
-        Whether there are cores that this process may not use. Open MPI would bind ranks to those nevertheless.
-    scheduled
-        Whether a scheduler runs the job.
-    threads_given
-        Whether the environment sets the number of BLAS threads.
-
     Examples
     --------
     >>> print(Placement(2, cores=8).description)
@@ -45,10 +32,10 @@ class Placement:
     """
 
     ranks: int
-    cores: int
-    confined: bool = False
-    scheduled: bool = False
-    threads_given: bool = False
+    cores: int  # that this process may use; threads of one core count once, as for Open MPI
+    confined: bool = False  # there are other cores, to which Open MPI would bind ranks nevertheless
+    scheduled: bool = False  # by a scheduler
+    threads_given: bool = False  # the environment sets the number of BLAS threads
 
     @classmethod
     def here(cls, ranks: int, environ: Mapping[str, str] = os.environ) -> Placement:

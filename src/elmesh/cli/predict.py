@@ -47,8 +47,7 @@ def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that elmesh fit saved.")],
     new: Annotated[Path, typer.Argument(metavar="NEW", help="A CSV or Parquet file, or a folder as for elmesh fit.")],
     out: Annotated[
-        Path | None,
-        typer.Option(help="CSV or Parquet file to write; without it, CSV on standard output."),
+        Path | None, typer.Option(help="CSV or Parquet file to write; without it, CSV on standard output.")
     ] = None,
     proba: Annotated[bool, typer.Option("--proba", help="Add the probability of each class.")] = False,
     force: ForceOption = False,

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from elmesh.cli.console import Output, plain
+from elmesh.cli.console import Output, at_intervals, plain
 from elmesh.run import Progress
 
 __all__ = ["EventOutput", "LineOutput", "NullOutput", "rank_output"]
@@ -29,17 +28,12 @@ class LineOutput(Output):
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[Progress], None]]:
         """Print a line about the rounds at intervals."""
-        last = time.monotonic()
 
         def show(step: Progress) -> None:
-            nonlocal last
-            now = time.monotonic()
-            if not self.quiet and now - last >= _LINE_INTERVAL:
-                last = now
-                sys.stderr.write(f"{title}: round {step.round} of at most {step.max_iter}\n")
-                sys.stderr.flush()
+            sys.stderr.write(f"{title}: round {step.round} of at most {step.max_iter}\n")
+            sys.stderr.flush()
 
-        yield show
+        yield (lambda step: None) if self.quiet else at_intervals(show, _LINE_INTERVAL)
 
 
 @dataclass(frozen=True)
@@ -92,17 +86,12 @@ class EventOutput(NullOutput):
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[Progress], None]]:
-        """Report rounds at intervals."""
-        last = 0.0
+        """Report the first round, and further ones at intervals."""
 
         def show(step: Progress) -> None:
-            nonlocal last
-            now = time.monotonic()
-            if self.reports and (now - last >= _EVENT_INTERVAL or step.round == 0):
-                last = now
-                self.emit("round", round=step.round, max_iter=step.max_iter)
+            self.emit("round", round=step.round, max_iter=step.max_iter)
 
-        yield show
+        yield at_intervals(show, _EVENT_INTERVAL, first=True) if self.reports else (lambda step: None)
 
 
 def rank_output(rank: int, events: bool, as_json: bool, quiet: bool) -> Output:

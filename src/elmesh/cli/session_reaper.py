@@ -31,12 +31,7 @@ _POLL = 0.05
 def run(command: Sequence[str], variables: Sequence[str]) -> int:
     """Run a command until it ends or standard input does; return its exit code, as a shell does for a signal.
 
-    Parameters
-    ----------
-    command
-        What to run.
-    variables
-        Variables of its environment that are set to its temporary folder.
+    ``variables`` of its environment are set to its temporary folder.
     """
     memory = "/dev/shm"  # noqa: S108 - a new folder of this user is made in it
     base = memory if os.access(memory, os.W_OK) else None
@@ -67,15 +62,7 @@ def kill_session(session: int) -> None:
 
 
 def members(session: int, processes: Path = Path("/proc")) -> list[int]:
-    """Return the processes of a session that have not ended.
-
-    Parameters
-    ----------
-    session
-        Its number, which the kernel does not reuse while one of them lives.
-    processes
-        The folder where the kernel lists processes; where there is none, ``ps`` lists them.
-    """
+    """Return the processes of a session that have not ended, from the kernel's folder or else from ``ps``."""
     found = []
     if (processes / "self").exists():
         for entry in processes.glob("[0-9]*"):

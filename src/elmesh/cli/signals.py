@@ -12,7 +12,7 @@ from types import FrameType
 
 from elmesh.cli.console import Output
 
-__all__ = ["StopRequest", "handle_signals", "print_stopping", "stop_on_interrupt", "stop_on_signal"]
+__all__ = ["StopRequest", "act_on_signal", "handle_signals", "print_stopping", "stop_on_interrupt", "stop_on_signal"]
 
 
 @dataclass
@@ -47,17 +47,31 @@ def print_stopping(output: Output, when: str = "after this round") -> None:
 
 
 @contextmanager
+def act_on_signal(action: Callable[[], None], *numbers: int) -> Iterator[None]:
+    """Act on the first signal, and abort on the second."""
+    received = False
+
+    def handle(*_: object) -> None:
+        nonlocal received
+        if received:
+            raise KeyboardInterrupt
+        received = True
+        action()
+
+    with handle_signals(handle, *numbers):
+        yield
+
+
+@contextmanager
 def stop_on_interrupt(output: Output, when: str = "after this round") -> Iterator[StopRequest]:
     """Record the first Ctrl-C, and abort on the second; ``when`` is part of the acknowledgement."""
     request = StopRequest()
 
-    def handle(*_: object) -> None:
-        if request.asked:
-            raise KeyboardInterrupt
+    def stop() -> None:
         request.asked = True
         print_stopping(output, when)
 
-    with handle_signals(handle, signal.SIGINT):
+    with act_on_signal(stop, signal.SIGINT):
         yield request
 
 
