@@ -52,8 +52,8 @@ def check(
             output.note(f"{found.name}: {found.problem}.")
         if found.clock is not None and abs(found.clock) > _CLOCK_DIFFERENCE:
             output.note(
-                f"{found.name}: its clock is {found.clock:+.0f} seconds ahead; this does not affect runs, but the "
-                "validity of certificates."
+                f"{found.name}: its clock is {abs(found.clock):.0f} seconds "
+                f"{'ahead' if found.clock > 0 else 'behind'}; this does not affect runs, but may affect certificates."
             )
     sound = all(found.problem is None for found in checks)
     output.say("No problem found." if sound else "There are problems.")

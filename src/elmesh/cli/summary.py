@@ -39,8 +39,9 @@ def print_result(output: Output, summary: dict[str, Any], sender: str = "") -> N
     penalty = "" if summary["penalties"] is None else f", penalty {math.sqrt(math.prod(summary['penalties'])):.3g}"
     without = "all data in one place" if summary["pooled"] else "nothing sent"
     sent = f"{summary['bytes'] / 1e6:.3g} MB sent{sender}" if summary["bytes"] else without
-    # Other reasons to stop come with a warning of their own.
-    advice = f" {summary['advice']}" if summary["stop"] in ("CONVERGED", "DIRECT", "COMPLETED") else ""
+    # Other reasons to stop come with a warning of their own, and a network has a fixed number of rounds.
+    explained = ("CONVERGED", "DIRECT") if sender else ("CONVERGED", "DIRECT", "COMPLETED")
+    advice = f" {summary['advice']}" if summary["stop"] in explained else ""
     rank = "" if summary["rank"] is None else f" of rank {summary['rank']}"
     output.say(f"{summary['solver']}{rank}{penalty}: {count(summary['rounds'], 'round')}, {sent}.{advice}")
     if summary["certificate"] is not None:
