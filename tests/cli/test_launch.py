@@ -285,7 +285,7 @@ def test_a_failure_is_a_sentence():
 
 GOOD = """
 if rank == 0:
-    emit("say", text="Four tasks a rank.")
+    emit("line", text="Four tasks a rank.")
     emit("note", text="A column is constant.")
     emit("round", round=1, max_iter=9)
     print("from a library")
@@ -484,7 +484,7 @@ linger()
 def test_leaving_a_job_ends_all_processes_of_its_session(ranks, tmp_path):
     place = Placement(3, cores=2)
     environ = place.variables(os.environ)
-    program = ranks("ignore_signals()\nall_here(3)\nemit('say', text='Here.')\nlinger()")
+    program = ranks("ignore_signals()\nall_here(3)\nemit('line', text='Here.')\nlinger()")
     with Job([find_mpiexec(), *place.options(environ), *program], environ, place.folders) as job:
         lines: list[str] = []
         until(lambda: lines.extend(job.read(0.05)) or len(lines) == 3, "start of the ranks")
@@ -598,7 +598,7 @@ def test_on_a_terminal_there_is_a_bar_and_the_summary_still_goes_to_a_file(ranks
     body = """
 if rank == 0:
     emit("round", round=4, max_iter=9)
-    emit("say", text="Half way.")
+    emit("line", text="Half way.")
     wait_for(folder / "go")
     emit("result", summary={})
 """

@@ -61,7 +61,7 @@ def agent(
 ) -> None:
     """Run one site of a network: learn together with the others, and save this site's model.
 
-    The table stays here. The field exchange of the network file says what is sent: U_t in every round, or sums as well.
+    The table stays here. The field exchange of the network file sets what is sent: U_t in every round, or sums as well.
 
     An agent that is stopped or killed resumes when the same command is run again; the others wait for it, as long as
     their --patience. Exit codes: 0 done; 2 bad input; 3 a neighbour was lost or has ended the run; 4 a neighbour sent
@@ -124,7 +124,7 @@ class _LogOutput(Output):
 def _print(output: Output, summary: dict[str, Any]) -> None:
     others = count(len(summary["tasks"]) - 1, "other site")
     encoded = count(len(summary["columns"]), "encoded column")
-    output.say(f"{problem(summary)}: {count(summary['rows'], 'row')} here, {encoded}; learned with {others}.")
+    output.print(f"{problem(summary)}: {count(summary['rows'], 'row')} here, {encoded}; learned with {others}.")
     print_result(output, summary, sender=" from here")
 
 

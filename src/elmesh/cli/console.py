@@ -55,7 +55,7 @@ class Output:
     quiet: bool = False
     notes: list[str] = field(default_factory=list)
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Print a line of the summary, unless JSON or quiet was asked for."""
         if not self.json and not self.quiet:
             make_console(sys.stdout).print(one_line(text), soft_wrap=True)

@@ -4,7 +4,7 @@
 event      with                            meaning
 ========== =============================== ==========================================================
 note       text                            a note
-say        text                            a line of the summary
+line       text                            a line of the summary
 round      round, max_iter                 progress; from the first on, all ranks handle SIGUSR1
 checkpoint round                           a fit can resume from that round
 result     summary                         the end: everything is saved
@@ -80,9 +80,9 @@ class EventReader:
             case {"event": "note", "text": str(text)}:
                 _clear_bar()
                 self._output.note(text)
-            case {"event": "say", "text": str(text)}:
+            case {"event": "line", "text": str(text)}:
                 _clear_bar()
-                self._output.say(text)
+                self._output.print(text)
             case {"event": "round", "round": int(done), "max_iter": int(total)}:
                 self.round = done
                 self._show(done, total, f"round {done} of at most {total}")

@@ -69,7 +69,7 @@ def launch(
         raise ElmeshError("This runs under mpiexec already, which sets the number of ranks; leave out --ranks.")
     mpiexec = find_mpiexec()
     place = Placement.here(ranks)
-    output.say(place.description)
+    output.print(place.description)
     failures: list[JobFailure] = []
     variables = place.variables(os.environ)
     command = [mpiexec, *place.options(variables), *program, *arguments]

@@ -73,7 +73,7 @@ def _fit(
     """Fit, save and report; return whether any rank was asked to stop."""
     check_consistent(world, {"version": __version__, **options.by_option()})
     if not isinstance(output, EventOutput):
-        output.say(_describe_machines(world))
+        output.print(_describe_machines(world))
     frames, labels = _read_own_tasks(options, world, output)
     kind, reason, schema = agree_schema(
         frames, options.column, options.target, check_kind(options.kind), drop=options.drop, communicator=world
@@ -124,7 +124,7 @@ def _read_own_tasks(
     sizes = np.bincount(ranks)
     each = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
     between = f"; {cut_edges(topology, ranks)} of {count(len(topology.edges), 'edge')} between ranks"
-    output.say(
+    output.print(
         f"{count(len(labels), 'task')} on {count(world.size, 'rank')}, {each} on each"
         f"{between if solver.distributed else ''}."
     )

@@ -33,11 +33,11 @@ def csr(
     output = Output(as_json, quiet)
     request = create_agent_folder(network, agent, out, force=force)
     files = {"key": out / "key.pem", "certificate": out / "certificate.pem", "authority": out / "ca.pem"}
-    output.say(f"The key of {agent} is {files['key']}: it stays there, and is given to no one.")
-    output.say(f"Send {request} to the authority of the network. Save what it returns as")
-    output.say(f"  {files['certificate']}  the certificate of {agent}")
-    output.say(f"  {files['authority']}  the certificate of the authority")
-    output.say(f"Then: elmesh network check {out / 'agent.toml'}")
+    output.print(f"The key of {agent} is {files['key']}: it stays there, and is given to no one.")
+    output.print(f"Send {request} to the authority of the network. Save what it returns as")
+    output.print(f"  {files['certificate']}  the certificate of {agent}")
+    output.print(f"  {files['authority']}  the certificate of the authority")
+    output.print(f"Then: elmesh network check {out / 'agent.toml'}")
     output.result({"command": "network csr", "agent": agent, "request": str(request), **files})
 
 
@@ -63,6 +63,6 @@ def sign(
     output = Output(as_json, quiet)
     agent, certificate = sign_request(authority, request, NetworkConfig.read(network), out, days=days, force=force)
     own = authority / "ca.pem"
-    output.say(f"{certificate} is the certificate of {agent}, valid for {count(days, 'day')}.")
-    output.say(f"Return it with {own}; beside {agent}'s agent.toml they are certificate.pem and ca.pem.")
+    output.print(f"{certificate} is the certificate of {agent}, valid for {count(days, 'day')}.")
+    output.print(f"Return it with {own}; beside {agent}'s agent.toml they are certificate.pem and ca.pem.")
     output.result({"command": "network sign", "agent": agent, "certificate": certificate, "authority": own})

@@ -35,9 +35,9 @@ def check(
     output = Output(as_json, quiet)
     identity = Identity.read(agent)
     config, days = identity.config, identity.days_left()
-    output.say(f"Agent {identity.name} of {config.name}, reached at {identity.address}.")
-    output.say(f"Network file fingerprint {config.digest.hex()[:16]}: compare it with the other sites'.")
-    output.say(f"Its certificate is valid until {_day(identity.valid_until)}, {days:.0f} days from now.")
+    output.print(f"Agent {identity.name} of {config.name}, reached at {identity.address}.")
+    output.print(f"Network file fingerprint {config.digest.hex()[:16]}: compare it with the other sites'.")
+    output.print(f"Its certificate is valid until {_day(identity.valid_until)}, {days:.0f} days from now.")
     if days < _EXPIRES_SOON:
         output.note(f"The certificate of {identity.name} expires in {days:.0f} days; renew it in time.")
     running = _is_running(identity)
@@ -56,7 +56,7 @@ def check(
                 f"{'ahead' if found.clock > 0 else 'behind'}; this does not affect runs, but may affect certificates."
             )
     sound = all(found.problem is None for found in checks)
-    output.say("No problem found." if sound else "There are problems.")
+    output.print("No problem found." if sound else "There are problems.")
     output.result(
         {
             "command": "network check",

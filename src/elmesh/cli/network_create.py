@@ -182,27 +182,27 @@ def _print_network(
     output: Output, network: NetworkLayout, data: DataSpec, remark: str, *, csr: bool, target: str
 ) -> None:
     config, folder, file = network.config, network.folder, network.network_file
-    output.say(f"{file}: {count(len(config.agents), 'agent')}, {count(len(config.edges), 'edge')}, {config.kind}.")
+    output.print(f"{file}: {count(len(config.agents), 'agent')}, {count(len(config.edges), 'edge')}, {config.kind}.")
     if remark:
-        output.say(f"{config.kind.capitalize()}: {data.reason}.")
+        output.print(f"{config.kind.capitalize()}: {data.reason}.")
         output.note(remark)
     if csr:
-        output.say(f"Send {file} to every site. There: elmesh network csr network.toml --agent NAME --out NAME/")
-        output.say("Have your authority sign each NAME.csr for client and server, with its common name and hosts,")
-        output.say("and return the certificate together with the authority's own.")
+        output.print(f"Send {file} to every site. There: elmesh network csr network.toml --agent NAME --out NAME/")
+        output.print("Have your authority sign each NAME.csr for client and server, with its common name and hosts,")
+        output.print("and return the certificate together with the authority's own.")
     else:
-        output.say(f"{network.authority}: the authority. Its key signs for any agent: give it to no one.")
+        output.print(f"{network.authority}: the authority. Its key signs for any agent: give it to no one.")
         for agent in config.agents:
-            output.say(
+            output.print(
                 f"{folder / agent.name}: for {agent.name} at {agent.address}, with its key: hand it over in private."
             )
         if config.routers:
-            output.say(
+            output.print(
                 f"{folder / ROUTER}: for the router at {config.routers[0]}; there: elmesh network router agent.toml"
             )
-        output.say("Then at each site, with its own table:")
+        output.print("Then at each site, with its own table:")
         first = config.agent_names[0]
-        output.say(
+        output.print(
             f"  elmesh agent {folder / first / 'agent.toml'} --data {first}.csv --target {target} --out {first}-model/"
         )
     if not config.columns:

@@ -38,7 +38,7 @@ def status(
     if not watch:
         found = _read(identity)
         for line in _lines(found):
-            output.say(line)
+            output.print(line)
         output.table(_HEAD, _neighbors(found), left=2)
         output.result(found)
         return

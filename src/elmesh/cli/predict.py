@@ -73,7 +73,7 @@ def predict(
         data = {"command": "predict", "kind": schema.kind, "rows": len(table)}
         if out is not None:
             write_table(table, out, force=force)
-            output.say(f"{len(table)} predictions in {out}.")
+            output.print(f"{len(table)} predictions in {out}.")
             output.result(data | {"out": str(out)})
         elif as_json:
             output.result(data | {"predictions": table.to_dict("list")})

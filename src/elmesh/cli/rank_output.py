@@ -40,7 +40,7 @@ class LineOutput(Output):
 class NullOutput(Output):
     """A rank other than 0: it prints nothing, and collects notes for rank 0."""
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Print nothing."""
 
     def note(self, text: str) -> None:
@@ -68,10 +68,10 @@ class EventOutput(NullOutput):
         sys.stdout.write(json.dumps({"event": event, **content}) + "\n")
         sys.stdout.flush()
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Report a line of the summary."""
         if self.reports:
-            self.emit("say", text=text)
+            self.emit("line", text=text)
 
     def note(self, text: str) -> None:
         """Report a note, once."""

@@ -79,5 +79,5 @@ def reproduce(
             [[name, str(result.runs[name]), result.verdicts(name)] for name in result.analyses],
             left=3,
         )
-    output.say(f"Open {out / reproduction.PAGE} in a browser.")
+    output.print(f"Open {out / reproduction.PAGE} in a browser.")
     output.result({"command": "reproduce", **result.to_json(), "folder": str(out)})

@@ -26,11 +26,11 @@ def summarize(model: Any, schema: TableSchema, rows: int) -> dict[str, Any]:
 
 def print_fit(output: Output, summary: dict[str, Any]) -> None:
     """Print the summary of ``elmesh fit``."""
-    output.say(f"{problem(summary)}: {summary['kind_reason']}.")
+    output.print(f"{problem(summary)}: {summary['kind_reason']}.")
     tasks, columns = len(summary["tasks"]), len(summary["columns"])
-    output.say(f"{count(summary['rows'], 'row')} of {count(tasks, 'task')}, {count(columns, 'encoded column')}.")
+    output.print(f"{count(summary['rows'], 'row')} of {count(tasks, 'task')}, {count(columns, 'encoded column')}.")
     if tasks == 1:
-        output.say("With one task there is no other to learn with; --task names the column that tells sites apart.")
+        output.print("With one task there is no other to learn with; --task names the column that tells sites apart.")
     print_result(output, summary)
 
 
@@ -43,10 +43,10 @@ def print_result(output: Output, summary: dict[str, Any], sender: str = "") -> N
     explained = ("CONVERGED", "DIRECT") if sender else ("CONVERGED", "DIRECT", "COMPLETED")
     advice = f" {summary['advice']}" if summary["stop"] in explained else ""
     rank = "" if summary["rank"] is None else f" of rank {summary['rank']}"
-    output.say(f"{summary['solver']}{rank}{penalty}: {count(summary['rounds'], 'round')}, {sent}.{advice}")
+    output.print(f"{summary['solver']}{rank}{penalty}: {count(summary['rounds'], 'round')}, {sent}.{advice}")
     if summary["certificate"] is not None:
-        output.say(f"Certified {Certificate(**summary['certificate'])}.")
-    output.say(f"Saved in {summary['model']}.")
+        output.print(f"Certified {Certificate(**summary['certificate'])}.")
+    output.print(f"Saved in {summary['model']}.")
 
 
 def problem(summary: dict[str, Any]) -> str:
