@@ -23,6 +23,7 @@ from elmesh.run import StopReason, run_local
 from elmesh.run.batches import join_programs
 from elmesh.run.runner import agent_context
 from elmesh.solvers import make_solver
+from elmesh.solvers.admm_weights import AdaptiveZeta
 from elmesh.solvers.base import Decision, Problem, RoundReport, rounds
 from elmesh.solvers.initialization import random_block
 from helpers.peers import gossip_sums, peer_program, run_peers
@@ -519,3 +520,40 @@ def test_agents_in_batches_give_what_one_array_gives(gamma):
     np.testing.assert_allclose(objectives, whole.history["objective"], rtol=1e-6)
     assert transport.traffic().total == whole.traffic.total
     assert joined.certificate.gap == pytest.approx(whole.solution.certificate.gap, rel=1e-6)
+
+
+# --- The adaptive zeta ------------------------------------------------------------------------------------------------
+
+
+def after_windows(disagreements, U2=1.0):
+    """The rule of one agent after windows of 100 rounds with these squared disagreements."""
+    rule = AdaptiveZeta(np.array([3.0]), np.array([np.inf]), np.array([0.0]))
+    for k in range(100 * len(disagreements)):
+        rule = rule.update(k, np.array([disagreements[k // 100]]), np.array([U2]))
+    return rule.factor.item()
+
+
+def test_an_agent_doubles_its_factor_if_its_disagreement_has_not_decreased_over_a_window():
+    assert after_windows([1.0]) == 3.0
+    assert after_windows([1.0, 0.5, 0.1]) == 3.0
+    assert after_windows([1.0, 1.0, 0.1]) == 6.0
+    assert after_windows([1.0, 1.5, 2.0]) == 12.0
+
+
+def test_a_disagreement_of_rounding_does_not_double_the_factor():
+    assert after_windows([1e-17, 1e-17]) == 6.0
+    assert after_windows([1e-19, 1e-19]) == 3.0
+    # Relative to the square of U.
+    assert after_windows([1e-17, 1e-17], U2=100.0) == 3.0
+
+
+def test_the_largest_disagreement_of_a_window_counts():
+    rule = AdaptiveZeta(np.array([3.0]), np.array([np.inf]), np.array([0.0]))
+    for k in range(200):
+        rule = rule.update(k, np.array([1.0 if k in (5, 105) else 1e-3]), np.array([1.0]))
+    assert rule.factor.item() == 6.0
+
+
+def test_an_agent_without_neighbours_has_no_zeta():
+    context = agent_context(make_topology("ring", [0]), 0)
+    assert AdaptiveZeta.start(context, 1.0).factor.tolist() == [0.0]

@@ -8,13 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmesh import DMTLELM, FODMTLELM, MTLELM, MeshELM, TraceNorm
-from elmesh.comm.graph import GRAPH_NAMES
+from elmesh.comm.graph import GRAPH_NAMES, make_topology
 from elmesh.comm.requests import AllReduce, NeighborSum
-from elmesh.math.certificate import Certificate, certify, dual_bound, make_certificate
+from elmesh.math.certificate import (
+    Certificate,
+    certificate_data,
+    certify,
+    count_missing,
+    dual_bound,
+    make_certificate,
+    slack_for,
+)
+from elmesh.math.kernels import project, residual, solve_A
 from elmesh.math.objective import objective_of_U
 from elmesh.run import StopReason
+from elmesh.run.runner import agent_context
+from elmesh.solvers.base import Problem
+from elmesh.solvers.graph_certificate import certificate_over_graph
 from elmesh.solvers.mesh_elm import BITS
-from helpers.peers import requests_of
+from helpers.peers import lockstep, requests_of
 from helpers.problems import random_problem, solve, stack
 
 KINDS = ("planted", "noise", "zero targets", "rank-deficient", "some without features", "one row per task")
@@ -133,6 +145,18 @@ def test_without_residuals_or_without_a_norm_the_bound_is_what_it_can_be():
     assert dual_bound(0.0, 1.0, 2.0, -2.0, 0.0) == 1.0  # free to take the top of the parabola
 
 
+@pytest.mark.parametrize("slack", [1e-4, 1e-2])
+@pytest.mark.parametrize("lam", [1e-3, 7.0])
+def test_a_direction_is_missing_if_its_correlation_exceeds_lambda_by_more_than_the_slack(lam, slack):
+    correlations = lam * np.array([0.0, 1 - slack / 2, 1.0, 1 + slack / 2, 1 + 2 * slack, 3.0])
+    assert count_missing(correlations**2, lam, slack) == 2
+    assert count_missing(correlations[:4] ** 2, lam, slack) == 0
+
+
+def test_the_slack_follows_the_tolerance_within_limits():
+    assert [slack_for(tol) for tol in (0.0, 1e-9, 1e-3, 0.5)] == [1e-4, 1e-4, 1e-3, 1e-2]
+
+
 def test_a_certificate_describes_itself():
     assert str(make_certificate(1.1, 1.0, 3, 0)) == "within 10 % of the optimum over all ranks; rank 3 is enough"
     assert str(make_certificate(1.1, 1.0, 3, 2)).endswith("the rank is too small, try 5")
@@ -198,12 +222,31 @@ def test_a_rank_that_is_called_sufficient_is_sufficient():
     assert fewer <= 1.01 * made.objective
 
 
-def test_an_automatic_rank_keeps_short_columns_that_carry_something():
+@pytest.mark.parametrize("graph", [None, "path"])
+def test_an_automatic_rank_keeps_short_columns_that_carry_something(graph):
     problem, U, lam = unequal_strengths()
-    result = solve(MeshELM(mu1=lam, mu2=lam), problem)
+    result = solve(MeshELM(mu1=lam, mu2=lam), problem, graph)
     values = result.history["objective"].to_numpy()
     assert values[-1] <= 1.01 * objective_of_U(problem.task, U, lam, lam)
     assert np.all(np.diff(values) <= 1e-6 * values[:-1])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_over_a_graph_passes_continue_until_the_eigenvalues_no_longer_change(seed):
+    """Far from the optimum, with many eigenvalues of similar size, a few passes are not enough."""
+    rng = np.random.default_rng(seed)
+    H = [rng.normal(size=(60, 50)) for _ in range(4)]
+    problem = stack(H, [h @ rng.normal(size=(50, 12)) for h in H])
+    U = 0.1 * rng.normal(size=(50, 2))
+    lam = np.linalg.norm(np.hstack([h.T @ T for h, T in zip(problem.H, problem.T, strict=True)]), 2)
+    task, topology = problem.task, make_topology("star", range(4))
+    R = residual(task, project(task, U), solve_A(task, project(task, U), np.zeros(1), lam, 0.0))
+    program = certificate_over_graph(Problem(task, agent_context(topology, seed), 2), U, R, lam, lam, 1e-2)
+    (data,), requests = lockstep([program])
+    exact = certificate_data(task, U, R, lam, slack_for(1e-2))
+    assert len(requests) > 6  # two sums beside the passes
+    assert data.eigenvalues[0] == pytest.approx(exact.eigenvalues[0], abs=2e-3 * lam**2)
+    assert data.lower_bound == pytest.approx(exact.lower_bound, rel=1e-2)
 
 
 @pytest.mark.parametrize("graph", GRAPH_NAMES)

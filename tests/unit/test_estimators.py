@@ -129,10 +129,8 @@ def indicator(y, classes):
         MultiTaskELMClassifier(),
         MultiTaskELMRegressor(),
         MultiTaskELMClassifier(n_hidden=None, solver=MeshELM(graph=None), random_state=0),
-        MultiTaskELMRegressor(solver=DMTLELM(), random_state=0),
         MultiTaskELMClassifier(n_hidden=20, solver=MeshELM(message_bits="auto"), random_state=0),
         MultiTaskELMRegressor(n_hidden=20, activation="tanh", fit_intercept=False, solver="local-elm", random_state=0),
-        MultiTaskELMRegressor(n_hidden=None, solver="go-mtl", random_state=0),
     ]
 )
 def test_the_checks_of_scikit_learn_pass(estimator, check):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,15 +14,17 @@ from scipy.optimize import minimize
 from elmesh import MTLELM, MeshELM, MultiTaskELMClassifier, MultiTaskELMRegressor, RunConfig
 from elmesh.comm.allreduce import uses_gossip
 from elmesh.comm.graph import GRAPH_NAMES, make_topology
+from elmesh.comm.local import LocalTransport
 from elmesh.comm.requests import AllReduce
 from elmesh.datasets import load_digits_tasks
 from elmesh.errors import ElmeshError
 from elmesh.math.objective import objective_of_U
 from elmesh.run import StopReason, run_local
+from elmesh.run.runner import agent_context
 from elmesh.solvers import make_solver
-from elmesh.solvers.base import Decision, RoundReport
+from elmesh.solvers.base import Decision, Problem, RoundReport
 from elmesh.solvers.mesh_elm import BITS
-from helpers.peers import gossip_sums, own_tasks, requests_of, run_peers
+from helpers.peers import gossip_sums, lockstep, own_tasks, peer_program, requests_of, run_peers
 from helpers.problems import random_problem, solve, stack
 
 GOSSIP = ("ring", "path", "complete")
@@ -243,6 +246,88 @@ def test_agents_whose_sums_differ_by_rounding_do_not_drift_apart(seed, graph, ra
     solver = MeshELM(rank=rank, tol=tol)
     solutions, _ = run_peers(solver, problem.task, topology, seed, decide=until(tol), allreduce=gossip_sums(topology))
     assert largest_distance(solutions) <= 1e-8
+
+
+# --- The line search -------------------------------------------------------------------------------------------------
+
+
+def trial(change):
+    """Answer the first trial of a step by a change of f, as a multiple of the slope's prediction; return what follows.
+
+    Returns the two requests for the trials, the second None if the first trial was accepted, and the state after it.
+    """
+    problem, topology = random_problem(3, m=4), make_topology("star", range(4))
+    own, transport = Problem(problem.task, agent_context(topology, 0), 2), LocalTransport(topology)
+    solver = MeshELM(rank=2, mu1=0.5, mu2=0.5)
+    (state,), _ = lockstep([solver.init_state(own)])
+    program = solver.step(own, state)
+    first = next(program)
+    result = transport.allreduce(first)
+    slope = result.exact[1]
+    assert slope < 0
+    exact = np.array([state.here.value + change * slope, slope])
+    try:
+        return first, program.send(replace(result, exact=exact)), None
+    except StopIteration as end:
+        return first, None, end.value
+
+
+@pytest.mark.parametrize("change", [1.0, 0.5, 2e-4])
+def test_a_step_that_lowers_the_objective_by_a_ten_thousandth_of_the_prediction_is_accepted(change):
+    first, second, after = trial(change)
+    assert second is None
+    assert after.round == 1
+    assert not first.relative_to_previous
+
+
+@pytest.mark.parametrize("change", [5e-5, 0.0, -5e-5, -1.0])
+def test_a_step_that_lowers_the_objective_by_less_is_rejected_and_a_shorter_one_is_tried(change):
+    first, second, after = trial(change)
+    assert after is None
+    assert second.topic == first.topic == "gradient"
+    assert second.relative_to_previous
+    # With a shorter step the objective's own share is nearer to that at the start.
+    assert not np.array_equal(second.exact, first.exact)
+
+
+def test_every_fourth_evaluation_averages_U_and_the_average_is_used():
+    problem, topology = random_problem(3, m=5), make_topology("ring", range(5))
+    solver, transport = MeshELM(rank=2, tol=0.0, max_iter=12, certify=False), LocalTransport(topology)
+    program = peer_program(solver, problem.task, topology, None, 2)
+    averaged, answers, reply, last = [], [], None, None
+    while True:
+        try:
+            request = program.send(reply)
+        except StopIteration:
+            break
+        if isinstance(request, RoundReport):
+            if last is not None:
+                np.testing.assert_array_equal(request.solution.U, last)
+            reply = Decision.CONTINUE
+            continue
+        reply, last = transport.allreduce(request), None
+        if request.topic == "gradient":
+            averaged.append(request.average is not None)
+            if request.average is not None:
+                # The mean of the agents' U, up to rounding.
+                last = request.average * (1 + 1e-12)
+                reply = replace(reply, average=last)
+                answers.append(request.average.shape)
+    assert averaged == [k % 4 == 0 for k in range(len(averaged))]
+    assert set(answers) == {(12, 2)}
+
+
+def test_all_agents_together_may_skip_changes_of_half_the_gradient():
+    problem = random_problem(3, m=5)
+    requests = requests_of(MeshELM(rank=2, mu1=0.5, mu2=0.5, message_bits=4), problem, "ring")
+    gradient, checked = None, 0
+    for request in requests:
+        if isinstance(request, RoundReport):
+            gradient = np.sqrt(request.residual[0].sum())
+        elif request.topic == "gradient" and request.skip_below and not request.relative_to_previous:
+            assert request.skip_below * 5 == pytest.approx(0.5 * gradient)
+            checked += 1
+    assert checked > 3
 
 
 # --- What it does not depend on --------------------------------------------------------------------------------------

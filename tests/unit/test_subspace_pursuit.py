@@ -11,7 +11,6 @@ import scipy.sparse.linalg
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import elmesh
 from elmesh import DGSP, DNSP, MultiTaskELMClassifier, MultiTaskELMRegressor, RunConfig
@@ -426,17 +425,6 @@ KINDS = {
     "classification": (MultiTaskELMClassifier, classification, 3),
     "regression": (MultiTaskELMRegressor, regression, 2),
 }
-
-
-@parametrize_with_checks(
-    [
-        MultiTaskELMClassifier(n_hidden=30, solver=DNSP(), random_state=0),
-        MultiTaskELMRegressor(n_hidden=30, solver=DNSP(), random_state=0),
-        MultiTaskELMRegressor(n_hidden=None, solver=DGSP(), random_state=0),
-    ]
-)
-def test_the_checks_of_scikit_learn_pass(estimator, check):
-    check(estimator)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
