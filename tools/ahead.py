@@ -154,8 +154,8 @@ def page() -> str:
         "# Comparison with the optimum and with other methods",
         "",
         f"Results of `make ahead` on {machine['cpu']}, {machine['cores']} cores. `tools/ahead.py` writes this page. "
-        "The benchmarks were run with version 0.2 and before, where `MeshELM` was the default method of `DMTLELM` and, "
-        "in one place, of `MTLELM`; the figures still have these names.",
+        "The benchmarks were run with versions 0.1 and 0.2, which had other names: the first figure calls MeshELM "
+        "DMTL-ELM, and DMTL-ELM proximal ADMM.",
         "",
         *optimum_section(optimum),
         "![Objective above the optimum, by rounds of messages](../benchmarks/results/optimum.png)",

@@ -13,7 +13,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 #: Titles of the data sets.
 DATASETS = {"usps": "USPS", "mnist": "MNIST", "school": "School"}
 # The committed results of `bytes` are of version 0.4 or older, whose default method had other names.
-_RENAMED = {"DMTL-ELM": "MeshELM", "MTL-ELM": "MeshELM, one place", "DMTL-ELM by ADMM": "DMTL-ELM"}
+_RENAMED = {"DMTL-ELM": "MeshELM", "MTL-ELM": "MeshELM in one place", "DMTL-ELM by ADMM": "DMTL-ELM"}
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def demo_block() -> str:
 
 
 def bench_block() -> str:
-    rounds, growth, fit = (load(RESULTS / f"{name}.json") for name in ("rounds", "growth", "fit"))
+    rounds, growth, fit, start = (load(RESULTS / f"{name}.json") for name in ("rounds", "growth", "fit", "startup"))
     one, two = rounds["figures"]["1 BLAS thread"], rounds["figures"]["2 BLAS threads"]
     machine = rounds["machine"]
     costs = [row["agent_round_seconds"] for row in growth["figures"]["agents"]]
@@ -81,6 +81,13 @@ def bench_block() -> str:
         [
             "`MultiTaskELMClassifier.fit` of ten tasks, compared with the sum of its parts",
             f"{100 * fit['figures']['overhead']:.0f} % overhead ({fit['figures']['whole']:.2f} s)",
+        ],
+        [
+            "CPU time of a start, compared with `python -c pass`",
+            ", ".join(
+                f"`{name}` {ratio:,.0f} times ({start['seconds'][name]:.2f} s)"
+                for name, ratio in start["ratios"].items()
+            ),
         ],
     ]
     lines = [
@@ -127,7 +134,7 @@ def ahead_block() -> str:
     ]
     for name, verdict in sent["verdicts"].items():
         found = sent["figures"][name]
-        pooled, default = found["MeshELM, one place"], found["defaults"]
+        pooled, default = found["MeshELM in one place"], found["defaults"]
         reach = verdict["bytes_to_reach_it"]
         reached = "not reached" if reach is None else f"{reach / 1e3:.0f} kB"
         rows += [
