@@ -32,7 +32,7 @@ _EXACT = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": 100}
 
 
 def gradients(U: FloatArray, S: FloatArray, rho: float, degree: float, share: float) -> FloatArray:
-    """Return t's gradients after rounds 1 to K, of shape (K, L, r), from its U and what it heard in rounds 0 to K."""
+    """Return t's gradients after rounds 1 to K, of shape (K, L, r), from its U and its neighbours' in rounds 0 to K."""
     lean = degree * U - S
     lean[0] = 0.0
     pull = rho * (degree * U + S - np.cumsum(lean, axis=0))

@@ -1,8 +1,8 @@
-"""Agents over mutual TLS on one machine: rounds a second, the time to rejoin after kill -9, and memory.
+"""Agents over mutual TLS on one machine: rounds per second, the time to rejoin after kill -9, and memory.
 
-Whole rounds are held against what the links allow, bare messages of the same bytes by the same sessions, and against
-that and the computation of all agents on these cores together; all measured in turns in the same processes, the slowest
-agent's time, the best of several. Rejoining and memory are of `elmesh agent` as users run it.
+Whole rounds are compared with bare messages of the same bytes over the same sessions, and with those and the
+computation of all agents on these cores. All are measured in turns in the same processes: the slowest agent's time, the
+best of several. Rejoining and memory are measured with `elmesh agent` as users run it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PARAMETERS = {"mu1": 1.0, "mu2": 1.0, "rho": 10.0}
 
 
 def config_for(m: int, rounds: int, **changes: Any) -> NetworkConfig:
-    """A ring on loopback."""
+    """Return a ring on loopback."""
     names = [f"s{i:02d}" for i in range(m)]
     sockets = [socket.socket() for _ in names]
     for one in sockets:
@@ -59,11 +59,11 @@ def environ() -> dict[str, str]:
 
 
 def speed(m: int) -> dict[str, Any]:
-    """Rounds a second of m agents."""
+    """Measure rounds per second of m agents."""
     config = config_for(m, ROUNDS[m])
     size = HEADER_BYTES + 8 * HIDDEN * RANK
     with tempfile.TemporaryDirectory() as folder:
-        NetworkLayout(Path(folder) / "net", config).write("", days=2, keys=True, force=False)
+        NetworkLayout(Path(folder) / "net", config).write(days=2)
         settings = {"rounds": ROUNDS[m], "repeats": REPEATS, "rows": ROWS, "size": size, "out": folder}
         agents = [
             subprocess.Popen(
@@ -108,7 +108,7 @@ class Agents:
 
     def __init__(self, folder: Path, config: NetworkConfig) -> None:
         self.folder, self.config = folder, config
-        NetworkLayout(folder / "net", config).write("", days=2, keys=True, force=False)
+        NetworkLayout(folder / "net", config).write(days=2)
         for name in config.agent_names:
             table_of(name).to_csv(folder / f"{name}.csv", index=False)
         self.processes = {name: self.start(name) for name in config.agent_names}
@@ -125,10 +125,10 @@ class Agents:
             )
 
     def round_of(self, name: str) -> int:
-        said = read_status(self.folder / "net" / name / "state")
-        if said is None or said["pid"] != self.processes[name].pid or said["round"] is None:
+        status = read_status(self.folder / "net" / name / "state")
+        if status is None or status["pid"] != self.processes[name].pid or status["round"] is None:
             return -1
-        return int(said["round"])
+        return int(status["round"])
 
     def until(self, name: str, number: int) -> None:
         while self.round_of(name) < number:
@@ -148,7 +148,7 @@ class Agents:
 
 
 def rejoining() -> dict[str, Any]:
-    """Kill an agent in mid-run, start it again, and take the time until it is further than it was."""
+    """Kill an agent during a run, restart it, and measure the time until its first new round."""
     starts, rejoined = [], []
     with tempfile.TemporaryDirectory() as folder:
         agents = Agents(Path(folder), config_for(4, 100_000))
@@ -164,8 +164,8 @@ def rejoining() -> dict[str, Any]:
                 begun = time.time()
                 agents.processes[victim] = agents.start(victim)
                 agents.until(victim, before + 1)
-                words = (Path(folder) / f"{victim}.log").read_text().splitlines()
-                lines = [json.loads(line) for line in words if line.startswith("{")]
+                log = (Path(folder) / f"{victim}.log").read_text().splitlines()
+                lines = [json.loads(line) for line in log if line.startswith("{")]
                 opened, further = (
                     [datetime.fromisoformat(line["time"]).timestamp() for line in lines if line["event"] == event][-1]
                     for event in ("open", "rejoined")
@@ -178,7 +178,7 @@ def rejoining() -> dict[str, Any]:
 
 
 def memory() -> dict[str, Any]:
-    """Resident memory of agents over ten thousand rounds."""
+    """Measure the resident memory of agents over ten thousand rounds."""
     with tempfile.TemporaryDirectory() as folder:
         config = config_for(3, LONG, n_hidden=100, rank=4)
         agents = Agents(Path(folder), config)

@@ -1,4 +1,4 @@
-"""What neighbours can work out about a site from the U that they see: membership, labels, rows, and what helps.
+"""What neighbours can infer about a site from the U that they receive: membership, labels, rows; and defences.
 
 The attacks are in :mod:`benchmarks.attacks`, the sites in :mod:`benchmarks.eavesdrop`, how well an attack did in
 :mod:`benchmarks.scores`. Only digits that come with scikit-learn and random numbers are used.
@@ -47,7 +47,7 @@ def exactness(run: Run, G: np.ndarray) -> np.ndarray:
     H, T = run.case.centred, run.case.T[VICTIM] - run.case.T[VICTIM].mean(axis=0)
     errors = []
     for k, seen in enumerate(G):
-        U, A = run.told[k + 1, VICTIM], run.states[k].A[VICTIM]
+        U, A = run.sent[k + 1, VICTIM], run.solutions[k].A[VICTIM]
         true = H.T @ (H @ (U @ A) - T) @ A.T
         errors.append(np.linalg.norm(seen - true) / np.linalg.norm(true))
     return np.array(errors)
@@ -55,27 +55,27 @@ def exactness(run: Run, G: np.ndarray) -> np.ndarray:
 
 def copied_model(run: Run, G: np.ndarray, k: int) -> float:
     """Return how well the site's outputs on fresh rows are known after round k, as a correlation, but for the sign."""
-    case, U, A = run.case, run.told[k, VICTIM], run.states[k].A[VICTIM]
+    case, U, A = run.case, run.sent[k, VICTIM], run.solutions[k].A[VICTIM]
     weights = np.linalg.svd(G[k - 1])[2][0]
     theirs, ours = (case.H_fresh @ (U @ W) for W in (A[:, 0] - A[:, -1], weights))
     return abs(float(np.corrcoef(theirs, ours)[0, 1]))
 
 
-def overheard(N: int, L: int, classes: int, seed: int, rounds: tuple[int, ...] = ROUNDS) -> Row:
+def attacked(N: int, L: int, classes: int, seed: int, rounds: tuple[int, ...] = ROUNDS) -> Row:
     """Attack one draw of the digits in every way there is, on a ring."""
     case = digits(N, L, classes, seed)
     run = admm(case, RANKS[classes], rounds[-1])
-    U, mu2 = run.told[:, VICTIM], float(run.solver.mu2)
-    (G, noise), (G_one, _) = known(run, run.heard_all), known(run, run.heard_one)
+    U, mu2 = run.sent[:, VICTIM], float(run.solver.mu2)
+    (G, noise), (G_one, _) = known(run, run.received_all), known(run, run.received_one)
     V = attacks.directions(case.centred.T)[0][:, : min(N - 1, L)]
     spans = [attacks.span_of(G[:k], noise) for k in rounds]
     errors, errors_one = exactness(run, G), exactness(run, G_one)
-    state, y = run.states[-1], case.y[VICTIM]
+    solution, y = run.solutions[-1], case.y[VICTIM]
     first = attacks.first_targets(case.centred, U[0], U[1], G_one[0], mu2, noise, classes - 1)
     late = attacks.late_targets(case.centred, U[-1], G[-1], mu2)
-    AA, A = attacks.weights_square(U[-1], G[-1], mu2), run.states[-2].A[VICTIM]
+    AA, A = attacks.weights_square(U[-1], G[-1], mu2), run.solutions[-2].A[VICTIM]
     guessed = {
-        name: case.outputs(site, state.U[site] @ state.A[site], case.H[VICTIM]).argmax(axis=1) == y
+        name: case.outputs(site, solution.U[site] @ solution.A[site], case.H[VICTIM]).argmax(axis=1) == y
         for name, site in (("neighbour's model", 0), ("site's own model", VICTIM))
     }
     return {
@@ -94,7 +94,7 @@ def overheard(N: int, L: int, classes: int, seed: int, rounds: tuple[int, ...] =
         "majority": float(np.bincount(y).max() / len(y)),
         "AA_error": float(np.linalg.norm(AA - A @ A.T) / np.linalg.norm(A @ A.T)),
         "model": [copied_model(run, G, k) for k in rounds] if classes == 2 else [],
-        "test_error": [case.error(run.states[k]) for k in rounds],
+        "test_error": [case.error(run.solutions[k]) for k in rounds],
     }  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def views(classes: int, sizes: Iterable[tuple[int, int]]) -> list[Row]:
     rows = []
     for N, L in sizes:
         print(f"  {classes} classes, {N} rows, {L} units", file=sys.stderr)
-        rows.append({"rows": N, "units": L, **hindsight(mean(overheard(N, L, classes, seed) for seed in SEEDS))})
+        rows.append({"rows": N, "units": L, **hindsight(mean(attacked(N, L, classes, seed) for seed in SEEDS))})
     return rows
 
 
@@ -121,13 +121,13 @@ def by_rank() -> list[Row]:
         for seed in SEEDS:
             case = digits(N, L, classes, seed)
             run = admm(case, rank, rounds[-1])
-            G, noise = known(run, run.heard_all)
+            G, noise = known(run, run.received_all)
             spans = [attacks.span_of(G[:k], noise) for k in rounds]
             draws.append(
                 {
                     "rank": [Q.shape[1] for Q in spans],
                     "auc": [by_size(case, side_by_side(G[:k]), Q) for k, Q in zip(rounds, spans, strict=True)],
-                    "error": case.error(run.states[-1]),
+                    "error": case.error(run.solutions[-1]),
                 }
             )
         row = mean(draws)

@@ -1,4 +1,4 @@
-"""Looking for a site's rows themselves: how many are found, from what was overheard in which way."""
+"""Looking for a site's rows themselves: how many are found, by the way in which messages were seen."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from benchmarks import attacks
 from benchmarks.defended import halved, single
-from benchmarks.eavesdrop import VICTIM, Case, Run, admm, digits, follow, gaussian
+from benchmarks.eavesdrop import VICTIM, Case, Run, admm, digits, gaussian, record
 from benchmarks.scores import Row, known
-from elmesh.solvers import DMTLELM
+from elmesh import MeshELM
 
 NEAR = (0.3, 1e-2, 1e-6)
 STARTS = 100
@@ -65,40 +65,40 @@ def rows() -> tuple[list[Row], dict[str, np.ndarray]]:
         print(f"  {table[-1]}", file=sys.stderr)
         return found
 
-    def heard(case: Case, rank: int, rounds: int, told: Any = None) -> tuple[Run, np.ndarray, float]:
-        run = admm(case, rank, rounds, told)
-        return run, *known(run, run.heard_all)
+    def attack(case: Case, rank: int, rounds: int, perturb: Any = None) -> tuple[Run, np.ndarray, float]:
+        run = admm(case, rank, rounds, perturb)
+        return run, *known(run, run.received_all)
 
     case = digits(50, 300, 10)
-    _, G, noise = heard(case, 12, 300)
+    _, G, noise = attack(case, 12, 300)
     shown["rows of the site"] = case.X[VICTIM]
     for k in (3, 10, 30, 300):
         found = note("digits, ten classes", case, k, attacks.span_of(G[:k], noise))
         if k < 300:
             shown[f"found after {k} rounds"] = nearest(found, case.X[VICTIM])
     # Numbers have 24 or 11 bits then, doubles 53.
-    for view, told, bits in (("single precision", single, 24), ("half precision", halved, 11)):
-        _, G, noise = heard(case, 12, 100, told)
+    for view, perturb, bits in (("single precision", single, 24), ("half precision", halved, 11)):
+        _, G, noise = attack(case, 12, 100, perturb)
         found = note("digits, ten classes", case, 100, attacks.span_of(G, noise * 2.0 ** (53 - bits) / 10), view=view)
         shown[f"100 rounds in {view}"] = nearest(found, case.X[VICTIM])
-    link, _ = follow(case, DMTLELM(12, graph="star", certify=False))
-    Q, s = attacks.directions(np.hstack([part / np.linalg.norm(part) for _, part in link.parts]))
-    note("digits, ten classes", case, len(link.parts), Q[:, s > 1e-12 * s[0]], view="sums, the hub")
+    transport, _ = record(case, MeshELM(12, graph="star", certify=False))
+    Q, s = attacks.directions(np.hstack([part / np.linalg.norm(part) for _, part in transport.parts]))
+    note("digits, ten classes", case, len(transport.parts), Q[:, s > 1e-12 * s[0]], view="sums, the hub")
     few = digits(25, 300, 10)
-    run, _, noise = heard(few, 12, 100)
+    run, _, noise = attack(few, 12, 100)
     for view in ("one neighbour", "one neighbour, one row known"):
-        note("digits, ten classes", few, 100, attacks.span_of(known(run, run.heard_one)[0], noise), view=view)
+        note("digits, ten classes", few, 100, attacks.span_of(known(run, run.received_one)[0], noise), view=view)
     for N, L, rounds in ((200, 300, 300), (300, 100, 300)):
         case = digits(N, L, 10)
-        _, G, noise = heard(case, 12, rounds)
+        _, G, noise = attack(case, 12, rounds)
         note("digits, ten classes", case, rounds, attacks.span_of(G, noise))
     case = digits(50, 300, 2)
-    _, G, noise = heard(case, 4, 300)
+    _, G, noise = attack(case, 4, 300)
     for k in (30, 100, 300):
         note("digits, two classes", case, k, attacks.span_of(G[:k], noise))
     for p in (5, 16, 64):
         case = gaussian(p, 40, 300)
-        _, G, noise = heard(case, 4, 300)
+        _, G, noise = attack(case, 4, 300)
         Q = attacks.span_of(G, noise)
         note("normal", case, 300, Q)
         if p == 64:

@@ -45,11 +45,11 @@ def short(value: Any) -> Any:
     return value
 
 
-def known(run: Run, heard: np.ndarray) -> tuple[np.ndarray, float]:
+def known(run: Run, received: np.ndarray) -> tuple[np.ndarray, float]:
     """Return the gradients that somebody works out, and how exactly their numbers are known."""
-    U, rho = run.told[:, VICTIM], float(run.solver.rho)
+    U, rho = run.sent[:, VICTIM], float(run.solver.rho)
     return (
-        attacks.gradients(U, heard, rho, run.degree, run.share),
+        attacks.gradients(U, received, rho, run.degree, run.share),
         attacks.rounding(U, rho, run.degree, run.share),
     )
 

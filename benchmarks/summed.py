@@ -1,4 +1,4 @@
-"""What the hub of a star learns about a leaf where sums are exchanged: by variable projection, coarse messages too."""
+"""What the hub of a star learns about a leaf from sums: by variable projection, with quantised messages too."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks import attacks
-from benchmarks.eavesdrop import RANKS, VICTIM, Case, digits, follow
+from benchmarks.eavesdrop import RANKS, VICTIM, Case, digits, record
 from benchmarks.scores import Row, best_read, by_size, mean, read
-from elmesh.solvers import DMTLELM
+from elmesh import MeshELM
 
 
 def sums(seeds: Iterable[int]) -> list[Row]:
-    """Attack a leaf of a star by variable projection, from what the hub hears: its own part of every sum."""
+    """Attack a leaf of a star by variable projection, from what the hub receives: the leaf's own part of every sum."""
     rows = []
     for N, L, classes in ((50, 100, 2), (50, 300, 10), (300, 30, 2)):
         for bits in (64, 16, 8, 4, 2):
@@ -30,18 +30,19 @@ def sums(seeds: Iterable[int]) -> list[Row]:
 
 
 def _leaf(case: Case, rank: int, bits: int) -> Row:
-    solver = DMTLELM(rank, graph="star", message_bits=bits, tol=1e-2, certify=False)
-    link, states = follow(case, solver)
-    state = states[-1]
-    seen, A = [part for topic, part in link.parts if topic == "gradient"], state.A[VICTIM]
-    AA = attacks.weights_square(state.U, seen[-1], state.mu2)
+    solver = MeshELM(rank, graph="star", message_bits=bits, tol=1e-2, certify=False)
+    transport, solutions = record(case, solver)
+    solution = solutions[-1]
+    seen, A = [part for topic, part in transport.parts if topic == "gradient"], solution.A[VICTIM]
+    AA = attacks.weights_square(solution.U, seen[-1], solution.mu2)
+    parts = [transport.parts[n - 1][1] for n in transport.reported]
     return {
-        "sums": len(link.parts),
-        "auc": by_size(case, np.hstack([part / np.linalg.norm(part) for _, part in link.parts])),
-        "labels": read(case, attacks.late_targets(case.centred, state.U, seen[-1], state.mu2)),
+        "sums": len(transport.parts),
+        "auc": by_size(case, np.hstack([part / np.linalg.norm(part) for _, part in transport.parts])),
+        "labels": read(case, attacks.late_targets(case.centred, solution.U, seen[-1], solution.mu2)),
         "AA_error": float(np.linalg.norm(AA - A @ A.T) / np.linalg.norm(A @ A.T)),
-        "moments": moments(case, list(zip(states, (link.parts[n - 1][1] for n in link.reported), strict=True))),
-        "error": case.error(state),
+        "moments": moments(case, list(zip(solutions, parts, strict=True))),
+        "error": case.error(solution),
     }
 
 
@@ -54,17 +55,17 @@ def moments(case: Case, looks: list[tuple[Any, np.ndarray]]) -> float:
     if case.T[VICTIM].shape[1] > 2:
         return float("nan")
     ends, images = [], []
-    for state, G in looks:
-        values, vectors = np.linalg.eigh(attacks.weights_square(state.U, G, state.mu2))
+    for solution, G in looks:
+        values, vectors = np.linalg.eigh(attacks.weights_square(solution.U, G, solution.mu2))
         b = np.sqrt(max(values[-1], 0.0)) * vectors[:, -1]
-        if ends and (state.U @ b) @ ends[-1] < 0:
+        if ends and (solution.U @ b) @ ends[-1] < 0:
             b = -b
-        ends.append(state.U @ b)
+        ends.append(solution.U @ b)
         images.append(G @ b / (b @ b))
     D, E = (np.diff(np.array(x), axis=0).T for x in (ends, images))
     P, s, Vt = np.linalg.svd(D, full_matrices=False)
     kept = s > 1e-7 * s[0]
     HH = case.centred.T @ case.centred
-    # As far as what they say is true.
-    told = E @ (Vt[kept].T / s[kept])
-    return float(np.sqrt(1 - min(1.0, np.sum((HH - told @ P[:, kept].T) ** 2) / np.sum(HH**2))))
+    # The part of H'H that they determine.
+    found = E @ (Vt[kept].T / s[kept])
+    return float(np.sqrt(1 - min(1.0, np.sum((HH - found @ P[:, kept].T) ** 2) / np.sum(HH**2))))

@@ -145,7 +145,7 @@ def test_with_sums_rank_and_parameters_are_automatic(tmp_path):
     worked("create", tmp_path / "net", *FOUR, "--exchange", "sums")
     config = NetworkConfig.read(tmp_path / "net" / "network.toml")
     assert (config.exchange, config.rank, config.parameters) == ("sums", "auto", {})
-    assert config.make_solver().method == "varpro"
+    assert config.solver == "mesh-elm"
 
 
 def test_the_network_is_named_after_the_folder(tmp_path):
@@ -163,7 +163,7 @@ def test_columns_come_from_an_example_table_with_a_warning_that_they_are_public(
     )
     assert (config.kind, config.target_range) == ("classification", None)
     for text in (result.stderr, (tmp_path / "net" / "network.toml").read_text().replace("\n# ", " ")):
-        assert "taken from made-up.csv: whoever has this file knows these facts of that table" in text
+        assert "taken from made-up.csv: whoever has this file knows these facts about that table" in text
     assert make_schema(config, "(file)", ["outcome"], whole_labels=False).feature_names == [
         "age",
         "ward = a",
@@ -195,7 +195,7 @@ def test_a_regression_without_an_example_needs_a_range(tmp_path):
 
 def test_a_note_asks_to_add_columns_to_a_network_without_them(tmp_path):
     result = worked("create", tmp_path / "net", *FOUR)
-    assert "names no columns to learn from yet" in result.stderr
+    assert "names no feature columns yet" in result.stderr
 
 
 def test_nothing_is_overwritten_without_force(tmp_path):
@@ -232,10 +232,10 @@ def test_json_output_is_one_object_and_quiet_prints_nothing(tmp_path, table):
     assert data["agents"][1] == {
         "name": "north",
         "address": "127.0.0.1:7451",
-        "neighbours": ["south", "west"],
+        "neighbors": ["south", "west"],
         "folder": str(tmp_path / "net" / "north"),
     }
-    assert any("names no columns" in note for note in data["notes"])
+    assert any("names no feature columns" in note for note in data["notes"])
     assert worked("create", tmp_path / "other", *FOUR, "--quiet").output == ""
 
 
@@ -310,7 +310,7 @@ def test_with_csr_sites_make_their_keys_and_the_authority_signs(tmp_path):
     worked("create", tmp_path / "other", *TWO, "--name", "other")
     ca = tmp_path / "other" / "ca"
     result = worked("sign", ca, site / "north.csr", "--network", net / "network.toml", "--out", tmp_path / "n.pem")
-    assert "is the certificate of north, good for 365 days" in result.stdout
+    assert "is the certificate of north, valid for 365 days" in result.stdout
     # And back.
     (site / "certificate.pem").write_bytes((tmp_path / "n.pem").read_bytes())
     (site / "ca.pem").write_bytes((ca / "ca.pem").read_bytes())

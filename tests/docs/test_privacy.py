@@ -1,4 +1,4 @@
-"""What U_t reveals: attacks work where theory says so, fail where it says so, and the page says what was found."""
+"""What U_t reveals: attacks succeed and fail where theory predicts it, and the page reports what was found."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from benchmarks import attacks
 from benchmarks.defended import halved, noisy
-from benchmarks.eavesdrop import VICTIM, Run, admm, digits, follow, gaussian
+from benchmarks.eavesdrop import VICTIM, Run, admm, digits, gaussian, record
 from benchmarks.privacy import copied_model, exactness
 from benchmarks.rebuilt import rebuild
 from benchmarks.scores import known, membership
@@ -18,7 +18,7 @@ from sklearn.metrics import roc_auc_score
 
 import readme
 import security
-from elmesh.solvers import DMTLELM
+from elmesh import MeshELM
 from elmesh.solvers.initialization import random_block
 
 TEXT = security.PAGE.read_text(encoding="utf-8")
@@ -47,28 +47,28 @@ def many() -> Run:
 
 @pytest.mark.parametrize("graph", ["ring", "star"])
 @pytest.mark.parametrize("size", [FEW, MANY])
-def test_who_sees_all_that_a_site_says_and_hears_knows_its_gradients(graph, size):
+def test_an_attacker_who_sees_all_messages_of_a_site_knows_its_gradients(graph, size):
     run = fitted(size, 15, graph=graph)
-    assert exactness(run, known(run, run.heard_all)[0]).max() < 1e-11
+    assert exactness(run, known(run, run.received_all)[0]).max() < 1e-11
 
 
 def test_one_neighbour_knows_the_first_gradient_and_no_other(few):
-    errors = exactness(few, known(few, few.heard_one)[0])
+    errors = exactness(few, known(few, few.received_one)[0])
     assert errors[0] < 1e-11
     assert errors[1:].min() > 0.1
 
 
-def test_all_start_from_what_everybody_can_work_out_and_tell_what_they_hold(few):
+def test_all_agents_start_from_the_same_block_and_send_their_u(few):
     start = random_block(FEW[1], few.solver.rank, 0)
-    assert all(np.array_equal(U, start) for U in few.told[0])
-    np.testing.assert_array_equal(few.told[-1], few.states[-1].U)
+    assert all(np.array_equal(U, start) for U in few.sent[0])
+    np.testing.assert_array_equal(few.sent[-1], few.solutions[-1].U)
 
 
 # Rows
 
 
 def test_gradients_span_one_direction_a_round_and_target_all_of_them_within_the_sites_rows(few):
-    G, noise = known(few, few.heard_all)
+    G, noise = known(few, few.received_all)
     V = attacks.directions(few.case.centred.T)[0][:, : FEW[0] - 1]
     for k in (1, 2, 5):
         Q = attacks.span_of(G[:k], noise)
@@ -77,8 +77,8 @@ def test_gradients_span_one_direction_a_round_and_target_all_of_them_within_the_
     assert attacks.span_of(G, noise).shape[1] == V.shape[1]
 
 
-def test_a_sites_rows_are_told_from_fresh_ones_with_fewer_rows_than_units_and_hardly_with_many(few, many):
-    found = [membership(run.case, attacks.span_of(*known(run, run.heard_all))) for run in (few, many)]
+def test_rows_of_a_site_are_distinguished_from_fresh_ones_only_with_fewer_rows_than_units(few, many):
+    found = [membership(run.case, attacks.span_of(*known(run, run.received_all))) for run in (few, many)]
     assert found[0] > 0.99
     assert abs(found[1] - 0.5) < 0.1
 
@@ -86,7 +86,7 @@ def test_a_sites_rows_are_told_from_fresh_ones_with_fewer_rows_than_units_and_ha
 def test_rows_are_found_to_a_millionth_without_knowing_their_mean():
     case = gaussian(3, 12, 60)
     run = admm(case, 4, 60)
-    G, noise = known(run, run.heard_all)
+    G, noise = known(run, run.received_all)
     starts = np.random.default_rng(1).standard_normal((25, 3))
     _, row = rebuild(case, attacks.span_of(G, noise), starts)
     assert row["rank"] == 11
@@ -96,7 +96,7 @@ def test_rows_are_found_to_a_millionth_without_knowing_their_mean():
 
 def test_no_row_is_found_where_the_span_is_everything(many):
     starts = many.case.X[0][:5]
-    found, row = rebuild(many.case, attacks.span_of(*known(many, many.heard_all)), starts)
+    found, row = rebuild(many.case, attacks.span_of(*known(many, many.received_all)), starts)
     assert row["rank"] == MANY[1]
     np.testing.assert_array_equal(found, starts)
 
@@ -106,8 +106,8 @@ def test_no_row_is_found_where_the_span_is_everything(many):
 
 def first_message(run: Run) -> np.ndarray:
     """Read labels as a single neighbour who knows the site's inputs."""
-    case, U = run.case, run.told[:2, VICTIM]
-    G, noise = known(run, run.heard_one)
+    case, U = run.case, run.sent[:2, VICTIM]
+    G, noise = known(run, run.received_one)
     mu2, most = float(run.solver.mu2), case.T[VICTIM].shape[1] - 1
     HTM = attacks.first_targets(case.centred, U[0], U[1], G[0], mu2, noise, most)
     return attacks.read_labels(attacks.spread_targets(case.centred, HTM, 1e-10), case.y[VICTIM])
@@ -126,43 +126,43 @@ def test_with_many_rows_labels_are_read_about_as_well_as_a_model_guesses_them(ma
     assert read[wrong].mean() < 0.5
 
 
-def test_the_last_gradient_tells_every_label_of_known_rows_too(few):
-    G, _ = known(few, few.heard_all)
-    HTA = attacks.late_targets(few.case.centred, few.told[-1, VICTIM], G[-1], float(few.solver.mu2))
+def test_the_last_gradient_reveals_every_label_of_known_rows_too(few):
+    G, _ = known(few, few.received_all)
+    HTA = attacks.late_targets(few.case.centred, few.sent[-1, VICTIM], G[-1], float(few.solver.mu2))
     read = attacks.read_labels(attacks.spread_targets(few.case.centred, HTA, 1e-10), few.case.y[VICTIM])
     np.testing.assert_array_equal(read, few.case.y[VICTIM])
 
 
 @pytest.mark.parametrize("k", [1, 5, 40])
 def test_the_sites_model_is_known_in_every_round_but_for_its_sign(few, k):
-    assert copied_model(few, known(few, few.heard_all)[0], k) > 0.999
+    assert copied_model(few, known(few, few.received_all)[0], k) > 0.999
 
 
-def test_a_leafs_part_of_a_sum_tells_its_weights_but_for_a_rotation():
+def test_a_leafs_part_of_a_sum_reveals_its_weights_up_to_a_rotation():
     case = digits(*FEW, 10)
-    link, states = follow(case, DMTLELM(8, mu1=1.0, mu2=1.0, graph="star", max_iter=5, certify=False))
-    state, A = states[-1], states[-1].A[VICTIM]
-    seen = attacks.weights_square(state.U, link.parts[-1][1], 1.0)
+    transport, solutions = record(case, MeshELM(8, mu1=1.0, mu2=1.0, graph="star", max_iter=5, certify=False))
+    solution, A = solutions[-1], solutions[-1].A[VICTIM]
+    seen = attacks.weights_square(solution.U, transport.parts[-1][1], 1.0)
     np.testing.assert_allclose(seen, A @ A.T, atol=1e-9 * np.abs(A @ A.T).max())
 
 
 # Defences
 
 
-def test_what_is_told_exactly_changes_nothing(few):
-    again = fitted(FEW, 40, told=lambda U: U)
-    np.testing.assert_array_equal(again.told, few.told)
+def test_a_perturbation_that_does_nothing_changes_nothing(few):
+    again = fitted(FEW, 40, perturb=lambda U: U)
+    np.testing.assert_array_equal(again.sent, few.sent)
 
 
 def test_half_precision_hides_most_of_the_span_and_no_label():
-    run = fitted(FEW, 40, told=halved)
-    G, noise = known(run, run.heard_all)
+    run = fitted(FEW, 40, perturb=halved)
+    G, noise = known(run, run.received_all)
     assert attacks.span_of(G, noise * 2.0**42 / 10).shape[1] < 12
     np.testing.assert_array_equal(first_message(run), run.case.y[VICTIM])
 
 
-def test_noise_as_large_as_what_is_told_hides_labels_in_the_first_message():
-    run = fitted((100, 110), 1, told=noisy(1.0, 0))
+def test_noise_as_large_as_the_messages_hides_labels_in_the_first_message():
+    run = fitted((100, 110), 1, perturb=noisy(1.0, 0))
     assert (first_message(run) == run.case.y[VICTIM]).mean() < 0.75
 
 
@@ -189,21 +189,21 @@ def of(classes: str, rows: int, units: int) -> dict:
     return security.find(FIGURES[classes], rows=rows, units=units)
 
 
-def test_what_it_says_of_gradients_holds():
+def test_statements_about_gradients_holds():
     for row in security.views(RESULT):
         assert row["gradient_error"]["all"] < 1e-12
         assert row["gradient_error"]["one, first"] < 1e-12
         assert row["gradient_error"]["one, later"] > 0.3
 
 
-def test_what_it_says_of_few_rows_holds():
+def test_statements_about_few_rows_holds():
     for row in security.views(RESULT):
         if row["rows"] < row["units"]:
             assert row["auc"][-1] > 0.98
             assert row["labels_first"] == {"all": 1.0, "wrong": 1.0}
 
 
-def test_what_it_says_of_many_rows_holds():
+def test_statements_about_many_rows_holds():
     for classes in ("two classes", "ten classes"):
         row = of(classes, 300, 30)
         assert max(row["auc"]) < 0.6
@@ -213,14 +213,14 @@ def test_what_it_says_of_many_rows_holds():
         assert thrice["labels_first"]["wrong"] > 0.3 + thrice["labels_by"][security.OWN]["wrong"]
 
 
-def test_what_it_says_of_defences_holds():
+def test_statements_about_defences_holds():
     for one in FIGURES["alone"]:
         ways = {row["way"]: row for row in FIGURES["defences"] if row["rows"] == one["rows"]}
         whole, ten = ways["300 rounds"], ways["10 rounds"]
         best = {way: max(row["labels_first"]["all"], row["labels_late"]["all"]) for way, row in ways.items()}
         assert ten["auc"] < whole["auc"] - 0.15  # harder to recognise rows
         assert ten["error"] < whole["error"] + 0.5  # at no cost
-        assert best["10 rounds"] > best["300 rounds"] - 0.01  # and labels are told in the first
+        assert best["10 rounds"] > best["300 rounds"] - 0.01  # and labels are in the first message
         for way in ("100 rounds, single precision", "100 rounds, half precision", "100 rounds, noise of 0.3"):
             assert best[way] > best["100 rounds"] - 0.03
             assert ways[way]["error"] < ways["100 rounds"]["error"] + 0.5
@@ -229,7 +229,7 @@ def test_what_it_says_of_defences_holds():
         assert all(row["error"] > one["error"] for row in hidden)  # what hides labels is worse than staying alone
 
 
-def test_what_it_says_of_sums_holds():
+def test_statements_about_sums_holds():
     for row in FIGURES["sums"]:
         same = security.find(FIGURES["sums"], rows=row["rows"], units=row["units"], bits=64)
         assert row["labels"]["all"] == pytest.approx(same["labels"]["all"], abs=0.01)

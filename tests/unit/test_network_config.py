@@ -857,7 +857,7 @@ def test_without_the_extra_a_command_names_the_package_to_install(package):
         "result = CliRunner().invoke(app, ['network', 'status', 'agent.toml'])\n"
         "print(result.exit_code, result.stderr)"
     )
-    assert f'2 elmesh: Networks need the package {package}; install it with: pip install "elmesh[network]"' in (
+    assert f'2 elmesh: This command needs the package {package}; install it with: pip install "elmesh[network]"' in (
         in_new_process(code)
     )
 
@@ -869,7 +869,7 @@ def test_the_network_file_needs_no_cryptography():
 def test_the_command_imports_the_packages_of_the_extra_only_when_it_needs_them():
     code = (
         "import sys; from typer.testing import CliRunner; from elmesh.cli import app\n"
-        "assert CliRunner().invoke(app, ['network', 'create', '--help']).exit_code == 0\n"
+        "assert CliRunner().invoke(app, ['network', '--help']).exit_code == 0\n"
         "print(sorted({'msgspec', 'cryptography', 'zenoh'} & set(sys.modules)))"
     )
     assert in_new_process(code).strip() == "[]"
