@@ -41,7 +41,8 @@ def page(results: dict[str, Any]) -> str:
         f"all` with seed {results['seed']}, elmesh {results['elmesh']}, {versions}. A claim gets a verdict if a 95 % "
         "interval over random draws decides it. A claim about single runs agrees if 95 % of the runs confirm it, and "
         "differs if fewer than half do. Otherwise it could not be determined. Rows that are not in the paper (the "
-        "spectral start, automatic parameters) are those of that version; for later ones see [ahead.md](ahead.md).",
+        "spectral start, automatic parameters) are those of that version; for later ones see [ahead.md](ahead.md). The "
+        "numbers are those of the run; the wording is that of the present version.",
         "",
         "| | runs | agree | differ | could not be determined |",
         "|---|---|---|---|---|",
