@@ -1,14 +1,14 @@
-r"""What a round of agents spread over processes costs: work, messages and bytes counted, times a few fitted constants.
+r"""A cost model of a round of agents on processes: counts of work, messages and bytes times a few fitted constants.
 
 .. math::
     T_{\text{round}} = T_{\text{work}} + k\,T_{\text{exchange}} + T_{\text{figures}}
 
-Work is counted in rounds of the interpreter, agents, multiplications and numbers that elementwise steps pass over.
-Messages are counted where they are most: one after another along the longest way, or all that one core has to handle.
-Where x processes share a core, each of them has to wait for its turn, and the core does the work of all.
+Work is counted in rounds of the interpreter, agents, multiplications and numbers that elementwise steps read or write.
+Messages are counted where there are most: one after another along the longest path, or all that one core handles.
+Where x processes share a core, each of them waits for its turn, and the core does the work of all.
 
-The constants are those of one machine, in which every message goes through memory. Between nodes a message takes the
-wire's latency besides, and all that leaves or enters a node at once shares its bandwidth.
+The constants are those of one machine, in which every message goes through memory. Between nodes a message also takes
+the wire's latency, and messages that leave or enter a node at the same time share its bandwidth.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from scipy.optimize import nnls
 from elmesh.comm.graph import Topology, make_topology
 from elmesh.run.placement import place_agents
 
-# Open MPI adds up smaller values whole, to a root and back; larger ones in pieces, each process its own.
+# Open MPI sums smaller values as a whole, to a root and back, and larger ones in pieces, one per process.
 WHOLE = 65_536
-# Bytes an agent, and a process, that a run is followed by.
-FIGURES, BESIDE = 48, 16
-# Pairs that the quasi-Newton method remembers at most.
+# Bytes of metrics per agent, and per process.
+AGENT_METRICS, PROCESS_METRICS = 48, 16
+# Most pairs in the memory of the quasi-Newton method.
 PAIRS = 30
 
 #: What each constant multiplies.
@@ -43,7 +43,7 @@ COUNTS = {
 
 @dataclass(frozen=True)
 class Wire:
-    """What is between nodes: seconds a message, and bytes a second in and out of each."""
+    """The network between nodes: seconds per message, and bytes per second in and out of each."""
 
     latency: float = 0.0
     bandwidth: float = math.inf
@@ -64,28 +64,28 @@ class Problem:
         return 8 * self.hidden * self.rank
 
     def work(self, way: str, requests: float = 1.0, pairs: float = PAIRS) -> tuple[np.ndarray, np.ndarray]:
-        """Return multiplications and numbers passed over: those of an agent, and those of a process however many."""
+        """Return multiplications and numbers read or written: per agent, and per process."""
         L, r, q, d = self.hidden, self.rank, min(self.rows, self.hidden), self.outputs
         if way == "admm":
             return np.array([2 * L * q * r + 3 * q * r * r + 4 * q * r * d, 16 * L * r]), np.zeros(2)
-        look = np.array([2 * L * q * r + q * r * r + 3 * q * r * d, L * r])
-        return requests * look, np.array([2 * L * r * r, (4 * pairs + 12) * L * r])
+        evaluation = np.array([2 * L * q * r + q * r * r + 3 * q * r * d, L * r])
+        return requests * evaluation, np.array([2 * L * r * r, (4 * pairs + 12) * L * r])
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Agents on processes, and processes on nodes, as many each and in their order.
+    """Agents on processes, and processes on nodes, evenly and in their order.
 
     Parameters
     ----------
     topology : Topology
         All agents.
     processes : int
-        How many there are.
+        Number of processes.
     cores : int
-        How many each node has.
+        Cores per node.
     nodes : int
-        How many there are.
+        Number of nodes.
     """
 
     topology: Topology
@@ -113,7 +113,7 @@ class Layout:
 
     @property
     def share(self) -> float:
-        """How many processes share a core."""
+        """Processes per core, at least one."""
         return max(1.0, self.on_node / self.cores)
 
     @property
@@ -123,21 +123,21 @@ class Layout:
 
     @property
     def levels(self) -> int:
-        """Steps of a tree over all processes, each of which has twice as many as the one before."""
+        """Levels of a binary tree over all processes."""
         return math.ceil(math.log2(self.processes))
 
     @property
     def node_levels(self) -> int:
-        """How many of them lead to another node."""
+        """Levels of it between nodes."""
         return math.ceil(math.log2(self.nodes))
 
     @cached_property
     def traffic(self) -> tuple[float, float, int]:
-        """Messages and values that a core has to handle in an exchange, and most values in or out of a node."""
-        hearer, speaker = self.topology.ends
-        # A value goes to a process once, however many listen there.
-        told = np.unique(np.stack([speaker, self.ranks[hearer]], axis=1), axis=0)
-        source, target = self.ranks[told[:, 0]], told[:, 1]
+        """Messages and values that a core handles in an exchange, and most values in or out of a node."""
+        receiver, sender = self.topology.ends
+        # A value goes to a process once, for all its receivers there.
+        sent = np.unique(np.stack([sender, self.ranks[receiver]], axis=1), axis=0)
+        source, target = self.ranks[sent[:, 0]], sent[:, 1]
         far = source != target
         source, target = source[far], target[far]
         pairs = np.unique(np.stack([source, target], axis=1), axis=0)
@@ -151,7 +151,7 @@ class Layout:
 
     @property
     def depth(self) -> int:
-        """Most processes, one after another, that a partial sum comes through."""
+        """Most processes, one after another, that a partial sum passes."""
         tree, depth = self.topology.tree, np.zeros(self.topology.n_agents, int)
         for agent in tree.order[1:].tolist():
             parent = tree.parent[agent]
@@ -159,7 +159,7 @@ class Layout:
         return int(depth.max())
 
     def climb(self, hop: float, wire: float) -> float:
-        """Return when the root of the tree has the sum, if taking in one message takes ``hop``."""
+        """Return when the root of the tree has the sum, if it takes ``hop`` to receive a message."""
         tree, ready = self.topology.tree, np.zeros(self.topology.n_agents)
         process, node = self.ranks, self.node[self.ranks]
         for agent in tree.order[:0:-1].tolist():
@@ -171,9 +171,9 @@ class Layout:
 
 
 def counts(kind: str, layout: Layout, size: int) -> np.ndarray:
-    """Return what the constants of one kind of talk are multiplied with, for values of ``size`` bytes.
+    """Return what the constants of one kind of communication multiply, for values of ``size`` bytes.
 
-    ``size`` 0 are figures of agents that share one U: there is no mean to find.
+    ``size`` 0 is for metrics of agents that share one U, which need no mean.
     """
     x, agents = layout.share, layout.agents * layout.share
     if kind == "neighbours":
@@ -184,12 +184,12 @@ def counts(kind: str, layout: Layout, size: int) -> np.ndarray:
         return np.array([(layout.depth + layout.levels) * x, messages, messages * size, agents, agents * size])
     steps = 2 * layout.levels if size else 0
     passed = size * (steps if _whole(layout, size) else 2)
-    everybody = layout.processes - 1
-    return np.array([(1 + steps) * x, (everybody + steps) * x, passed * x, agents, agents * size])
+    others = layout.processes - 1
+    return np.array([(1 + steps) * x, (others + steps) * x, passed * x, agents, agents * size])
 
 
 def on_wire(kind: str, layout: Layout, size: int, wire: Wire, hop: float = 0.0) -> float:
-    """Return what a talk takes longer for being between nodes; ``hop`` is what taking in a message takes anyway."""
+    """Return the additional seconds between nodes; ``hop`` is the time to receive a message within a node."""
     if layout.nodes == 1:
         return 0.0
     one = wire.latency + size / wire.bandwidth
@@ -197,7 +197,7 @@ def on_wire(kind: str, layout: Layout, size: int, wire: Wire, hop: float = 0.0) 
         return wire.latency + layout.traffic[2] * size / wire.bandwidth
     if kind == "sum":
         return layout.climb(hop, one) - layout.climb(hop, 0.0) + layout.node_levels * one
-    gathered = layout.on_node * (layout.processes - layout.on_node) * (FIGURES * layout.agents + BESIDE)
+    gathered = layout.on_node * (layout.processes - layout.on_node) * (AGENT_METRICS * layout.agents + PROCESS_METRICS)
     seconds = wire.latency + gathered / wire.bandwidth
     if size:
         steps = 2 * layout.node_levels
@@ -211,13 +211,13 @@ def _whole(layout: Layout, size: int) -> bool:
 
 
 def work_counts(way: str, problem: Problem, layout: Layout, requests: float, pairs: float) -> np.ndarray:
-    """Return what the constants of work are multiplied with."""
+    """Return what the constants of work multiply."""
     each, once = problem.work(way, requests, pairs)
     return layout.share * np.array([1.0, layout.agents, *(layout.agents * each + once)])
 
 
 def fit(rows: Sequence[np.ndarray], seconds: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the constants, none below zero, with the least squares of relative errors, and these errors.
+    """Return the non-negative constants with the least squares of relative errors, and these errors.
 
     Examples
     --------
@@ -227,7 +227,7 @@ def fit(rows: Sequence[np.ndarray], seconds: Sequence[float]) -> tuple[np.ndarra
     """
     times = np.asarray(seconds, dtype=np.float64)
     relative = np.stack(rows) / times[:, None]
-    # Counts are as small as one and as large as billions: columns of one size are solved more accurately.
+    # Counts go from one to billions: columns of equal norm are solved more accurately.
     scale = np.linalg.norm(relative, axis=0)
     scale[scale == 0] = 1.0
     constants = nnls(relative / scale, np.ones(len(times)))[0] / scale
@@ -236,19 +236,19 @@ def fit(rows: Sequence[np.ndarray], seconds: Sequence[float]) -> tuple[np.ndarra
 
 @dataclass(frozen=True)
 class Model:
-    """Constants by kind: seconds for one of what they are multiplied with."""
+    """Constants by kind: seconds per unit of what they multiply."""
 
     constants: dict[str, np.ndarray]
     errors: dict[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def fitted(cls, rows: dict[str, list[tuple[np.ndarray, float]]]) -> Model:
-        """Fit each kind's constants to what was measured of it: counts, and seconds."""
+        """Fit each kind's constants to its measurements: counts, and seconds."""
         found = {kind: fit([row for row, _ in pairs], [t for _, t in pairs]) for kind, pairs in rows.items()}
         return cls({kind: c for kind, (c, _) in found.items()}, {kind: e for kind, (_, e) in found.items()})
 
-    def talk(self, kind: str, layout: Layout, size: int, wire: Wire | None = None) -> float:
-        """Return the seconds of one exchange, sum, or round's figures."""
+    def communication(self, kind: str, layout: Layout, size: int, wire: Wire | None = None) -> float:
+        """Return the seconds of one exchange, of one sum, or of the metrics of a round."""
         constants = self.constants[kind]
         hop = float(constants[1] + constants[2] * size)
         return float(constants @ counts(kind, layout, size)) + on_wire(kind, layout, size, wire or Wire(), hop)
@@ -263,17 +263,17 @@ class Model:
         requests: float = 1.0,
         pairs: float = PAIRS,
     ) -> dict[str, float]:
-        """Return the seconds of a round and of its parts; ``requests`` says how often a step of "varpro" asks."""
+        """Return the seconds of a round and of its parts; ``requests`` is the number of sums per step."""
         admm = way == "admm"
         parts = {
             "computation": float(self.constants["work"] @ work_counts(way, problem, layout, requests, pairs)),
-            "exchange": requests * self.talk("neighbours" if admm else "sum", layout, problem.block, wire),
-            "figures": self.talk("figures", layout, problem.block if admm else 0, wire),
+            "exchange": requests * self.communication("neighbours" if admm else "sum", layout, problem.block, wire),
+            "figures": self.communication("figures", layout, problem.block if admm else 0, wire),
         }
         return {"full": sum(parts.values()), **parts}
 
     def described(self) -> dict[str, Any]:
-        """Return constants by name and how far the fit is off, for a file."""
+        """Return constants by name and the errors of the fit, for a file."""
         spread: Callable[[np.ndarray], dict[str, float]] = lambda e: {  # noqa: E731
             "median": float(np.median(np.abs(e))),
             "worst": float(np.max(np.abs(e))),

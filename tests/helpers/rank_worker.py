@@ -1,21 +1,20 @@
-"""What ranks run in the tests of the command: the command itself, with something done to it.
+"""The program that ranks run in the tests of the command: the command itself, with faults injected.
 
-========================================== ===============================================================
+========================================== ================================================================
 ``rank_worker.py FOLDER fit ...``          a rank of ``elmesh fit ...``
 ``rank_worker.py FOLDER``                  a rank of all commands in ``commands.json``, one after the other
-``rank_worker.py launch FOLDER fit ...``   ``elmesh fit ...`` as the user calls it, whose ranks run the first
-========================================== ===============================================================
+``rank_worker.py launch FOLDER fit ...``   ``elmesh fit ...`` as the user runs it, whose ranks run the first
+========================================== ================================================================
 
-``plan.json`` in the folder says how long a round takes at least, and what befalls whom and when: a blow each time that
-ranks are started. ``commands.json`` has words for each command and, if ranks are on other machines, where each works.
-Every rank leaves its process number in the folder, and of every command what it said and how much it read.
+``faults.json`` in the folder has the shortest duration of a round, and a list of faults, one for each start of the
+ranks: the rank, when and how. ``commands.json`` has the arguments of each command and, for single ranks, changes to it.
+Every rank writes its process number to the folder, and for every command its output and the bytes it read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import io
 import json
 import os
@@ -28,129 +27,129 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from elmesh.cli import among_ranks, main
-from elmesh.comm.mpi.transport import MPILink
+from elmesh.cli import fit, main, mpi_fit
+from elmesh.comm.mpi import MPITransport
 from elmesh.tables.task_sources import TaskSource
 
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
 
 
 def launch(folder: Path) -> None:
-    """Be the command that starts ranks."""
-    module = importlib.import_module("elmesh.cli.fit")  # elmesh.cli has a function of that name
-    program = (sys.executable, __file__, str(folder))
-    module.launch = functools.partial(module.launch, program=program)
+    """Run the command that starts ranks."""
+    fit.launch = functools.partial(fit.launch, program=(sys.executable, __file__, str(folder)))
     main()
 
 
-# A rank that something befalls
+# Faults
 
 
-def befall(folder: Path) -> None:
-    """Have happen what the plan says."""
-    plan: dict[str, Any] = {"pace": 0.0, "blows": []}
+def inject(folder: Path) -> None:
+    """Inject the fault of this start of the ranks."""
+    plan: dict[str, Any] = {"round_seconds": 0.0, "faults": []}
     with contextlib.suppress(FileNotFoundError):
-        plan |= json.loads((folder / "plan.json").read_text())
-    # Whoever was struck before has left a mark.
-    struck = len(list(folder.glob("*.struck")))
-    blow = plan["blows"][struck] if struck < len(plan["blows"]) else None
-    mine = blow if blow is not None and blow["rank"] == rank else None
-    strike = functools.cache(lambda: _strike(folder / f"{struck}.struck", mine))
-    when = None if mine is None else mine["when"]
+        plan |= json.loads((folder / "faults.json").read_text())
+    # Every fault leaves a file before it takes effect.
+    number = len(list(folder.glob("*.fault")))
+    fault = plan["faults"][number] if number < len(plan["faults"]) else None
+    own = fault if fault is not None and fault["rank"] == rank else None
+    fail = functools.cache(lambda: _fail(folder / f"{number}.fault", own))
+    when = None if own is None else own["when"]
 
     def at(k: int) -> None:
-        time.sleep(plan["pace"])
+        time.sleep(plan["round_seconds"])
         if k >= 3:
-            (folder / f"{rank}.begun").touch()
+            (folder / f"{rank}.in-rounds").touch()
         if isinstance(when, int) and k >= when:
-            strike()
+            fail()
 
-    _before(MPILink, "follow", lambda link, report, *_: at(report.round))
+    _before(MPITransport, "start_metrics", lambda _, local, *__: at(local.round))
     if when == "reading":
-        _before(TaskSource, "read", lambda *_: strike())
+        _before(TaskSource, "read", lambda *_: fail())
     if when == "saving":
-        _after(among_ranks, "_save", strike)
+        _after(mpi_fit, "save_models", fail)
 
 
-def _strike(mark: Path, blow: dict[str, Any]) -> None:
+def _fail(file: Path, fault: dict[str, Any]) -> None:
     def now() -> None:
-        mark.write_text(repr(time.monotonic()))
-        if blow["how"] == "wait":
+        file.write_text(repr(time.monotonic()))
+        if fault["how"] == "wait":
             threading.Event().wait()
-        if blow["how"] == "no memory":
+        if fault["how"] == "no memory":
             raise MemoryError
-        os.kill(os.getpid(), getattr(signal, blow["how"]))
+        os.kill(os.getpid(), getattr(signal, fault["how"]))
 
-    if blow.get("delay"):
-        threading.Timer(blow["delay"], now).start()
+    if fault.get("delay"):
+        threading.Timer(fault["delay"], now).start()
     else:
         now()
 
 
 def _before(where: Any, name: str, do: Callable[..., object]) -> None:
+    """Have something done before each call of a function."""
     plain = getattr(where, name)
 
     @functools.wraps(plain)
-    def instead(*args: Any) -> Any:
+    def wrapped(*args: Any) -> Any:
         do(*args)
         return plain(*args)
 
-    setattr(where, name, instead)
+    setattr(where, name, wrapped)
 
 
 def _after(where: Any, name: str, do: Callable[[], object]) -> None:
+    """Have something done after each call of a function."""
     plain = getattr(where, name)
 
     @functools.wraps(plain)
-    def instead(*args: Any) -> Any:
-        answer = plain(*args)
+    def wrapped(*args: Any) -> Any:
+        result = plain(*args)
         do()
-        return answer
+        return result
 
-    setattr(where, name, instead)
+    setattr(where, name, wrapped)
 
 
 # A rank of many commands
 
 
 def run_all(folder: Path) -> None:
-    """Run every command in that folder, and write down how it went."""
+    """Run every command of the folder, and write its output."""
     os.chdir(folder)
     for name, command in json.loads((folder / "commands.json").read_text()).items():
         out, err = io.StringIO(), io.StringIO()
         own = command.get("ranks", {}).get(str(rank), {})
-        sys.argv = ["elmesh", *command["words"], *own.get("words", [])]
+        sys.argv = ["elmesh", *command["arguments"], *own.get("arguments", [])]
         before = _bytes_read()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _placed(own):
-            code = _code()
-        notes = {"code": code, "out": out.getvalue(), "err": err.getvalue(), "read": _bytes_read() - before}
-        (folder / f"{name}-{rank}.json").write_text(json.dumps(notes))
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _changed(own):
+            code = _exit_code()
+        result = {"code": code, "out": out.getvalue(), "err": err.getvalue(), "read": _bytes_read() - before}
+        (folder / f"{name}-{rank}.json").write_text(json.dumps(result))
 
 
-def _code() -> object:
+def _exit_code() -> object:
     try:
         main()
     except SystemExit as end:
         return end.code or 0
-    return None  # it always ends so
+    return None  # main always exits
 
 
 @contextlib.contextmanager
-def _placed(own: dict[str, Any]) -> Iterator[None]:
-    """Be on a machine of another folder, or of a disk that is full when models are saved; or be asked to stop."""
+def _changed(own: dict[str, Any]) -> Iterator[None]:
+    """Work in another folder, or with a disk that is full when models are saved, or be asked to stop."""
     here = Path.cwd()
     os.chdir(own.get("cwd", here))
-    save, follow = among_ranks._save, MPILink.follow
+    save, start_metrics = mpi_fit.save_models, MPITransport.start_metrics
     if "disk" in own:
-        among_ranks._save = functools.partial(_with_disk_of, own["disk"], save)
+        mpi_fit.save_models = functools.partial(_with_disk_of, own["disk"], save)
     if "stop" in own:
-        where, name = {"rounds": (MPILink, "follow"), "saving": (among_ranks, "_save")}[own["stop"]]
+        where, name = {"rounds": (MPITransport, "start_metrics"), "saving": (mpi_fit, "save_models")}[own["stop"]]
         _before(where, name, lambda *_: os.kill(os.getpid(), signal.SIGUSR1))
     try:
         yield
     finally:
         os.chdir(here)
-        among_ranks._save, MPILink.follow = save, follow
+        mpi_fit.save_models, MPITransport.start_metrics = save, start_metrics
 
 
 def _with_disk_of(size: int, save: Callable[..., None], *args: Any) -> None:
@@ -176,7 +175,7 @@ if __name__ == "__main__":
         where, sys.argv = Path(sys.argv[1]), ["elmesh", *sys.argv[2:]]
         (where / f"{os.getpid()}.pid").write_text(str(os.getsid(0)))
         if sys.argv[1:]:
-            befall(where)
+            inject(where)
             main()
         else:
             run_all(where)

@@ -20,7 +20,7 @@ from elmesh.run.result import Progress, RunHistory, RunResult, StopReason
 from elmesh.solvers.base import Decision, RoundReport, Solution
 from elmesh.typing import FloatArray
 
-__all__ = ["RoundSnapshot", "RunMonitor", "SaveSnapshot", "Verdict"]
+__all__ = ["RoundSnapshot", "RunMonitor", "SaveSnapshot", "Verdict", "local_metrics"]
 
 # A run whose objective exceeds that of zero weights (or of its start) by this factor has diverged.
 _DIVERGED = 1e6
@@ -112,7 +112,7 @@ class RunMonitor:
         """
         transport, pending = self._transport, self._pending
         known = [snapshot.pending.advance() for snapshot in pending]
-        started = transport.start_metrics(_local_metrics(report), self._halt)
+        started = transport.start_metrics(local_metrics(report), self._halt)
         comm = CommState() if wait and self._save is None else transport.state()
         pending.append(RoundSnapshot(report, comm, transport.n_exchanges, started))
         known.append(None)
@@ -216,7 +216,8 @@ class RunMonitor:
         return RunResult(solution, history, self._stop, n_iter, self._transport.n_exchanges, traffic)
 
 
-def _local_metrics(report: RoundReport) -> LocalMetrics:
+def local_metrics(report: RoundReport) -> LocalMetrics:
+    """Return what the agents of a report contribute to a round's metrics."""
     values = np.stack([report.objective, *report.residual, *report.scale], axis=-1)
     U = report.solution.U
     return LocalMetrics(report.round, values, U if U is not None and U.ndim == 3 else None)
