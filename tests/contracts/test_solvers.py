@@ -280,6 +280,7 @@ def test_resuming_from_any_state_gives_the_same_bits(case, seed, graph):
     assert_resumes_anywhere(solver, task, make_topology("ring", [0]) if solver.pooled else topology)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bits", [2, "auto"])
 @given(seed=seeds, graph=st.sampled_from(GRAPHS))
 @few
@@ -308,6 +309,7 @@ def test_resuming_agents_whose_sums_differ_by_rounding_gives_the_same_bits(seed)
     assert_resumes_anywhere(elmesh.MeshELM(rank=2, tol=1e-4, max_iter=12), task, topology, answer)
 
 
+@pytest.mark.thorough
 @for_each_iterative_case
 @given(seed=seeds, decision=st.sampled_from(list(Decision)), data=st.data())
 @few
@@ -427,6 +429,7 @@ def test_a_stack_computes_the_bits_of_an_agent_alone(case, seed, m, L, q, d, dat
     assert_stack_computes_as_agents_alone(solver, random_stack(seed, m, L, min(q, L), d), topology, seed)
 
 
+@pytest.mark.thorough
 @for_each_distributed_case
 def test_a_stack_of_large_agents_computes_the_bits_of_an_agent_alone(case):
     solver = CASES[case]()
@@ -548,6 +551,7 @@ def test_common_parameters_are_checked(cls):
 # --- Runs -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @for_each_case
 def test_a_run_reports_finite_metrics_and_ends_with_finite_variables(case):
     solver, problem = CASES[case](), random_problem(3, m=5, d=2)
@@ -635,6 +639,7 @@ def test_a_fit_is_deterministic_and_its_model_is_saved_loaded_and_predicts_to_th
     np.testing.assert_array_equal(alone.predict(X[tasks == "bonn"]), model.predict(X, tasks)[tasks == "bonn"])
 
 
+@pytest.mark.thorough
 @for_each_iterative_case
 def test_a_fit_resumes_from_a_checkpoint_to_the_same_bits(case, tmp_path: Path):
     X, y, tasks = rows("regression")

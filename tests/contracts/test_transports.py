@@ -32,6 +32,7 @@ def ranks(tmp_path_factory) -> Findings:
     return Findings.load(job_folder(tmp_path_factory, "transport-job", make), "transports")
 
 
+@pytest.mark.thorough
 @needs_mpi
 @pytest.mark.parametrize("placement", ["even", "scattered"])
 @pytest.mark.parametrize("name", CHECKS)

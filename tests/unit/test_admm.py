@@ -70,6 +70,7 @@ def answer(transport, request):
     return transport.allreduce(request) if isinstance(request, AllReduce) else transport.neighbor_sum(request)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("graph", GRAPH_NAMES)
 @pytest.mark.parametrize(("L", "n"), [(5, 10), (10, 100)])
 def test_dmtl_elm_reaches_the_objective_of_mtl_elm_and_consensus_on_every_graph(graph, L, n):
@@ -102,6 +103,7 @@ def test_from_the_seed_and_with_given_parameters_only_U_is_sent_once_per_round(s
     assert agents.traffic.total == 2 * edges * size * agents.n_exchanges
 
 
+@pytest.mark.thorough
 def test_dmtl_elm_with_the_papers_parameters_reaches_the_objective_of_mtl_elm_in_its_own_setting():
     problem = figure_three()
     central = run(alternating(rank=2, mu1=2.0, mu2=2.0, init="ones", max_iter=1000, tol=0.0), problem, None)
@@ -122,6 +124,7 @@ def test_mtl_elm_never_increases_the_objective_and_ends_stationary():
     assert result.history["objective"].iloc[-1] == pytest.approx(best, rel=1e-9)
 
 
+@pytest.mark.thorough
 @settings(max_examples=20)
 @given(
     st.integers(0, 10_000),
@@ -170,6 +173,7 @@ def test_automatic_parameters_are_safe_on_hundreds_of_harsh_problems(solver, chu
         assert result.history["objective"].iloc[-1] <= 1.001 * np.sum(problem.task.target_energy) / 2, context
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("graph", GRAPH_NAMES)
 def test_automatic_parameters_converge_with_200_agents(graph):
     problem = random_problem(7, m=200, L=8, r=2, d=1, n_max=12)
@@ -179,6 +183,7 @@ def test_automatic_parameters_converge_with_200_agents(graph):
     assert objective_of_U(problem.task, mean, 1.0, 1.0) <= 1.001 * central_optimum(problem.task, mean, 1.0, 1.0)
 
 
+@pytest.mark.thorough
 def test_the_ones_start_traps_U_at_rank_one_and_the_default_start_does_not():
     setting = {"rank": 2, "mu1": 2.0, "mu2": 2.0, "max_iter": 500, "tol": 0.0}
     trapped = run(alternating(**setting, init="ones"), figure_three(), None).solution.U
@@ -201,6 +206,7 @@ def first_reports(steps):
     return next(requests for requests in steps if isinstance(requests[0], RoundReport))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", [MeshELM, admm])
 @settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(1, 8), st.integers(1, 6), st.sampled_from(GRAPH_NAMES))
@@ -227,6 +233,7 @@ def test_the_spectral_start_is_an_orthogonal_iteration_on_the_weights_of_all_tas
         assert overlap.min() > 1 - 1e-9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", [admm, first_order])
 @pytest.mark.parametrize("gamma", ["auto", "paper"])
 @pytest.mark.parametrize("graph", ["ring", "star", "random"])
@@ -258,6 +265,7 @@ def test_only_blocks_of_U_and_a_few_sums_are_ever_sent():
     assert numbers == {(0,), (3,)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", [admm, first_order])
 @pytest.mark.parametrize("graph", ["ring", "star", "complete"])
 def test_the_augmented_lagrangian_does_not_increase_under_the_conditions_of_the_lemmas(solver, graph):
@@ -304,6 +312,7 @@ def test_the_theorems_margins_are_computed_agent_by_agent():
     assert not margins.hold
 
 
+@pytest.mark.thorough
 def test_the_papers_gamma_rule_can_freeze_consensus_where_one_reaches_it():
     problem = figure_three()
     shared = {"rank": 2, "mu1": 2.0, "mu2": 2.0, "rho": 1.0, "tau": "1 + d", "zeta": 1.0, "init": "ones"}
@@ -313,6 +322,7 @@ def test_the_papers_gamma_rule_can_freeze_consensus_where_one_reaches_it():
     assert free.history["consensus_gap"].iloc[-1] < 1e-8
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "solver",
     [

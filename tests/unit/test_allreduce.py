@@ -246,6 +246,7 @@ def test_sums_of_64_bits_are_exact_by_gossip_and_along_a_tree(graph, m, seed):
     np.testing.assert_allclose(result.exact, sum(request.exact), rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bits", QUANTISED)
 @pytest.mark.parametrize("graph", ["ring", "star", "random"])
 def test_quantised_sums_of_values_that_converge_converge_to_the_exact_sum(graph, bits):

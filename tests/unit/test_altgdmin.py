@@ -128,6 +128,7 @@ def test_the_rounds_of_fedrep_are_those_of_a_loop_over_tasks(seed, m, d, rank, m
     assert_close(task_weights(problem, run(solver, problem).solution), expected)
 
 
+@pytest.mark.thorough
 @settings(max_examples=40)
 @given(**SHAPES, factor=st.floats(0.2, 2.0), mixing=st.integers(1, 3), graph=st.sampled_from(GRAPH_NAMES))
 def test_the_rounds_of_dif_altgdmin_are_those_of_a_loop_over_agents(
@@ -177,6 +178,7 @@ def test_fedrep_recovers_a_planted_subspace(seed, init):
     assert subspace_angles(result.solution.U, basis).max() < 1e-6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("graph", GRAPH_NAMES)
 def test_dif_altgdmin_recovers_a_planted_subspace_at_every_agent(graph):
     problem, basis = planted(1)
@@ -197,6 +199,7 @@ def test_fedrep_ends_where_the_gradient_of_the_sum_vanishes():
         np.testing.assert_allclose(A[:, : T.shape[1]], ridge_of_rows(H @ solution.U, T, 0.7), atol=1e-10)
 
 
+@pytest.mark.thorough
 def test_more_mixing_and_smaller_steps_bring_diffusing_agents_together():
     problem = random_problem(4, m=8)
     shared = {"rank": 2, "max_iter": 2000, "tol": 0.0}
@@ -208,6 +211,7 @@ def test_more_mixing_and_smaller_steps_bring_diffusing_agents_together():
     assert min(gaps[1:3]) > 2 * gaps[3] > 0
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(
     st.integers(0, 10_000),
@@ -228,6 +232,7 @@ def test_the_automatic_step_lowers_the_objective_by_what_its_bound_promises(seed
     assert history[1] <= history[0] - promised + 1e-9 * history[0]
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(
     st.integers(0, 10_000),

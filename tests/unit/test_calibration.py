@@ -105,6 +105,7 @@ def test_a_row_with_full_leverage_has_a_finite_score():
     assert np.isfinite(leave_one_out_ridge(H, head.scores(H), T, 1e-12, intercept=False)).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("penalty", [0.3, 3.0])
 def test_of_a_lasso_they_are_those_of_a_refit_wherever_it_uses_the_same_features(penalty, intercept):
@@ -140,6 +141,7 @@ def test_a_lasso_that_uses_no_feature_or_dependent_ones_has_scores_too(intercept
 # -------------------------------------------------------------------------------------------------------- temperature
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize(("n", "width", "signal"), [(30, 5, 3.0), (30, 5, 0.0), (12, 40, 1.0), (200, 8, 1.0)])
 @pytest.mark.parametrize("shared", [False, True])
@@ -164,6 +166,7 @@ def test_separable_classes_get_a_lower_temperature_than_random_ones():
     assert temperatures[0] < 0.5 * temperatures[1]
 
 
+@pytest.mark.thorough
 def test_leaving_rows_out_gives_better_probabilities_of_new_rows_than_the_training_scores_would():
     """On tasks of few rows, over many draws: the purpose of leave-one-out scores."""
     gains = []
@@ -181,6 +184,7 @@ def test_leaving_rows_out_gives_better_probabilities_of_new_rows_than_the_traini
     assert np.mean(gains) > 4 * np.std(gains) / np.sqrt(len(gains))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize(
     ("solver", "within"),
@@ -214,6 +218,7 @@ def test_every_solvers_temperature_agrees_with_refits_of_the_private_coefficient
         assert log_loss(scores, targets[task], head.temperature) == pytest.approx(min(losses), abs=within)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_the_temperature_of_sparse_codes_agrees_with_refits_of_them(fit_intercept):
     """As above, with a Lasso: near the best temperature, since leaving out a row may change the features in use."""

@@ -56,6 +56,7 @@ def on_graph(solver, problem, graph, seed=1):
     return solve(solver, problem, graph, seed)
 
 
+@pytest.mark.thorough
 @settings(max_examples=40)
 @given(
     st.sampled_from(KINDS),
@@ -82,6 +83,7 @@ def test_no_u_is_promised_more_than_the_truth(kind, seed, m, L, rank, size, bala
     assert made.gap >= 0
 
 
+@pytest.mark.thorough
 @settings(max_examples=40)
 @given(st.sampled_from(KINDS), st.integers(0, 10_000), st.integers(1, 6), st.integers(2, 12), st.floats(-1.5, 1))
 def test_at_the_optimum_the_gap_vanishes_and_the_rank_is_sufficient(kind, seed, m, L, size):
@@ -95,6 +97,7 @@ def test_at_the_optimum_the_gap_vanishes_and_the_rank_is_sufficient(kind, seed, 
     assert made.suggested_rank == int(np.sum(lengths > 1e-2 * lengths.max(initial=0.0)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(12))
 def test_a_rank_that_is_too_small_is_detected_and_the_suggested_one_is_near_the_true_one(seed):
     problem = random_problem(seed, m=6, L=14, r=4, d=2)
@@ -174,6 +177,7 @@ def agrees(found, exact):
     assert found.objective == pytest.approx(exact.objective, rel=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bits", [2, 8, 64, "auto"])
 @pytest.mark.parametrize("graph", GRAPH_NAMES)
 def test_over_every_graph_and_with_any_bits_the_certificate_is_that_of_one_place(graph, bits):
@@ -249,6 +253,7 @@ def test_over_a_graph_passes_continue_until_the_eigenvalues_no_longer_change(see
     assert data.lower_bound == pytest.approx(exact.lower_bound, rel=1e-2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("graph", GRAPH_NAMES)
 @pytest.mark.parametrize("solver", [DMTLELM(2, 0.3, 0.3), FODMTLELM(5, 0.3, 0.3)])
 def test_admm_certifies_the_mean_of_the_agents_bases(solver, graph):
@@ -282,6 +287,7 @@ def any_problem(seed):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(21))
 def test_an_automatic_rank_ends_where_the_certificate_finds_no_direction_missing(seed):
     """With automatic penalties, all kinds of scales and any bits: exact singular values say the same."""

@@ -228,6 +228,7 @@ def test_the_error_of_a_repeated_value_shrinks_at_the_rate_of_its_bits(bits, rat
         assert mean <= rate
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(matrices(shapes=st.tuples(st.integers(1, 20), st.integers(1, 3))), st.sampled_from((*QUANTISED, "auto")))
 @example(np.eye(20)[:, :2], 2)  # two bits are slowest for a single outlier

@@ -124,6 +124,7 @@ def indicator(y, classes):
 # --------------------------------------------------------------------------------------------------------- scikit-learn
 
 
+@pytest.mark.thorough
 @parametrize_with_checks(
     [
         MultiTaskELMClassifier(),
@@ -184,6 +185,7 @@ def test_tasks_go_through_a_pipeline_without_routing_when_the_step_is_named():
     assert accuracy_score(y, pipeline.predict(X, tasks=tasks)) > 0.7
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("routing")
 @pytest.mark.parametrize("in_pipeline", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
@@ -275,6 +277,7 @@ def test_frames_give_what_arrays_give_and_their_columns_are_checked(frame, kind)
         model.predict(FRAMES[frame](X, ["girth", *COLUMNS[1:]]), tasks)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", TASK_COLUMNS)
 @pytest.mark.parametrize("labels", ["text", "whole numbers"])
 def test_tasks_may_come_in_any_kind_of_column(form, labels):
@@ -288,6 +291,7 @@ def test_tasks_may_come_in_any_kind_of_column(form, labels):
     assert_same(everything(model, X, TASK_COLUMNS[form](tasks)), everything(reference, X, tasks))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", NAMES)
 def test_predictions_have_the_shape_that_the_targets_had(solver):
     model = MultiTaskELMRegressor(n_hidden=15, solver=solver, random_state=0)
@@ -307,6 +311,7 @@ def test_outputs_of_a_task_learned_alone_do_not_depend_on_each_other():
     np.testing.assert_allclose(together, apart, atol=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_solver_by_name_is_the_solver_with_its_defaults(name, kind):
@@ -337,6 +342,7 @@ def test_classes_are_those_of_each_task_and_of_all_together():
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", NAMES)
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1), scale=st.sampled_from([0.1, 1.0, 100.0]))
@@ -418,6 +424,7 @@ def test_local_elm_is_the_ridge_of_scikit_learn_on_each_tasks_hidden_features(ki
             np.testing.assert_allclose(scores, expected, atol=1e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize(
     ("solver", "own", "tol"),
@@ -463,6 +470,7 @@ def shifted_by_fifty_in_one_task(model):
     return before, after, by
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", NAMES)
 def test_with_an_intercept_shifted_targets_of_a_task_shift_its_predictions_and_no_others(solver):
     model = MultiTaskELMRegressor(n_hidden=25, solver=solver, random_state=0)
@@ -470,6 +478,7 @@ def test_with_an_intercept_shifted_targets_of_a_task_shift_its_predictions_and_n
     np.testing.assert_allclose(after, before + by, atol=1e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("value", [0.0, 3.0, 0.1])
 @pytest.mark.parametrize("solver", NAMES)
 def test_targets_that_never_change_are_predicted_without_a_warning(solver, value):
@@ -484,6 +493,7 @@ def test_without_an_intercept_the_penalty_reduces_a_shift():
     assert np.abs(after - before - by).max() > 0.5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("solver", "within"),
@@ -509,6 +519,7 @@ def test_tasks_under_other_names_and_rows_in_another_order_give_the_same_predict
     assert_same(everything(model.fit(X, y, tasks), X, tasks), everything(again, X, renamed), within)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hidden", [None, 60])
 def test_learned_together_small_tasks_predict_new_rows_better_than_alone(hidden):
     """Over draws of a planted basis, against Local ELM with whichever penalty does best on each draw's new rows."""
@@ -537,6 +548,7 @@ def test_learned_together_small_tasks_predict_new_rows_better_than_alone(hidden)
 # --------------------------------------------------------------------------------------------------------------- seeds
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", NAMES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_whole_number_gives_identical_fits(kind, solver):
@@ -558,6 +570,7 @@ def test_a_random_state_draws_a_seed_and_none_draws_another_each_time():
 # ------------------------------------------------------------------------------------------------------ save and load
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", NAMES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("framed", [False, True])
@@ -661,6 +674,7 @@ def test_a_task_alone_predicts_exactly_as_in_the_whole_model(fitted, kind, solve
             np.testing.assert_array_equal(alone.predict_proba(X), model.predict_proba(X, whole)[:, own])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "solver",
@@ -896,6 +910,7 @@ def test_a_fit_that_a_callback_stops_is_one_of_fewer_rounds(kind):
     assert_same(everything(model, X, tasks), everything(limited, X, tasks))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", NAMES)
 @pytest.mark.parametrize("factor", [1e-3, 1e5])
 def test_predictions_scale_with_the_targets_output_by_output(solver, factor):

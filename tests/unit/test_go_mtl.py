@@ -199,6 +199,7 @@ def test_targets_of_zero_are_learned_at_once():
     assert not result.solution.A.any()
 
 
+@pytest.mark.thorough
 def test_as_the_penalty_on_codes_vanishes_so_does_that_on_the_basis_and_each_task_is_least_squares():
     """U may be small where codes are free to be large: the two penalties together go to zero as mu2^(2/3)."""
     problem = random_problem(1, m=3, L=6, d=1, n_max=20, unequal=False)
@@ -259,6 +260,7 @@ def planted(seed, codes, L=25, n=12, noise=0.05):
     return basis, stack(*draw()), draw()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_it_finds_a_subspace_that_no_task_could_find_alone_and_predicts_the_better_for_it(seed):
     basis, problem, (H_new, T_new) = planted(seed, np.random.default_rng(seed).normal(size=(30, 2)))
@@ -343,6 +345,7 @@ def rows(seed=0, m=4, n=20):
     return X, np.sum(X[:, :2] * slopes, axis=1) + 0.1 * rng.normal(size=m * n), tasks
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hidden", [None, 30])
 @pytest.mark.parametrize("kind", ["regression", "classification"])
 def test_it_works_through_the_estimators_on_inputs_and_on_hidden_units(kind, hidden, tmp_path):

@@ -98,6 +98,7 @@ def test_agents_are_connected_in_the_order_of_their_labels(name):
 # ------------------------------------------------------------------------------------------------ graphs of the user
 
 
+@pytest.mark.thorough
 @given(graph=connected_graphs(), order=st.randoms(use_true_random=False))
 def test_the_nodes_of_a_graph_are_labels_or_numbers(graph, order):
     m = len(graph)
@@ -184,6 +185,7 @@ def test_above_the_dense_limit_the_spread_has_an_upper_bound(name, m, monkeypatc
 # --------------------------------------------------------------------------------------------------------- averaging
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", [1e-3, 1e-6, 1e-10])
 @pytest.mark.parametrize("name", GRAPH_NAMES)
 def test_the_schedule_averages_to_the_given_precision_on_every_named_graph(name, precision):
@@ -192,6 +194,7 @@ def test_the_schedule_averages_to_the_given_precision_on_every_named_graph(name,
         assert remaining_error(topology, topology.averaging_roots(precision)) <= precision * (1 + 1e-6), m
 
 
+@pytest.mark.thorough
 @given(graph=connected_graphs(), precision=st.sampled_from([1e-3, 1e-6, 1e-10]))
 def test_the_schedule_averages_to_the_given_precision_on_any_connected_graph(graph, precision):
     topology = make_topology(graph, range(len(graph)))
@@ -232,6 +235,7 @@ def test_a_single_agent_has_an_empty_schedule():
     assert make_topology("ring", ["only"]).averaging_roots(1e-6) == ()
 
 
+@pytest.mark.thorough
 def test_a_schedule_that_overflows_is_discarded_without_a_warning():
     topology = make_topology(nx.random_labeled_tree(300, seed=0), range(300))
     assert remaining_error(topology, topology.averaging_roots(1e-6)) <= 1e-6 * (1 + 1e-6)

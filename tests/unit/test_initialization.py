@@ -47,6 +47,7 @@ def test_the_automatic_penalty_does_not_depend_on_the_order_of_tasks():
     assert begin(problem)[0].mu1 == begin(turned)[0].mu1
 
 
+@pytest.mark.thorough
 @settings(max_examples=15)
 @given(st.integers(0, 10_000), st.integers(2, 12), st.integers(1, 15), st.sampled_from(GRAPH_NAMES))
 def test_automatic_penalties_are_the_same_in_one_place_over_every_graph_and_with_any_bits(seed, m, L, graph):
@@ -60,6 +61,7 @@ def test_automatic_penalties_are_the_same_in_one_place_over_every_graph_and_with
         assert start.mu1 == start.mu2 == pytest.approx(central.mu1, rel=0 if bits == 64 else 0.11)
 
 
+@pytest.mark.thorough
 def test_automatic_penalties_are_equal_to_the_bit_for_nearly_all_problems_with_any_bits():
     unlike = 0
     for seed in range(25):

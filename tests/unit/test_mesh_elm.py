@@ -63,6 +63,7 @@ def least_by_scipy(problem, U, mu1, mu2):
 # --- Where it ends ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(15))
 def test_it_ends_at_a_minimum_that_neither_scipy_nor_alternation_gets_below(seed):
     rng = np.random.default_rng(seed)
@@ -103,6 +104,7 @@ def test_the_sum_over_agents_is_the_gradient_by_finite_differences(seed, graph, 
     assert checked
 
 
+@pytest.mark.thorough
 @settings(max_examples=15)
 @given(
     st.integers(0, 10_000),
@@ -123,6 +125,7 @@ def test_the_objective_never_rises_however_coarse_the_messages(seed, graph, rank
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rank", [2, "auto"])
 @pytest.mark.parametrize("graph", GRAPH_NAMES)
 def test_over_every_graph_exact_messages_give_what_one_place_gives(graph, rank):
@@ -135,6 +138,7 @@ def test_over_every_graph_exact_messages_give_what_one_place_gives(graph, rank):
     assert (agents.solution.mu1, agents.solution.mu2) == (central.solution.mu1, central.solution.mu2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bits", [2, 4, 16, "auto"])
 @pytest.mark.parametrize("graph", GRAPH_NAMES)
 def test_the_optimum_is_the_same_however_coarse_the_messages(graph, bits):
@@ -217,6 +221,7 @@ def test_agents_with_only_their_own_rows_and_outputs_compute_what_a_stack_comput
         np.testing.assert_allclose(solution.A, stacked.A[t][:, : problem.T[t].shape[1]], rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rank", [3, "auto"])
 @pytest.mark.parametrize("seed", range(8))
 def test_agents_whose_sums_differ_by_rounding_decide_alike_and_end_with_the_same_u(seed, rank):
@@ -338,6 +343,7 @@ def weights(result):
     return np.concatenate([result.solution.U @ A for A in result.solution.A], axis=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bits", [64, 4])
 @pytest.mark.parametrize("k", [-3, -2, -1, 1, 2, 3])
 def test_units_of_features_and_targets_do_not_matter(k, bits):
@@ -352,6 +358,7 @@ def test_units_of_features_and_targets_do_not_matter(k, bits):
     assert features.n_iter == targets.n_iter == as_is.n_iter
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("k", "bits"), [(-20, 2), (-20, 4), (-20, 16), (-20, "auto"), (20, 4), (20, 32), (20, "auto")])
 def test_units_however_far_from_one_do_not_matter_to_coarse_messages(k, bits):
     problem = random_problem(9, m=5, L=10)
@@ -361,6 +368,7 @@ def test_units_however_far_from_one_do_not_matter_to_coarse_messages(k, bits):
     assert reached(moved) / 100.0**k == pytest.approx(reached(as_is), rel=1e-3)
 
 
+@pytest.mark.thorough
 @settings(max_examples=15)
 @given(st.integers(0, 10_000), st.sampled_from(["auto", 2]), st.sampled_from([None, "complete", "random"]))
 def test_the_order_of_tasks_does_not_matter(seed, rank, graph):
@@ -387,6 +395,7 @@ def test_an_automatic_rank_reaches_the_optimum_that_one_column_misses(graph):
     assert automatic.solution.certificate.rank_sufficient
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bits", BITS)
 def test_two_runs_are_equal_to_the_bit(bits):
     problem = random_problem(1, m=6)
@@ -420,6 +429,7 @@ def test_when_rounds_run_out_the_last_u_is_certified():
     assert longer.history["objective"].tolist()[:5] == result.history["objective"].tolist()
 
 
+@pytest.mark.thorough
 @settings(max_examples=20)
 @given(
     st.integers(0, 200),
@@ -510,6 +520,7 @@ def test_a_callback_can_stop_it_in_a_round_that_meets_the_tolerance():
     assert result.solution.certificate is None  # nothing was computed afterwards
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bits", [64, 4])
 @pytest.mark.parametrize("graph", GRAPH_NAMES)
 def test_history_and_traffic_have_the_same_bytes(graph, bits):
@@ -593,6 +604,7 @@ def solve_harsh(seed, max_iter):
     return result
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("chunk", range(6))
 def test_harsh_problems_never_diverge(chunk):
     for seed in range(5000 + 10 * chunk, 5010 + 10 * chunk):
@@ -606,6 +618,7 @@ def test_a_thousand_harsh_problems_never_diverge(chunk):
     assert ends.count(StopReason.CONVERGED) + ends.count(StopReason.SETTLED) >= 45
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("graph", ["star", "ring"])
 @pytest.mark.parametrize("seed", range(3))
 def test_ten_sites_with_nothing_set_come_within_a_thousandth_of_the_optimum_in_a_hundred_rounds(graph, seed):

@@ -618,6 +618,7 @@ def restore(whole):
         file.write_bytes(data)
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=300)
 @given(changes=st.lists(alterations, min_size=1, max_size=3))
 def test_altered_files_are_refused_or_make_no_difference(folder, whole, changes):
@@ -667,6 +668,7 @@ JUNK = [
 ]
 
 
+@pytest.mark.thorough
 def test_a_made_up_value_anywhere_in_the_document_is_refused_or_makes_a_model(tmp_path):
     folder = tmp_path / "model"
     classifier(labels=["hull"], classes=("ant", "bee"), d=2).save(folder, estimator={})

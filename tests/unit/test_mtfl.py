@@ -61,6 +61,7 @@ def optimum(problem, mu, eps):
 # --------------------------------------------------------------------------------------------------------- the optimum
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 10_000),
@@ -191,6 +192,7 @@ def test_one_task_of_one_output_or_copies_of_it_are_a_ridge_regression_of_known_
         np.testing.assert_allclose(w, expected, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_as_eps_vanishes_a_single_output_s_penalty_becomes_mu_itself():
     problem = random_problem(6, m=1, L=6, d=1, unequal=False)
     plain = solve(LocalELM(mu=0.5), problem).solution.A[0]

@@ -121,6 +121,7 @@ def configs(draw) -> NetworkConfig:
 # The file
 
 
+@pytest.mark.thorough
 @given(configs())
 @settings(max_examples=60)
 def test_a_written_file_is_read_back_unchanged(made):
@@ -130,6 +131,7 @@ def test_a_written_file_is_read_back_unchanged(made):
     assert len(made.digest) == 32
 
 
+@pytest.mark.thorough
 @given(configs(), st.randoms(use_true_random=False))
 @settings(max_examples=30)
 def test_comments_line_ends_and_the_order_of_sections_do_not_change_the_digest(made, random):
@@ -478,6 +480,7 @@ def test_values_are_checked_also_without_a_file():
             replace(network(), **changes)
 
 
+@pytest.mark.thorough
 def test_the_largest_network_is_read(tmp_path):
     # A star of 4096 agents, all of them at the same host.
     agents = [f"a{i}" for i in range(4096)]
@@ -594,6 +597,7 @@ def test_agents_are_sorted_by_name_and_have_neighbours():
         made.index("nord")
 
 
+@pytest.mark.thorough
 @given(configs(), st.data())
 @settings(max_examples=60)
 def test_without_lost_agents_each_connected_component_has_a_config(made, data):
@@ -848,6 +852,7 @@ def in_new_process(code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("package", ["cryptography", "msgspec"])
 def test_without_the_extra_a_command_names_the_package_to_install(package):
     code = (
@@ -862,10 +867,12 @@ def test_without_the_extra_a_command_names_the_package_to_install(package):
     )
 
 
+@pytest.mark.thorough
 def test_the_network_file_needs_no_cryptography():
     in_new_process("import sys; sys.modules['cryptography'] = None; import elmesh.netconfig.config_builder")
 
 
+@pytest.mark.thorough
 def test_the_command_imports_the_packages_of_the_extra_only_when_it_needs_them():
     code = (
         "import sys; from typer.testing import CliRunner; from elmesh.cli import app\n"

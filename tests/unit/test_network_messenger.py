@@ -146,6 +146,7 @@ def walk(network, rounds, seed=0, kill=0.0, every=4):
     return walkers
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32),

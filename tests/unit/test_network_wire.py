@@ -267,6 +267,7 @@ class Blocked(Discard):
         self.sent.append(data)
 
 
+@pytest.mark.thorough
 def test_thousands_of_requests_from_a_neighbour_that_reads_no_answer_take_no_memory():
     session = Blocked()
     messenger = ReliableMessenger(ENDPOINT, session, Timing(patience=5.0), 7)
@@ -291,6 +292,7 @@ def test_thousands_of_requests_from_a_neighbour_that_reads_no_answer_take_no_mem
     assert len(session.sent) < 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("acked", [0, 2**60])
 def test_messages_that_wait_for_delivery_are_bounded(acked):
     edge = EdgeQueue()
@@ -389,6 +391,7 @@ def test_any_bytes_are_accepted_or_refused(reader, data):
     feed(bytes([reader]) + data)
 
 
+@pytest.mark.thorough
 @settings(max_examples=200)
 @given(st.sampled_from(seeds()), st.data())
 def test_a_valid_message_with_bytes_changed_is_accepted_or_refused(seed, data):

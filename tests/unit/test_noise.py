@@ -32,6 +32,7 @@ def gcv(H, T, rows):
     return min(scores)
 
 
+@pytest.mark.thorough
 @settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 15), st.integers(3, 40), st.booleans(), st.booleans())
 def test_the_variance_of_noise_is_the_least_cross_validation_of_a_plain_loop(seed, L, n, planted, centre):
@@ -90,6 +91,7 @@ def test_drawn_noise_correlates_with_the_features_about_as_strongly_as_expected(
     assert np.quantile(norms, 0.05) < noise_norm(problem) < np.quantile(norms, 0.95) * 1.2
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(2, 6), st.integers(1, 12))
 def test_a_task_estimates_the_same_alone_as_in_a_stack_of_wider_and_longer_ones(seed, m, L):

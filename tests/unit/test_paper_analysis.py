@@ -126,6 +126,7 @@ def test_a_count_agrees_with_nearly_all_runs_differs_with_a_minority_and_is_unde
     assert {judge_count(yes, 1) for yes in (0, 1)} == {UNDETERMINED}
 
 
+@pytest.mark.thorough
 @given(st.lists(st.sampled_from(RANKING), max_size=6), st.randoms())
 def test_a_claim_of_several_parts_gets_the_worst_verdict_of_its_parts(verdicts, random):
     shuffled = list(verdicts)
@@ -159,6 +160,7 @@ def texts(analysis: Analysis) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_numbers_that_confirm_the_paper_agree_with_every_claim(name):
     analysis = analyze(name, INVENTED[name]())
@@ -166,6 +168,7 @@ def test_numbers_that_confirm_the_paper_agree_with_every_claim(name):
     assert bool(verdicts(analysis)) == (name not in ("misprints", "readings", "choice"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_analysis_has_finite_json_consistent_tables_and_figures_that_draw(name):
     analysis = analyze(name, INVENTED[name]())
@@ -184,6 +187,7 @@ def test_an_analysis_has_finite_json_consistent_tables_and_figures_that_draw(nam
     assert not any(re.search(r"\b(nan|inf)\b", text) for text in texts(analysis))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_single_run_can_be_analyzed(name):
     analysis = analyze(name, INVENTED[name](), runs=1)
@@ -205,6 +209,7 @@ def test_columns_that_stay_equal_are_described_without_nan():
     assert not any(re.search(r"\b(nan|inf)\b", text) for text in texts(analyze("misprints", invented)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ON_DIGITS)
 def test_results_on_a_fallback_data_set_are_shown_but_not_judged(name):
     analysis = analyze(name, ON_DIGITS[name]())
@@ -285,6 +290,7 @@ CHANGES = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change_name", CHANGES)
 def test_a_claim_that_no_run_confirms_differs(change_name):
     name, cases, apply, expected = CHANGES[change_name]
@@ -298,6 +304,7 @@ def test_a_claim_that_no_run_confirms_differs(change_name):
     json.dumps(analysis.numbers, allow_nan=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change_name", [name for name in CHANGES if CHANGES[name][0] in ("fig3", "fig4")])
 def test_a_claim_that_one_run_of_three_contradicts_is_undetermined(change_name):
     name, cases, apply, expected = CHANGES[change_name]
@@ -307,6 +314,7 @@ def test_a_claim_that_one_run_of_three_contradicts_is_undetermined(change_name):
     assert changed == [UNDETERMINED] * expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["fig5", "fig6", "table1"])
 def test_if_runs_scatter_no_claim_about_errors_is_decided(name):
     invented = INVENTED[name]()

@@ -157,6 +157,7 @@ def reference(setting: Setting, start: Solution, **changes) -> ReferenceADMM:
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 @given(drawn())
 @settings(max_examples=60)
 def test_the_formulas_give_the_rounds_of_the_package(setting):

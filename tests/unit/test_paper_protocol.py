@@ -99,6 +99,7 @@ def skip_without(name: str) -> None:
         pytest.importorskip("mlxtend")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 def test_a_draw_has_the_papers_shape_in_every_variant(name, variant):
@@ -398,6 +399,7 @@ def test_rivals_have_an_intercept_by_default(split):
     assert not methods.fit_and_test(replace(rival, intercept=False), split, 10, 1)[0].fit_intercept
 
 
+@pytest.mark.thorough
 def test_a_variant_changes_only_the_methods_that_it_affects():
     found = measure_variants(Trial("readings", "digits", 0, 21), n_hidden=20)
     for name, affected in {
@@ -437,6 +439,7 @@ def timeless(numbers):
     return numbers
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("experiment", "case"),
     [
@@ -472,6 +475,7 @@ def test_a_trial_gives_numbers_for_json_and_the_same_numbers_from_the_same_seed(
         assert set(first) == set(VARIANTS) - {"rows from all of USPS"}
 
 
+@pytest.mark.thorough
 def test_the_papers_formulas_are_timed_in_the_first_runs_only_and_scaled_to_all_rounds(monkeypatch):
     monkeypatch.setattr(classification, "RIVALS", {})
     monkeypatch.setattr(methods, "tuned_methods", lambda name: [])
@@ -547,6 +551,7 @@ def test_the_saved_rounds_start_with_all_and_end_with_the_last():
     assert sorted(set(saved)) == saved
 
 
+@pytest.mark.thorough
 def test_from_ones_the_second_direction_is_rounding_error_and_from_random_it_is_not():
     numbers = measure_misprint(Trial("misprints", "start", 0, 2), start_hidden=20)
     for method in ("MTL-ELM", "DMTL-ELM"):
@@ -559,6 +564,7 @@ def test_from_ones_the_second_direction_is_rounding_error_and_from_random_it_is_
         assert set(numbers[f"{method}, rank one"]["second"]) == {0.0}
 
 
+@pytest.mark.thorough
 def test_the_printed_sign_diverges_and_the_printed_rule_for_gamma_stops_short_of_consensus():
     measure = partial(measure_misprint, rounds=300, sign_rounds=60)
     for seed in range(2):
@@ -571,6 +577,7 @@ def test_the_printed_sign_diverges_and_the_printed_rule_for_gamma_stops_short_of
         assert later["paper"]["gap"] == gamma["paper"]["gap"][-1:]
 
 
+@pytest.mark.thorough
 def test_parameters_are_chosen_without_the_test_rows(monkeypatch):
     measure = partial(measure_tuning, grids={"DNSP": [{"rank": 2, "mu": 1.0}, {"rank": 6, "mu": 1.0}]})
     trial = Trial("choice", "digits", 0, 5)

@@ -45,6 +45,7 @@ def test_every_rank_has_an_agent_and_none_has_many_more_than_its_share(topology,
     assert sizes.max() <= max(-(-m // n_ranks), 1.15 * m / n_ranks)
 
 
+@pytest.mark.thorough
 @given(topologies(), st.data())
 def test_no_more_edges_are_cut_than_by_equal_runs(topology, data):
     m = topology.n_agents

@@ -139,6 +139,7 @@ def page():
 # Texts
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -165,6 +166,7 @@ def test_sites_that_improved_got_worse_or_are_unchanged_are_counted(changes, wor
     assert comparison(changes).site_summary() == words
 
 
+@pytest.mark.thorough
 def test_the_page_states_the_traffic_and_counts_the_start_separately(page):
     text = Reader(page).text()
     assert (
@@ -180,6 +182,7 @@ def test_a_method_that_did_not_converge_is_pointed_out_with_advice(page):
     assert "DMTL-ELM: Fine." not in text
 
 
+@pytest.mark.thorough
 def test_a_rank_that_is_too_small_is_pointed_out_with_a_sufficient_one():
     result = comparison()
     methods = [
@@ -291,6 +294,7 @@ def test_the_page_refers_to_no_other_resource(page):
     assert "default-src 'none'" in page
 
 
+@pytest.mark.thorough
 def test_names_that_look_like_markup_are_shown_unchanged():
     bad = "<script>alert(1)</script>&{}"
     text = render(comparison_page(comparison(changes=(-1, 0, 1), name=bad)))
@@ -351,6 +355,7 @@ def test_each_verdict_has_its_own_appearance():
     assert len(rules) == 3
 
 
+@pytest.mark.thorough
 def test_the_contents_link_to_every_section_and_count_its_verdicts():
     text = render(claims_page())
     tags = Reader(text).tags
@@ -381,6 +386,7 @@ def test_only_a_figure_of_panels_takes_the_whole_width():
 # Drawings
 
 
+@pytest.mark.thorough
 def test_the_same_figure_gives_the_same_svg_with_colors_that_a_page_can_change(page):
     curves = [Curve(f"{i}", [0, 1], [i, i + 1], **style) for i, style in enumerate(STYLES)]
 
@@ -426,6 +432,7 @@ def test_traffic_is_drawn_in_megabytes_for_the_methods_that_send():
     assert ends == {result.method(name).bytes / 1e6 for name in ("DMTL-ELM", "DMTL-ELM, 2 bits")}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "n_tasks"), [("ring", 2), ("ring", 3), ("ring", 10), ("star", 10), ("ring", 24), ("star", 40)]
 )
@@ -480,6 +487,7 @@ def browse(path, tmp_path, width=1200):
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
+@pytest.mark.thorough
 @needs_browser
 def test_a_browser_opens_the_page_without_a_message_on_the_console(page, tmp_path):
     path = tmp_path / "report.html"
@@ -509,6 +517,7 @@ def measure(page, tmp_path, width):
     return json.loads(html.unescape(re.search(r'data-boxes="([^"]*)"', document).group(1)))
 
 
+@pytest.mark.thorough
 @needs_browser
 @pytest.mark.parametrize("width", [500, 1200])
 def test_a_table_or_a_drawing_that_is_too_wide_scrolls_within_itself(tmp_path, width):
@@ -520,6 +529,7 @@ def test_a_table_or_a_drawing_that_is_too_wide_scrolls_within_itself(tmp_path, w
     assert boxes["fig-b figure"][2] <= inner
 
 
+@pytest.mark.thorough
 @needs_browser
 @pytest.mark.parametrize("width", [500, 1200])
 def test_every_figure_has_its_size_in_a_browser_and_stays_inside_the_window(page, tmp_path, width):

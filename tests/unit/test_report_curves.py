@@ -55,6 +55,7 @@ def rising(label, rate=0.08, start=20):
 # Names
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("curves", "options"),
     [
@@ -73,6 +74,7 @@ def test_no_two_texts_overlap_and_none_is_cut_off_alone_or_in_panels(curves, opt
     assert_legible(panels([drawer(curves, **options)] * 3))
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=15)
 @given(st.lists(st.floats(0.5, 1.5), min_size=1, max_size=9))
 def test_labels_are_in_the_order_of_the_ends_within_the_height_of_the_axes(ends):
@@ -130,6 +132,7 @@ def test_without_curves_the_axes_are_empty():
 # Scales
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("y_scale", ["linear", "log", "auto"])
 @pytest.mark.parametrize("x_scale", ["linear", "rounds"])
 @pytest.mark.parametrize("end", [1e12, 1e300, np.inf])
@@ -148,6 +151,7 @@ def test_a_diverging_curve_does_not_change_the_scale_and_is_labelled_at_the_top(
     assert text.get_window_extent().y0 >= with_it.axes[0].bbox.y1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("start", [0, 100, 280])
 def test_the_label_of_a_diverging_curve_takes_no_space_from_the_axes(start):
     stay = falling("DMTL-ELM")
@@ -164,6 +168,7 @@ def test_the_marker_of_a_diverging_curve_is_where_it_crosses_the_top():
     assert x == pytest.approx(1 + np.log10(y))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "curves",
     [
@@ -271,6 +276,7 @@ def test_panels_have_letters_in_reading_order_and_fill_rows_first():
     assert len({y for y, _ in places}) == 3
 
 
+@pytest.mark.thorough
 def test_a_figure_is_saved_as_png_and_svg_the_same_each_time(tmp_path):
     def written(name):
         return save_figure(

@@ -193,6 +193,7 @@ def data_sets(draw: st.DrawFn) -> dict[str, pd.DataFrame]:
     return frames
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=60)
 @given(data_sets(), st.data())
 def test_any_spread_of_any_tasks_gives_the_schema_of_one_table_or_its_error(frames, data):
@@ -212,6 +213,7 @@ def test_any_spread_of_any_tasks_gives_the_schema_of_one_table_or_its_error(fram
         assert warned == expected_warnings
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=30)
 @given(data_sets())
 def test_labels_do_not_depend_on_how_files_are_concatenated(frames):

@@ -75,6 +75,7 @@ def reference(problem, rank, mu, newton):
     return U, A, clear
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(
     st.integers(0, 10_000),
@@ -236,6 +237,7 @@ def test_gradients_of_one_task_with_one_output_are_conjugate_gradients(rounds):
     np.testing.assert_allclose((solution.U @ solution.A[0])[:, 0], iterate, atol=1e-9)
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(st.integers(0, 10_000), st.sampled_from(SOLVERS), st.floats(1e-3, 100.0), st.floats(-2.0, 2.0))
 def test_every_round_lowers_the_objective_and_keeps_U_orthonormal(seed, solver, mu, log_scale):
@@ -427,6 +429,7 @@ KINDS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("n_hidden", [None, 40])
 @pytest.mark.parametrize("kind", KINDS)

@@ -94,6 +94,7 @@ def test_leading_zeros_and_every_other_text_survive_reading(tmp_path):
 cells = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), max_size=8)
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=8), st.sampled_from(",;\t"))
 def test_what_the_csv_module_writes_is_read_back(tmp_path_factory, rows, delimiter):
@@ -626,6 +627,7 @@ def places(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, .
     return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=300)
 @given(schemas(), st.data())
 def test_hostile_json_gives_a_sound_schema_or_an_error(schema, data):

@@ -23,6 +23,7 @@ def trace_norm_value(problem, B, lam):
     return fits + lam * np.linalg.norm(np.hstack(B), "nuc")
 
 
+@pytest.mark.thorough
 @settings(max_examples=40)
 @given(
     st.integers(0, 10_000),
@@ -49,6 +50,7 @@ def test_at_the_end_the_trace_norm_s_optimality_conditions_hold(seed, m, d, L, l
     assert result.history["objective"].iloc[-1] == pytest.approx(trace_norm_value(problem, B, lam), rel=1e-9)
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(1, 5), st.floats(-1.0, 1.0), st.integers(1, 12))
 def test_it_is_never_behind_plain_proximal_gradient_in_the_end_and_begins_like_it(seed, m, log_lam, rounds):
@@ -124,6 +126,7 @@ def test_weights_vanish_when_the_penalty_reaches_the_largest_singular_value_of_t
     assert solve(TraceNorm(edge * 0.999, edge * 0.999), problem).solution.U.shape == (12, 1)
 
 
+@pytest.mark.thorough
 @given(
     st.integers(0, 10_000),
     st.sampled_from([(3, 20), (20, 3), (7, 7), (90, 120), (120, 90)]),
