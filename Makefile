@@ -40,7 +40,7 @@ lint: $(VENV)/stamp
 	$(BIN)/lint-imports
 
 quick: $(VENV)/stamp
-	$(PYTEST) -m "not slow and not thorough" tests/unit tests/contracts
+	$(PYTEST) -m "not slow and not thorough" --hypothesis-profile quick tests/unit tests/contracts
 
 test: lint
 	$(PYTEST) -m "not slow" --ignore tests/docs

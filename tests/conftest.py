@@ -14,4 +14,6 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).pare
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("elmesh", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+# For `make quick`: fewer random examples where a test does not give their number.
+settings.register_profile("quick", settings.get_profile("elmesh"), max_examples=20)
 settings.load_profile("elmesh")
