@@ -33,13 +33,7 @@ _MOST_OUTPUTS = 64
 
 
 class NetworkBackend(Backend):
-    """One agent of a network.
-
-    Parameters
-    ----------
-    agent : NetworkAgent
-        The agent, which is open.
-    """
+    """One agent of a network, which is open."""
 
     description: ClassVar[str] = "a network of sites"
     scales_targets: ClassVar[bool] = True

@@ -15,15 +15,16 @@ import contextlib
 import fcntl
 import json
 import os
-import queue
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from elmesh.agent.agent_state import AgentState, encode_state
@@ -41,56 +42,48 @@ _VERSION = 2
 
 @dataclass(frozen=True)
 class CheckpointTiming:
-    """When an agent's checkpoint is written.
+    """When an agent's checkpoint is written."""
 
-    Parameters
-    ----------
-    rounds, seconds
-        Rounds and seconds between checkpoints.
-    most_behind
-        Rounds without a checkpoint after which the agent waits: fewer than neighbours buffer messages for it.
-    most_bytes
-        Bytes buffered for neighbours that make a checkpoint due at once.
-    retry
-        Seconds between attempts to write to a full disk.
-    patience
-        Seconds to wait for space on the disk.
-    """
-
+    #: Rounds and seconds between checkpoints.
     rounds: int = 128
     seconds: float = 1.0
+    #: Rounds without a checkpoint after which the agent waits: fewer than neighbours buffer messages for it.
     most_behind: int = 256
+    #: Bytes buffered for neighbours that make a checkpoint due at once.
     most_bytes: int = 8 << 20
+    #: Seconds between attempts to write to a full disk, and to wait for space on it.
     retry: float = 0.5
     patience: float = 600.0
 
 
-class AgentCheckpoint:
-    """The checkpoint of one agent, in a folder of its own.
+class _Version(msgspec.Struct):
+    version: int
 
-    Parameters
-    ----------
-    folder : path
-        Created if needed, and locked: two processes cannot be the same agent.
-    timing : CheckpointTiming
-        When to write.
-    log : callable
-        Receives events.
-    """
+
+class _Run(msgspec.Struct):
+    """The run file: the run, and what was agreed on and cannot be computed again."""
+
+    version: int
+    run_id: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+    evicted: list[str]
+    notes: dict[str, Any]
+    fields: dict[str, Any]
+
+
+class AgentCheckpoint:
+    """The checkpoint of one agent, in a folder that is locked: two processes cannot be the same agent."""
 
     def __init__(self, folder: Path, timing: CheckpointTiming, log: Log) -> None:
         self._folder, self._timing, self._log = folder, timing, log
         self._lock = _lock(folder)
         self._state_file, self._run_file = folder / "checkpoint.safetensors", folder / "run.json"
-        self._work: queue.Queue[tuple[dict[str, NDArray[Any]], dict[str, str], dict[str, int]] | None] = queue.Queue(1)
-        self._busy, self._idle = threading.Event(), threading.Event()
+        self._writer = ThreadPoolExecutor(1, "elmesh-checkpoint")
+        self._pending: Future[None] | None = None
         self._problem: str | None = None
-        self._writer_error: Exception | None = None
         self._closing = False
         self._last_round, self._last_time = -1, time.monotonic()
         self._history, self._written = HistoryArrays(), 0
         self._messenger: ReliableMessenger | None = None
-        self._writer: threading.Thread | None = None
         self._fields: dict[str, Any] = {}
         self._last: tuple[RoundSnapshot, Callable[[], RunHistory]] | None = None
         self._writing = threading.Lock()
@@ -107,64 +100,46 @@ class AgentCheckpoint:
         return self._run_file.exists()
 
     def open(self, fields: Mapping[str, Any], fresh: bool) -> bool:
-        """Find or start the run of this folder; return whether there was one.
+        """Find the run of this folder, or start one; return whether there was one.
 
-        Parameters
-        ----------
-        fields
-            What the run is of; a folder with another run is refused.
-        fresh
-            Whether to start again, whatever is there.
+        A run with other ``fields`` is refused. With ``fresh`` a run is started whatever is there.
         """
         self._fields = json.loads(json.dumps(dict(fields)))
         if fresh:
             self.clear()
         run = self._read_run()
         if run is not None:
-            odd = next((name for name in self._fields if run["fields"].get(name) != self._fields[name]), None)
+            odd = next((name for name in self._fields if run.fields.get(name) != self._fields[name]), None)
             if odd is not None:
                 raise ElmeshError(
                     f"{self._folder} holds the checkpoint of another run: its {odd} differs; finish that run with the "
                     "same command, or start again with --fresh."
                 )
-            self.run_id, self.evicted, self.notes = run["run_id"], frozenset(run["evicted"]), dict(run["notes"])
+            self.run_id, self.evicted, self.notes = run.run_id, frozenset(run.evicted), run.notes
             return True
         # Not 0, which stands for an unknown run.
         self.run_id = secrets.randbits(62) + 1
         self._write_run()
         return False
 
-    def _read_run(self) -> dict[str, Any] | None:
+    def _read_run(self) -> _Run | None:
         if not self._run_file.exists():
             return None
         try:
-            run = json.loads(self._run_file.read_text(encoding="utf-8"))
-            version = run["version"]
-            if type(version) is int and version != _VERSION:
-                raise ElmeshError(
-                    f"{self._run_file} was written by another version of elmesh, which this one cannot resume; finish "
-                    "the run with that version, or start again with --fresh, here and at every other agent."
-                )
-            valid = version == _VERSION and type(run["run_id"]) is int and 0 < run["run_id"] < 2**63
-            valid = valid and isinstance(run["fields"], dict) and isinstance(run["notes"], dict)
-            valid = valid and all(isinstance(name, str) for name in run["evicted"])
-        except ElmeshError:
-            raise
-        except (ValueError, KeyError, TypeError, OSError, RecursionError):
-            valid = False
-        if not valid:
-            raise ElmeshError(f"{self._run_file} is damaged; start again with --fresh, here and at every other agent.")
-        return dict(run)
+            data = self._run_file.read_bytes()
+            if msgspec.json.decode(data, type=_Version).version == _VERSION:
+                return msgspec.json.decode(data, type=_Run)
+        except (msgspec.DecodeError, OSError, RecursionError):
+            raise ElmeshError(
+                f"{self._run_file} is damaged; start again with --fresh, here and at every other agent."
+            ) from None
+        raise ElmeshError(
+            f"{self._run_file} was written by another version of elmesh, which this one cannot resume; finish the run "
+            "with that version, or start again with --fresh, here and at every other agent."
+        )
 
     def _write_run(self, patience: float | None = None) -> None:
-        run = {
-            "version": _VERSION,
-            "run_id": self.run_id,
-            "evicted": sorted(self.evicted),
-            "notes": self.notes,
-            "fields": self._fields,
-        }
-        data = json.dumps(run, indent=1).encode()
+        data = msgspec.json.encode(_Run(_VERSION, self.run_id, sorted(self.evicted), self.notes, self._fields))
         end = time.monotonic() + (self._timing.patience if patience is None else patience)
         while True:
             try:
@@ -177,7 +152,7 @@ class AgentCheckpoint:
                 self._check_stop()
                 time.sleep(self._timing.retry)
             else:
-                if not self._busy.is_set():
+                if not self._busy:
                     self._clear_problem()
                 return
 
@@ -228,8 +203,6 @@ class AgentCheckpoint:
     def attach(self, messenger: ReliableMessenger) -> None:
         """Save the links of this messenger from now on, and acknowledge what is on disk."""
         self._messenger, messenger.remember = messenger, self.remember
-        self._writer = threading.Thread(target=self._write_states, name="elmesh-checkpoint", daemon=True)
-        self._writer.start()
 
     def save(self, snapshot: RoundSnapshot, history: Callable[[], RunHistory]) -> None:
         """Save a snapshot if one is due; wait if none could be written for too many rounds."""
@@ -240,13 +213,13 @@ class AgentCheckpoint:
         if self._problem is not None and k - self._last_round >= timing.most_behind:
             self._wait_for_space()
         due = k - self._last_round >= timing.rounds or now - self._last_time >= timing.seconds or k == 0
-        if (due or messenger.buffered_bytes > timing.most_bytes) and not self._busy.is_set():
+        if (due or messenger.buffered_bytes > timing.most_bytes) and not self._busy:
             self._submit(snapshot, history())
 
     def mark_saved(self, result: Mapping[str, Any]) -> None:
         """Save that the model is saved, and all messages that neighbours may still ask for: before they learn of it."""
         self._drain()
-        if self._last is None or self._busy.is_set():
+        if self._last is None or self._busy:
             return  # then a restart from here has to wait for neighbours that may have left
         snapshot, history = self._last
         self._submit(snapshot, history(), dict(result))
@@ -262,37 +235,34 @@ class AgentCheckpoint:
         about = {**self.about, "run": self.run_id, "epoch": sorted(self.evicted), "result": result}
         agent = int(about.pop("agent"))
         rows = self._history.convert(history)
-        work = encode_state(snapshot, agent, lambda: rows, self._attached().link_states(), about)
+        state = encode_state(snapshot, agent, lambda: rows, self._attached().link_states(), about)
         self._last_round, self._last_time = snapshot.report.round, time.monotonic()
-        self._idle.clear()
-        self._busy.set()
-        self._work.put(work)
+        self._pending = self._writer.submit(self._write_state, *state)
 
-    def _write_states(self) -> None:
-        while (work := self._work.get()) is not None:
-            arrays, labels, received = work
-            while True:
-                try:
-                    write_arrays(self._state_file, arrays, labels)
-                except OSError as error:
-                    self._set_problem(error)
-                    if self._closing:
-                        break
-                    time.sleep(self._timing.retry)
-                    continue
-                except Exception as error:  # otherwise the run would go on without checkpoints
-                    self._writer_error = error
+    def _write_state(self, arrays: dict[str, NDArray[Any]], labels: dict[str, str], received: dict[str, int]) -> None:
+        """Write a state, as soon as there is space for it, and acknowledge the messages that led to it."""
+        while True:
+            try:
+                write_arrays(self._state_file, arrays, labels)
+            except OSError as error:
+                self._set_problem(error)
+                if self._closing:
                     return
+                time.sleep(self._timing.retry)
+            else:
                 self._clear_problem()
                 self._written += 1
                 self._attached().mark_saved(received)
-                break
-            self._busy.clear()
-            self._idle.set()
+                return
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a state is being written."""
+        return self._pending is not None and not self._pending.done()
 
     def _raise_writer_error(self) -> None:
-        if self._writer_error is not None:
-            raise self._writer_error
+        if self._pending is not None and self._pending.done():
+            self._pending.result()
 
     def _check_stop(self) -> None:
         if self._messenger is not None:
@@ -331,10 +301,10 @@ class AgentCheckpoint:
     def _drain(self) -> None:
         """Wait until nothing is being written."""
         end = time.monotonic() + self._timing.patience
-        while self._busy.is_set() and time.monotonic() < end:
-            self._raise_writer_error()
+        while self._busy and time.monotonic() < end:
             self._check_stop()
-            self._idle.wait(0.2)
+            wait([self._pending] if self._pending else [], timeout=0.2)
+        self._raise_writer_error()
 
     def status(self) -> dict[str, Any]:
         """Return its state, for status files."""
@@ -342,17 +312,13 @@ class AgentCheckpoint:
 
     def clear(self) -> None:
         """Remove the run: it is over, or to be started again."""
-        self._state_file.unlink(missing_ok=True)
-        self._run_file.unlink(missing_ok=True)
-        for partial in self._folder.glob(".*.partial"):
-            partial.unlink(missing_ok=True)
+        for path in (*self._folder.glob("*.safetensors"), self._run_file, *self._folder.glob(".*.partial")):
+            path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Stop writing, and release the folder."""
         self._closing = True
-        if self._writer is not None:
-            self._work.put(None)
-            self._writer.join(timeout=5.0)
+        self._writer.shutdown()
         os.close(self._lock)
 
 

@@ -29,50 +29,23 @@ _MAX_MESSAGE = 4096
 
 @dataclass
 class PeerCheck:
-    """What was found out about a neighbour.
-
-    Attributes
-    ----------
-    name, address
-        The neighbour.
-    reachable
-        Whether something at its address speaks TLS and accepts this agent.
-    certificate
-        The name in its certificate.
-    valid_until
-        The end of that certificate's validity.
-    answers
-        Whether an agent, or a check, answers there.
-    same_file
-        Whether it has the same network file; None if it did not answer.
-    clock
-        Seconds by which its clock is ahead; None if it did not answer.
-    problem
-        What is wrong.
-    """
+    """What was found out about a neighbour; None where it is not known."""
 
     name: str
     address: str
-    reachable: bool = False
-    certificate: str | None = None
-    valid_until: datetime | None = None
-    answers: bool = False
-    same_file: bool | None = None
-    clock: float | None = None
+    reachable: bool = False  # something at its address speaks TLS and accepts this agent
+    certificate: str | None = None  # the name in its certificate
+    valid_until: datetime | None = None  # the end of the certificate's validity
+    answers: bool = False  # its agent, or its own check, answers
+    same_file: bool | None = None  # it has the same network file
+    clock: float | None = None  # seconds by which its clock is ahead
     problem: str | None = None
 
 
 def check_neighbors(endpoint: Endpoint, seconds: float, listening: bool) -> list[PeerCheck]:
-    """Check every neighbour.
+    """Check every neighbour, and wait so many seconds for those that do not answer yet.
 
-    Parameters
-    ----------
-    endpoint
-        The agent that checks.
-    seconds
-        How long to wait for neighbours that do not answer yet.
-    listening
-        Whether to be reachable for neighbours that check at the same time; not if this agent runs already.
+    With ``listening`` neighbours that check at the same time can connect; not if this agent runs already.
     """
     neighbors = endpoint.neighbors[endpoint.name]
     checks = {name: PeerCheck(name, endpoint.addresses[name]) for name in neighbors}
@@ -150,17 +123,7 @@ def _open_session(endpoint: Endpoint, listening: bool) -> ZenohSession:
 
 
 class Pinger:
-    """Pings neighbours, and answers their pings.
-
-    Parameters
-    ----------
-    endpoint : Endpoint
-        The agent that checks.
-    checks : dict
-        What is known of each neighbour; answers are noted here.
-    session : Session
-        What sends bytes.
-    """
+    """Pings neighbours, answers their pings, and notes their answers in ``checks``."""
 
     def __init__(self, endpoint: Endpoint, checks: dict[str, PeerCheck], session: Session) -> None:
         self._endpoint, self._checks, self._session = endpoint, checks, session

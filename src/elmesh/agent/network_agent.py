@@ -306,10 +306,7 @@ class NetworkAgent:
     def open(self, fields: Mapping[str, Any]) -> bool:
         """Connect to the neighbours; return whether there is a run to resume.
 
-        Parameters
-        ----------
-        fields
-            What this agent computes, in plain JSON: a checkpoint of something else is refused.
+        ``fields`` is what this agent computes, in plain JSON: a checkpoint of something else is refused.
         """
         identity, checkpoint = self.identity, self.checkpoint
         asked = {"network file": identity.config.digest.hex(), "agent": identity.name, **fields}
@@ -366,13 +363,7 @@ class NetworkAgent:
         self._log("resumed", round=k)
 
     def handle_failure(self, problem: EvictionError | PeerError) -> None:
-        """Evict lost agents if that is wanted, so that the run starts again without them; otherwise raise.
-
-        Parameters
-        ----------
-        problem
-            What the run could not continue with.
-        """
+        """Evict lost agents if that is wanted, so that the run starts again without them; otherwise raise."""
         messenger = self.messenger
         if isinstance(problem, LostError):
             self.checkpoint.check()  # neighbours stall when they have to buffer too much for this agent

@@ -50,21 +50,7 @@ class Session(Protocol):
 
 
 class ReliableMessenger:
-    """The messages of one agent.
-
-    Parameters
-    ----------
-    endpoint : Endpoint
-        The agent.
-    session : Session
-        What sends bytes.
-    timing : Timing
-        How long to wait.
-    run_id : int
-        The random number of this agent's run.
-    log : callable
-        Receives events.
-    """
+    """The messages of one agent; ``run_id`` is the random number of its run."""
 
     def __init__(
         self, endpoint: Endpoint, session: Session, timing: Timing, run_id: int, log: Log = lambda *_, **__: None

@@ -13,33 +13,23 @@ __all__ = ["Counters", "LinkState", "Peer", "Timing", "check_patience"]
 
 @dataclass(frozen=True)
 class Timing:
-    """Timing of the protocol, in seconds unless noted.
+    """Timing of the protocol, in seconds unless noted."""
 
-    Parameters
-    ----------
-    patience
-        How long a neighbour may be absent before it is lost.
-    first_request, longest_request
-        First and longest interval between requests for a message that is due.
-    poll
-        Longest wait without checking for a request to stop.
-    mute_factor
-        A neighbour that is present but sends nothing due for so many times the patience is lost as well.
-    grace, grace_unseen
-        How long to stay for a neighbour that is done and left before it acknowledged this agent's model; and for one
-        that was not seen since this agent was restarted.
-    finish_factor, finish_extra
-        At its end an agent waits longer than its patience, by this factor and these seconds: others may have to
-        continue without an absent agent first.
-    """
-
+    #: How long a neighbour may be absent before it is lost.
     patience: float = 600.0
+    #: First and longest interval between requests for a message that is due.
     first_request: float = 0.2
     longest_request: float = 2.0
+    #: Longest wait without checking for a request to stop.
     poll: float = 0.5
+    #: A neighbour that is present but sends nothing due for so many times the patience is lost as well.
     mute_factor: float = 3.0
+    #: How long to stay for a neighbour that is done and left before it acknowledged this agent's model; and for one
+    #: that was not seen since this agent was restarted.
     grace: float = 30.0
     grace_unseen: float = 5.0
+    #: At its end an agent waits longer than its patience, by this factor and these seconds: others may have to continue
+    #: without an absent agent first.
     finish_factor: float = 1.25
     finish_extra: float = 2.0
 

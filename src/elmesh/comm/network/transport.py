@@ -13,13 +13,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from elmesh.comm.allreduce import ROOT, Content, TreeAllReduce
+from elmesh.comm.allreduce import ROOT, Content
 from elmesh.comm.graph import Topology
 from elmesh.comm.network.messenger import ReliableMessenger
 from elmesh.comm.network.wire import Kind, Message, WireError
-from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
-from elmesh.comm.traffic import TrafficLog
-from elmesh.comm.transport import CommState, KnownMetrics, LocalMetrics, RoundMetrics
+from elmesh.comm.requests import HubReduce, NeighborMessages, NeighborSum
+from elmesh.comm.transport import KnownMetrics, LocalMetrics, RoundMetrics, TreeTransport
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
 
@@ -29,21 +28,10 @@ __all__ = ["NetworkTransport"]
 _MOST_NORM = 1e150
 
 
-class NetworkTransport:
-    """The transport of one agent.
+class NetworkTransport(TreeTransport):
+    """The transport of one agent; ``names`` are all agents in the order of the graph.
 
-    Parameters
-    ----------
-    messenger : ReliableMessenger
-        Its messages.
-    names : sequence of str
-        All agents, in the order of the graph.
-    topology : Topology
-        The graph.
-    message_bits : int or "auto"
-        Bits per number of sums over all agents.
-    max_norm : float
-        An upper bound of the norm of a neighbour's value.
+    Neighbours' values with a norm above ``max_norm`` are refused.
     """
 
     single_process: ClassVar[bool] = False
@@ -57,16 +45,13 @@ class NetworkTransport:
         message_bits: int | str = 64,
         max_norm: float = math.inf,
     ) -> None:
-        self._messenger, self._topology, self._max_norm = messenger, topology, max_norm
         self.agent = list(names).index(messenger.name)
+        relay = _NetworkRelay(messenger, names, topology, self.agent, quantized=message_bits != 64)
+        super().__init__(topology, [self.agent], message_bits, relay)
+        self._messenger, self._max_norm = messenger, max_norm
         self._neighbors = [names[k] for k in topology.neighbors(self.agent).tolist()]
-        self._sent = TrafficLog(topology)
-        self._own = np.array([self.agent], dtype=np.intp)
-        self._relay = _NetworkRelay(messenger, names, topology, self.agent, quantized=message_bits != 64)
-        self._tree = TreeAllReduce(topology, [self.agent], message_bits, self._sent, self._relay)
         #: The last value sent to the neighbours, and the sum of theirs.
         self._last: tuple[FloatArray, FloatArray] | None = None
-        self.n_exchanges = 0
 
     def neighbor_sum(self, request: NeighborSum) -> FloatArray | NeighborMessages:
         """Send a value to every neighbour, and return their sum or each one's value."""
@@ -75,7 +60,7 @@ class NetworkTransport:
         for name in self._neighbors:
             self._messenger.send(name, Kind.VALUE, shape, body)
         self.n_exchanges += 1
-        self._sent.record_senders(self._own, len(body))
+        self._log.record_senders(self.agents, len(body))
         messages = self._messenger.receive(self._neighbors, Kind.VALUE)
         values = [self._value(name, messages[name], shape) for name in self._neighbors]
         # Starting from zero, as everywhere: the sum of a single negative zero is zero.
@@ -102,17 +87,6 @@ class NetworkTransport:
         """Raise: a network has no hub that all sites trust."""
         raise ElmeshError("A network of sites has no hub; use a solver that needs none, such as mesh-elm.")
 
-    def allreduce(self, request: AllReduce) -> AllReduceResult:
-        """Return the sum over all agents."""
-        self.n_exchanges += self._tree.rounds
-        return self._tree.sum(request)
-
-    def max_request_bytes(self, request: Request) -> int:
-        """Return an upper bound on what a request sends, over all agents."""
-        if isinstance(request, AllReduce):
-            return self._tree.max_bytes(request)
-        return int(request.value[0].nbytes * 2 * len(self._topology.edges))
-
     def start_metrics(self, local: LocalMetrics, halt: bool) -> KnownMetrics:
         """Return this agent's metrics.
 
@@ -125,7 +99,7 @@ class NetworkTransport:
         else:
             sums, (distance, size) = local.values[0].copy(), self._distance()
         sums[0] = local.values[0, 0]
-        return KnownMetrics(RoundMetrics.from_sums(sums, distance, size, self._sent.total, halt))
+        return KnownMetrics(RoundMetrics.from_sums(sums, distance, size, self._log.total, halt))
 
     def _distance(self) -> tuple[float, float]:
         """Return the distance of this agent's value from its neighbours' mean, and its norm."""
@@ -135,23 +109,6 @@ class NetworkTransport:
         apart = total * (1.0 / max(len(self._neighbors), 1))
         apart -= value
         return math.sqrt(float(np.vdot(apart, apart))), math.sqrt(float(np.vdot(value, value)))
-
-    def traffic(self) -> TrafficLog:
-        """Return what this agent has sent, along every edge."""
-        return self._sent
-
-    def state(self) -> CommState:
-        """Return what to resume from; the messenger's links have their own state."""
-        channels = self._tree.state_dict()
-        common = {"exchanges": np.array(float(self.n_exchanges)), **channels.pop(ROOT, {})}
-        own = {self.agent: {**self._sent.state_dict(self.agent), **channels.pop(self.agent, {})}, **channels}
-        return CommState(own, common)
-
-    def restore(self, state: CommState) -> None:
-        """Resume from a state."""
-        self.n_exchanges = int(state.common["exchanges"])
-        self._sent.load_state_dict(state.own[self.agent], self.agent)
-        self._tree.load_state_dict({ROOT: state.common, **state.own})
 
 
 class _NetworkRelay:

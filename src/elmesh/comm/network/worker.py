@@ -16,13 +16,7 @@ _STUCK = 2.0
 
 
 class Worker:
-    """Runs jobs for peers one after another.
-
-    Parameters
-    ----------
-    on_error : callable
-        Called with what a job raises; the next job runs nevertheless.
-    """
+    """Runs jobs for peers one after another; ``on_error`` is called with what a job raises."""
 
     def __init__(self, on_error: Callable[[Exception], None]) -> None:
         self._on_error = on_error

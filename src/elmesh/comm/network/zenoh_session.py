@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from elmesh.comm.network.endpoint import Endpoint
@@ -30,18 +30,10 @@ _RECEIVE = ["declare_subscriber", "declare_liveliness_subscriber", "liveliness_q
 
 
 class ZenohSession:
-    """An agent's links to its neighbours.
+    """An agent's links to its neighbours, for messages of at most ``max_message`` bytes.
 
-    Parameters
-    ----------
-    endpoint : Endpoint
-        The agent.
-    max_message : int
-        Bytes of the largest message.
-    on_stranger : callable
-        Called with the name in a certificate that is no neighbour's, and its address.
-    listening : bool
-        Whether others can connect; a check need not be reachable.
+    ``on_stranger`` is called with the name in a certificate that is no neighbour's, and its address. Without
+    ``listening`` others cannot connect.
     """
 
     def __init__(
@@ -76,16 +68,9 @@ class ZenohSession:
         *,
         present: bool = True,
     ) -> None:
-        """Start to receive messages, and to be seen as present.
+        """Start to receive messages, and with ``present`` to be seen as present.
 
-        Parameters
-        ----------
-        on_message
-            Called with the name of a neighbour and the bytes of a message.
-        on_presence
-            Called with the name of a neighbour and whether it is present.
-        present
-            Whether neighbours see this session as present.
+        The functions are called with the name of a neighbour, and the bytes of a message or whether it is present.
         """
         zenoh = import_zenoh()
         for name in self._neighbors:
@@ -125,14 +110,7 @@ class ZenohSession:
 class Router:
     """A session that forwards messages between sites; see :func:`router_configuration`.
 
-    Parameters
-    ----------
-    endpoint : Endpoint
-        The router's.
-    max_message : int
-        Bytes of the largest message.
-    on_presence : callable
-        Called with the name in a certificate and whether its holder has connected or disconnected.
+    ``on_presence`` is called with the name in a certificate and whether its holder has connected or disconnected.
     """
 
     def __init__(self, endpoint: Endpoint, max_message: int, on_presence: Callable[[str, bool], None]) -> None:
@@ -181,38 +159,35 @@ def session_configuration(endpoint: Endpoint, max_message: int, listening: bool 
 
 def router_configuration(endpoint: Endpoint, max_message: int) -> dict[str, Any]:
     """Return zenoh's configuration for a router, which forwards what agents send under their own names."""
-    rules, policies, subjects = [], [], []
+    rules = {}
     for name, neighbors in endpoint.neighbors.items():
         own = [f"elmesh/{endpoint.network}/{name}/**"]
         # Of what a neighbour sends, only what is addressed to this agent.
         others = _received_keys(endpoint.network, name, neighbors)
-        own_rules = [
+        rules[name] = [
             _rule(f"{name} sends", "ingress", _SEND, own),
             _rule(f"{name} is subscribed to", "egress", _RECEIVE, own),
             _rule(f"{name} receives", "egress", _SEND, others),
             _rule(f"{name} subscribes", "ingress", _RECEIVE, others),
         ]
-        rules += own_rules
-        subjects.append({"id": name, "cert_common_names": [name]})
-        policies.append({"rules": [rule["id"] for rule in own_rules], "subjects": [name]})
     return {
         "mode": "router",
         "listen": {"endpoints": [f"tls/{endpoint.listen}"]},
         "scouting": {"multicast": {"enabled": False}, "gossip": {"enabled": False}},
         "transport": _transport(endpoint, max_message),
-        "access_control": _access_control(rules, subjects, policies),
+        "access_control": _access_control(rules),
     }
 
 
-def _access_control(
-    rules: list[dict[str, Any]], subjects: list[dict[str, Any]], policies: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _access_control(rules_of: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Return access control by the name in a certificate, from the rules for each name."""
+    rules = {rule["id"]: rule for own in rules_of.values() for rule in own}
     return {
         "enabled": True,
         "default_permission": "deny",
-        "rules": rules,
-        "subjects": subjects,
-        "policies": policies,
+        "rules": list(rules.values()),
+        "subjects": [{"id": name, "cert_common_names": [name]} for name in rules_of],
+        "policies": [{"rules": [rule["id"] for rule in own], "subjects": [name]} for name, own in rules_of.items()],
     }
 
 
@@ -256,29 +231,17 @@ def _agent_access(network: str, name: str, neighbors: Sequence[str], routed: boo
     Through a router the router does so, because its links end at the agents.
     """
     own = f"elmesh/{network}/{name}"
-    common = [_rule(f"{name} is subscribed to", "ingress", _RECEIVE, [f"{own}/**"])]
-    if routed:
-        others = _received_keys(network, name, neighbors)
-        rules = [
-            *common,
-            _rule(f"{name} sends", "egress", _SEND, [f"{own}/**"]),
-            _rule("others send", "ingress", _SEND, others),
-            _rule("others are subscribed to", "egress", _RECEIVE, others),
-        ]
-        subjects: list[dict[str, Any]] = [{"id": "router", "cert_common_names": ["router"]}]
-        return _access_control(rules, subjects, [{"rules": [rule["id"] for rule in rules], "subjects": ["router"]}])
-    rules, subjects, policies = list(common), [], []
-    for other in neighbors:
-        theirs = _received_keys(network, name, [other])
-        own_rules = [
-            _rule(f"{name} sends to {other}", "egress", _SEND, [f"{own}/to/{other}", f"{own}/here"]),
+    rules, links = {}, {"router": neighbors} if routed else {other: [other] for other in neighbors}
+    for other, senders in links.items():
+        sent = [f"{own}/**"] if routed else [f"{own}/to/{other}", f"{own}/here"]
+        theirs = _received_keys(network, name, senders)
+        rules[other] = [
+            _rule(f"{name} is subscribed to", "ingress", _RECEIVE, [f"{own}/**"]),
+            _rule(f"{name} sends to {other}", "egress", _SEND, sent),
             _rule(f"{other} sends", "ingress", _SEND, theirs),
             _rule(f"{other} is subscribed to", "egress", _RECEIVE, theirs),
         ]
-        rules += own_rules
-        subjects.append({"id": other, "cert_common_names": [other]})
-        policies.append({"rules": [rule["id"] for rule in (*common, *own_rules)], "subjects": [other]})
-    return _access_control(rules, subjects, policies)
+    return _access_control(rules)
 
 
 def _received_keys(network: str, name: str, senders: Sequence[str]) -> list[str]:

@@ -1,0 +1,133 @@
+"""The checkpoint of an agent: one run per folder, refused if it is damaged, of another run or of another version."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from elmesh.agent.checkpoint import AgentCheckpoint, CheckpointTiming
+from elmesh.agent.status import read_status
+from elmesh.errors import ElmeshError
+
+FIELDS = {"network file": "ab" * 32, "agent": "north", "target": ["y"], "data": "cd" * 32}
+#: As version 0.4 wrote it.
+OLD_RUN = {"version": 1, "life": 1234567, "gone": ["west"], "notes": {}, "fields": FIELDS}
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Open checkpoints of one folder, one after another."""
+    opened = []
+
+    def start() -> AgentCheckpoint:
+        for checkpoint in opened:
+            checkpoint.close()
+        opened[:] = [AgentCheckpoint(tmp_path, CheckpointTiming(patience=0.0, retry=0.0), lambda *_, **__: None)]
+        return opened[0]
+
+    yield start
+    for checkpoint in opened:
+        checkpoint.close()
+
+
+def test_a_run_is_found_again_with_its_number_its_notes_and_its_evictions(make):
+    first = make()
+    assert not first.exists
+    assert not first.open(FIELDS, fresh=False)
+    assert first.run_id > 0
+    first.note("statistics", {"x": [1.0, 2.0]})
+    first.remember("south", "done")
+    again = make()
+    assert again.exists
+    assert again.open(FIELDS, fresh=False)
+    assert (again.run_id, again.evicted) == (first.run_id, frozenset())
+    assert again.notes == {"statistics": {"x": [1.0, 2.0]}, "done": ["south"]}
+    again.evict(frozenset({"west"}))
+    third = make()
+    assert third.open(FIELDS, fresh=False)
+    # Without an agent the others start again, and agree on everything anew.
+    assert (third.evicted, third.notes, third.latest()) == (frozenset({"west"}), {}, None)
+
+
+def test_a_fresh_start_is_another_run(make):
+    first = make()
+    first.open(FIELDS, fresh=False)
+    again = make()
+    assert not again.open(FIELDS, fresh=True)
+    assert again.run_id != first.run_id
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_the_checkpoint_of_another_run_is_refused(make, name):
+    make().open(FIELDS, fresh=False)
+    with pytest.raises(ElmeshError, match=f"another run: its {name} differs; finish that run .*--fresh"):
+        make().open({**FIELDS, name: "other"}, fresh=False)
+
+
+def test_a_journal_of_version_0_4_is_refused_with_a_sentence(make, tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps(OLD_RUN))
+    (tmp_path / "journal.safetensors").write_bytes(bytes(100))
+    with pytest.raises(ElmeshError, match=r"another version of elmesh.*finish the run with that version.*--fresh"):
+        make().open(FIELDS, fresh=False)
+    assert json.loads((tmp_path / "run.json").read_text()) == OLD_RUN
+    assert not make().open(FIELDS, fresh=True)
+    assert not (tmp_path / "journal.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"version": 2}',
+        '{"version": "2", "run_id": 1, "evicted": [], "notes": {}, "fields": {}}',
+        '{"version": 2, "run_id": 0, "evicted": [], "notes": {}, "fields": {}}',
+        '{"version": 2, "run_id": true, "evicted": [], "notes": {}, "fields": {}}',
+        '{"version": 2, "run_id": 1, "evicted": [3], "notes": {}, "fields": {}}',
+        '{"version": 2, "run_id": 1, "evicted": [], "notes": [], "fields": {}}',
+        "[" * 100_000,
+    ],
+)
+def test_a_damaged_run_file_is_refused(make, tmp_path, text):
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(ElmeshError, match=r"run\.json is damaged; start again with --fresh"):
+        make().open(FIELDS, fresh=False)
+
+
+def test_a_damaged_state_is_refused(make, tmp_path):
+    checkpoint = make()
+    checkpoint.open(FIELDS, fresh=False)
+    assert checkpoint.latest_state() is None
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"\x08" + bytes(100))
+    with pytest.raises(ElmeshError, match=r"checkpoint\.safetensors is damaged"):
+        checkpoint.latest_state()
+
+
+def test_a_folder_has_one_agent_at_a_time(make, tmp_path):
+    make()
+    with pytest.raises(ElmeshError, match="Another process runs this agent already"):
+        AgentCheckpoint(tmp_path, CheckpointTiming(), lambda *_, **__: None)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ElmeshError, match=r"folder .*file/state cannot be used: not a directory"):
+        AgentCheckpoint(tmp_path / "file" / "state", CheckpointTiming(), lambda *_, **__: None)
+
+
+def test_a_finished_run_leaves_nothing(make, tmp_path):
+    checkpoint = make()
+    checkpoint.open(FIELDS, fresh=False)
+    checkpoint.clear()
+    assert {path.name for path in tmp_path.iterdir()} == {"lock"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1, "pid": 1, "phase": "ended"}'])
+def test_a_status_file_of_another_version_is_refused(tmp_path, text):
+    assert read_status(tmp_path) is None
+    (tmp_path / "status.json").write_text(text)
+    with pytest.raises(ElmeshError, match="not a status file of this version"):
+        read_status(tmp_path)
