@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 
 from elmesh import load
+from elmesh.netconfig.layout import NetworkLayout
 from helpers.code_blocks import code_blocks, run
 from helpers.mpi import MPIEXEC, needs_mpi
-from helpers.network import Trial, free_ports, make_config, rows_of
+from helpers.network import free_ports, make_config, rows_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/network.md")}
@@ -83,13 +84,13 @@ def test_the_python_for_mpi_runs_under_mpiexec(tmp_path):
 def test_the_python_for_agents_runs_at_every_site(name, tmp_path):
     (code,) = (code for page, code in DISTRIBUTED if page == name and "NetworkAgent" in code)
     config = make_config(("north", "south"), "path", rounds=10)
-    with Trial(tmp_path, config):
-        for site in config.agent_names:
-            rows_of(site).to_csv(tmp_path / f"{site}.csv", index=False)
-            (tmp_path / f"{site}.py").write_text(code.replace("north", site), encoding="utf-8")
-        with ThreadPoolExecutor() as pool:
-            jobs = [pool.submit(run, [sys.executable, f"{site}.py"], tmp_path) for site in config.agent_names]
-        printed = [job.result() for job in jobs]
+    NetworkLayout(tmp_path / "net", config).write("", days=30, keys=True, force=False)
+    for site in config.agent_names:
+        rows_of(site).to_csv(tmp_path / f"{site}.csv", index=False)
+        (tmp_path / f"{site}.py").write_text(code.replace("north", site), encoding="utf-8")
+    with ThreadPoolExecutor() as pool:
+        jobs = [pool.submit(run, [sys.executable, f"{site}.py"], tmp_path) for site in config.agent_names]
+    printed = [job.result() for job in jobs]
     assert all("'rounds': 10" in out for out in printed)
     assert load(tmp_path / "north-model").tasks_.tolist() == ["north"]
 
