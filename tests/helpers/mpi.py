@@ -37,8 +37,8 @@ class FinishedJob:
     err: str
 
 
-def run_ranks(n_ranks: int, *arguments: object, timeout: float = TIME_LIMIT) -> FinishedJob:
-    """Run :mod:`mpi_worker` on so many ranks; end whatever is left of them after the timeout."""
+def run_ranks(n_ranks: int, *arguments: object, timeout: float = TIME_LIMIT, program: Path = WORKER) -> FinishedJob:
+    """Run :mod:`mpi_worker`, or another program, on so many ranks; end those that remain after the timeout."""
     # The tests themselves may run under a scheduler, or under mpiexec.
     environ = {name: x for name, x in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PRTE_"))}
     environ |= {
@@ -48,7 +48,7 @@ def run_ranks(n_ranks: int, *arguments: object, timeout: float = TIME_LIMIT) -> 
         "OMPI_MCA_mpi_yield_when_idle": "1",
     }
     start = [str(MPIEXEC), "-n", str(n_ranks), "--bind-to", "none"]
-    command = [*start, sys.executable, "-m", "mpi4py", str(WORKER), *map(str, arguments)]
+    command = [*start, sys.executable, "-m", "mpi4py", str(program), *map(str, arguments)]
     with subprocess.Popen(
         command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as job:

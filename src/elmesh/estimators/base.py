@@ -325,7 +325,5 @@ def _check_size(X: FloatArray, targets: Mapping[Label, FloatArray]) -> None:
 def _flat(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of the estimator and of its solver, named as scikit-learn names them."""
     solver = description["solver"]
-    if not isinstance(solver, Mapping):
-        return dict(description)
-    own = {f"solver__{name}": value for name, value in solver["parameters"].items()}
+    own = {f"solver__{name}": value for name, value in solver.get("parameters", {}).items()}
     return {**description, "solver": solver["solver"], **own}

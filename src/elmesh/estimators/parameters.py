@@ -13,9 +13,15 @@ from sklearn.base import BaseEstimator
 from elmesh.errors import ElmeshError
 from elmesh.solvers import Solver, solver_classes
 from elmesh.solvers.base import Problem, Solution, Steps
+from elmesh.solvers.mesh_elm import MeshELM
 from elmesh.solvers.state import SolverState
 
 __all__ = ["UnknownSolver", "describe", "restore"]
+
+# In version 0.4 these names, without parameters, meant what is now MeshELM with this graph.
+_MESH_GRAPH = {"dmtl-elm": "ring", "mtl-elm": None}
+# In version 0.4 these solvers had a parameter "runtime".
+_RUNTIME = ("dmtl-elm", "fo-dmtl-elm", "dgsp", "dnsp", "fedrep", "dif-altgdmin")
 
 
 @dataclass(repr=False, eq=False)
@@ -40,6 +46,11 @@ class UnknownSolver(Solver, abstract=True):
             "fitting or setting parameters."
         )
 
+    def for_one_task(self) -> UnknownSolver:
+        """Return a copy without parameters that may refer to other tasks."""
+        own = {name: x for name, x in (self.parameters or {}).items() if not isinstance(x, (list, dict))}
+        return UnknownSolver(self.solver_name, own)
+
     def init_state(self, problem: Problem) -> Steps[SolverState]:
         """Raise: the class is missing."""
         yield from ()
@@ -54,12 +65,20 @@ class UnknownSolver(Solver, abstract=True):
 
 def describe(estimator: BaseEstimator) -> dict[str, Any]:
     """Return the estimator's parameters in a form that JSON can hold."""
-    return {name: _plain(value) for name, value in estimator.get_params(deep=False).items()}
+    plain = {name: _plain(value) for name, value in estimator.get_params(deep=False).items()}
+    if isinstance(plain.get("solver"), str):
+        # Not as text alone: there two names have another meaning in files of version 0.4.
+        plain["solver"] = {"solver": plain["solver"]}
+    return plain
 
 
 def restore(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return constructor arguments from what :func:`describe` returned, now or in version 0.4."""
-    return {str(name): _object(value) for name, value in description.items()}
+    found = {str(name): _object(value) for name, value in description.items()}
+    solver = description.get("solver")
+    if isinstance(solver, str) and solver in _MESH_GRAPH:
+        found["solver"] = MeshELM(graph=_MESH_GRAPH[solver])
+    return found
 
 
 def _plain(value: Any) -> Any:
@@ -82,7 +101,10 @@ def _object(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     if "solver" in value:
-        name, parameters = _current(str(value["solver"]), dict(value["parameters"]))
+        name = str(value["solver"])
+        if "parameters" not in value:
+            return name
+        name, parameters = _current(name, dict(value["parameters"]))
         known = solver_classes().get(name)
         try:
             return UnknownSolver(name, parameters) if known is None else known(**restore(parameters))
@@ -97,16 +119,15 @@ def _object(value: Any) -> Any:
 
 def _current(name: str, parameters: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return a solver's name and parameters as this version has them, from those of version 0.4."""
-    parameters.pop("runtime", None)
-    method = parameters.pop("method", None)
+    method = parameters.pop("method", None) if name in _MESH_GRAPH else None
     if method == "varpro":
-        graph = parameters.get("graph") if name == "dmtl-elm" else None
-        known = ("rank", "mu1", "mu2", "message_bits", "max_bytes", "max_iter", "tol", "certify")
-        return "mesh-elm", {"graph": graph, **{key: parameters[key] for key in known if key in parameters}}
+        known = {key: parameters[key] for key in MeshELM().get_params() if key in parameters}
+        return "mesh-elm", known if name == "dmtl-elm" else {**known, "graph": None}
     if method == "admm":
-        parameters.pop("message_bits", None)
-        parameters.pop("max_bytes", None)
-    if "step" in parameters and name in ("fedrep", "dif-altgdmin"):
+        del parameters["message_bits"], parameters["max_bytes"]
+    if name in _RUNTIME:
+        parameters.pop("runtime", None)
+    if name in ("fedrep", "dif-altgdmin") and "step" in parameters:
         step = parameters.pop("step")
         parameters["step_scale"] = 1.0 if step == "auto" else step
     return name, parameters
