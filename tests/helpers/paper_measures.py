@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_info
 from elmesh.paper.parallel import run_trials
 from elmesh.paper.trials import Numbers, Trial, TrialLog
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 
 class Inline(Executor):
@@ -37,12 +37,12 @@ def inline_workers(processes: int):
     yield Inline()
 
 
-def until(condition, what: str):
+def until(condition, what: str, seconds: float = PATIENCE):
     """Wait until a condition is true, and return its value."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} did not happen within {PATIENCE} seconds")
+            raise TimeoutError(f"{what} did not happen within {seconds} seconds")
         time.sleep(0.02)
     return value
 
