@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from itertools import islice
+from typing import Any
 
-__all__ = ["count", "listed", "more", "row"]
+__all__ = ["abbreviated", "count", "listed", "more", "row"]
 
 
 def listed(items: Iterable[object], most: int = 10) -> str:
@@ -28,6 +30,12 @@ def more(n: int, most: int = 10) -> str:
 def count(n: int, noun: str) -> str:
     """Return a number with its noun: 1 row, 2 rows."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def abbreviated(value: Any, most: int = 60) -> str:
+    """Return plain JSON as text, cut after so many characters."""
+    text = json.dumps(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def row(i: int) -> str:

@@ -231,24 +231,6 @@ def estimators(folder: Path) -> Findings:
     return findings
 
 
-class ScriptSolver(MeshELM):
-    """A solver that a user's script defines."""
-
-
-def user_solver(folder: Path) -> Findings:
-    """Fit, gather, save and load with a solver that this script defines."""
-    X, y, tasks = DATA["regressor"]()
-    estimator = MultiTaskELMRegressor(10, solver=ScriptSolver(max_iter=5, tol=0.0), random_state=0)
-    whole = estimator.fit(X, y, tasks=tasks, run=MPI).gather(MPI)
-    if whole is not None:
-        whole.save(folder / "user solver")
-        loaded = elmesh.load(folder / "user solver")
-        return Findings(
-            {"fitted": whole.predict(X, tasks), "loaded": loaded.predict(X, tasks)}, {"n_iter": whole.n_iter_}
-        )
-    return Findings({}, {})
-
-
 # Errors --------------------------------------------------------------------------------------------------------------
 
 
@@ -540,7 +522,7 @@ def failing(folder: Path) -> Findings:
     return Findings({}, {})
 
 
-_ALL = (solvers, halting, chain, full_disk, estimators, user_solver, errors, transports, privacy, failing)
+_ALL = (solvers, halting, chain, full_disk, estimators, errors, transports, privacy, failing)
 PARTS = {part.__name__: part for part in _ALL}
 
 

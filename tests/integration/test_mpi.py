@@ -39,7 +39,7 @@ from helpers.mpi_cases import (
 pytestmark = needs_mpi
 
 _PARTS = {n: ["solvers", "halting", "chain"] for n in RANKS}
-_PARTS[3] += ["full_disk", "estimators", "user_solver", "errors", "privacy"]
+_PARTS[3] += ["full_disk", "estimators", "errors", "privacy"]
 
 
 @pytest.fixture(scope="module")
@@ -299,15 +299,6 @@ def test_without_a_seed_all_ranks_use_the_one_that_rank_0_draws(jobs):
     notes = findings(jobs, 3, "estimators").notes
     assert len(set(notes["drawn seed"])) == 1
     assert notes["generator of each rank"] == [int(np.random.RandomState(0).randint(2**31 - 1))] * 3
-
-
-def test_a_solver_of_a_user_s_script_fits_saves_and_loads_with_ranks(jobs):
-    arrays, notes = findings(jobs, 3, "user_solver").arrays, findings(jobs, 3, "user_solver").notes
-    assert notes["n_iter"] == 5
-    assert arrays["fitted"].tobytes() == arrays["loaded"].tobytes()
-    # This program does not define the solver; its model predicts nevertheless.
-    X, _, tasks = DATA["regressor"]()
-    assert elmesh.load(jobs / "3" / "user solver").predict(X, tasks).tobytes() == arrays["fitted"].tobytes()
 
 
 # Errors --------------------------------------------------------------------------------------------------------------

@@ -693,7 +693,7 @@ def start(faults) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 def test_ctrl_c_stops_after_the_round_and_saves_the_models_so_far(start, faults, data, tmp_path):
     endless = [data / "sites", *SMALL, *ROUNDS, 100_000, "--ranks", 2, "--json", "--out", tmp_path / "m"]
     process = start(*endless, round_seconds=0.02)
-    until((faults / "1.in-rounds").exists, "start of the rounds")
+    until((faults / "1.in-rounds").exists, "start of the rounds", LIMIT)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, err
@@ -717,7 +717,7 @@ def test_ctrl_c_stops_after_the_round_and_saves_the_models_so_far(start, faults,
 def test_ranks_that_do_not_complete_their_round_are_ended(start, faults, data, tmp_path, signals, code, last):
     arguments = [data / "sites", *SMALL, *ROUNDS, 100, "--ranks", 2, "--out", tmp_path / "m"]
     process = start(*arguments, inject=[{"rank": 1, "when": 5, "how": "wait"}])
-    until((faults / "0.fault").exists, "wait of a rank")
+    until((faults / "0.fault").exists, "wait of a rank", LIMIT)
     first, *second = signals
     process.send_signal(first)
     if second:  # two signals at once would count as one

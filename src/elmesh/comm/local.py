@@ -12,11 +12,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.comm.allreduce import GOSSIP_PRECISION, ROOT, TreeAllReduce, TrustedRelay, uses_gossip
+from elmesh.comm.allreduce import GOSSIP_PRECISION, TrustedRelay, uses_gossip
 from elmesh.comm.graph import Topology
 from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
 from elmesh.comm.traffic import TrafficLog
-from elmesh.comm.transport import CommState, KnownMetrics, LocalMetrics, RoundMetrics, consensus_distance
+from elmesh.comm.transport import KnownMetrics, LocalMetrics, RoundMetrics, TreeTransport
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
 
@@ -26,7 +26,7 @@ __all__ = ["LocalTransport", "check_hub", "trimmed_widths"]
 _DENSE = 64
 
 
-class LocalTransport:
+class LocalTransport(TreeTransport):
     """All agents of a graph in this process.
 
     Parameters
@@ -41,20 +41,17 @@ class LocalTransport:
     global_metrics: ClassVar[bool] = True
 
     def __init__(self, topology: Topology, message_bits: int | str = 64) -> None:
-        self._topology = topology
+        super().__init__(topology, range(topology.n_agents), message_bits, TrustedRelay())
         dense = topology.n_agents <= _DENSE
         self._adjacency = topology.adjacency.toarray() if dense else topology.adjacency
-        self._traffic = TrafficLog(topology)
-        self._tree = TreeAllReduce(topology, range(topology.n_agents), message_bits, self._traffic, TrustedRelay())
         self._exact = message_bits == 64
         self._gossip = topology.averaging_roots(GOSSIP_PRECISION) if uses_gossip(topology, message_bits) else None
-        self.n_exchanges = 0
 
     def neighbor_sum(self, request: NeighborSum) -> FloatArray | NeighborMessages:
         """Return the neighbours' sum, or each neighbour's value."""
         value, m = request.value, self._topology.n_agents
         self.n_exchanges += 1
-        self._traffic.record_all(value.nbytes // m)
+        self._log.record_all(value.nbytes // m)
         if request.each:
             receiver, sender = self._topology.ends
             return NeighborMessages(value[sender], receiver)
@@ -69,8 +66,8 @@ class LocalTransport:
             self.n_exchanges += 2  # to the hub and back
         sizes = trimmed_widths(value[1:m]) * value.shape[1] * value.itemsize
         for agent, size in enumerate(sizes.tolist(), start=1):
-            self._traffic.record(agent, 0, size)
-            self._traffic.record(0, agent, result.nbytes)
+            self._log.record(agent, 0, size)
+            self._log.record(0, agent, result.nbytes)
         return result
 
     def allreduce(self, request: AllReduce) -> AllReduceResult:
@@ -80,7 +77,7 @@ class LocalTransport:
             self.n_exchanges += self._tree.rounds if self._gossip is None else self._gossip_rounds
             if not self._exact:
                 return replace(self._tree.sum(request), exact=request.exact.sum(axis=0))
-            self._record_exact(request)
+            self._record_exact(request, self._log)
         n = math.prod(request.value.shape[:-2])
         value = request.value.reshape(n, *request.value.shape[-2:]).sum(axis=0)
         exact = request.exact.reshape(n, request.exact.shape[-1]).sum(axis=0)
@@ -90,62 +87,43 @@ class LocalTransport:
     def _gossip_rounds(self) -> int:
         return max(len(self._gossip or ()), self._topology.diameter)
 
-    def _record_exact(self, request: AllReduce) -> None:
+    def _record_exact(self, request: AllReduce, log: TrafficLog) -> None:
         """Record an unquantised sum, by gossip or along the tree."""
         (rows, columns), k = request.value.shape[-2:], request.exact.shape[-1]
         tree = self._topology.tree
         edges = [(agent, int(tree.parent[agent])) for agent in tree.order[1:].tolist()]
         if self._gossip is None:
             for child, parent in edges:
-                self._traffic.record(child, parent, 8 * (rows * columns + k))
-                self._traffic.record(parent, child, 8 * (rows * columns + k))
+                log.record(child, parent, 8 * (rows * columns + k))
+                log.record(parent, child, 8 * (rows * columns + k))
             return
         mixed = rows * columns + (0 if request.average is None else request.average.size)
-        self._traffic.record_all(8 * mixed, times=len(self._gossip))
+        log.record_all(8 * mixed, times=len(self._gossip))
         # The exact numbers are not mixed but forwarded, each agent's to all others, so that all sum the same ones.
-        self._traffic.record_extra(8 * k * self._topology.relays)
+        log.record_extra(8 * k * self._topology.relays)
         if request.broadcast is not None:
             for child, parent in edges:
-                self._traffic.record(parent, child, request.broadcast.nbytes, messages=0)
+                log.record(parent, child, request.broadcast.nbytes, messages=0)
 
     def max_request_bytes(self, request: Request) -> int:
         """Return an upper bound on what a request sends, over all agents."""
-        topology = self._topology
-        if not isinstance(request, AllReduce):
-            size, m = request.value.nbytes, topology.n_agents
-            return 2 * size if isinstance(request, HubReduce) else size // m * 2 * len(topology.edges)
-        if topology.n_agents == 1:
+        if self._topology.n_agents == 1:
             return 0
-        if self._gossip is None:
-            return self._tree.max_bytes(request)
-        rows, columns = request.value.shape[-2:]
-        numbers = rows * columns + (0 if request.average is None else request.average.size)
-        mixed = 8 * 2 * len(topology.edges) * len(self._gossip) * numbers
-        forwarded = 8 * request.exact.shape[-1] * int(topology.relays.sum())
-        broadcast = 0 if request.broadcast is None else request.broadcast.nbytes * (topology.n_agents - 1)
-        return int(mixed + forwarded + broadcast)
+        if self._gossip is None or not isinstance(request, AllReduce):
+            return super().max_request_bytes(request)
+        log = TrafficLog(self._topology)
+        self._record_exact(request, log)
+        return log.total
 
     def start_metrics(self, local: LocalMetrics, halt: bool) -> KnownMetrics:
         """Return a round's metrics, which need no communication."""
-        distance, size = consensus_distance(local.U)
-        sums = local.values.sum(axis=0)
-        return KnownMetrics(RoundMetrics.from_sums(sums, distance, size, self._traffic.total, halt))
-
-    def traffic(self) -> TrafficLog:
-        """Return the traffic along every edge so far."""
-        return self._traffic
-
-    def state(self) -> CommState:
-        """Return what to resume from."""
-        channels = self._tree.state_dict()
-        common = {"exchanges": np.array(float(self.n_exchanges)), **self._traffic.state_dict()}
-        return CommState({k: x for k, x in channels.items() if k != ROOT}, {**common, **channels.get(ROOT, {})})
-
-    def restore(self, state: CommState) -> None:
-        """Resume from a state."""
-        self.n_exchanges = int(state.common["exchanges"])
-        self._traffic.load_state_dict(state.common)
-        self._tree.load_state_dict({ROOT: state.common, **state.own})
+        distance, size, sums = 0.0, 1.0, local.values.sum(axis=0)
+        if local.U is not None:
+            m, U = self._topology.n_agents, local.U.reshape(len(local.U), -1)
+            mean = np.full(m, 1.0 / m) @ U
+            apart = U - mean
+            distance, size = float(np.sqrt(np.vdot(apart, apart) / m)), float(np.sqrt(np.vdot(mean, mean)))
+        return KnownMetrics(RoundMetrics.from_sums(sums, distance, size, self._log.total, halt))
 
 
 def check_hub(topology: Topology) -> None:

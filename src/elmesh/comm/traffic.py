@@ -29,6 +29,9 @@ class TrafficLog:
         self._index = {(int(s), int(r)): k for k, (r, s) in enumerate(zip(self._receiver, self._sender, strict=True))}
         self._messages, self._bytes = np.zeros((2, len(self._receiver)), np.int64) if counts is None else counts
         self.total = int(self._bytes.sum())
+        # Edges sorted by sender and receiver, and where those of each sender begin.
+        self._order = np.lexsort((self._receiver, self._sender))
+        self._starts = np.searchsorted(self._sender[self._order], np.arange(topology.n_agents + 1)).tolist()
         self._edges_of: dict[bytes, IndexArray] = {}  # the edges of groups of senders, which recur
 
     def record_all(self, size: int, times: int = 1) -> None:
@@ -63,21 +66,22 @@ class TrafficLog:
         """Return messages and bytes along each direction of an edge."""
         return np.stack([self._messages, self._bytes])
 
-    def state_dict(self, agent: int | None = None) -> dict[str, FloatArray]:
-        """Return the counts as arrays, all of them or those of one sender."""
-        edges = slice(None) if agent is None else self._sender == agent
-        return {"messages": self._messages[edges].astype(np.float64), "bytes": self._bytes[edges].astype(np.float64)}
+    def state_dict(self, agents: IndexArray) -> dict[int, dict[str, FloatArray]]:
+        """Return the counts of each of these senders as arrays."""
+        messages, sizes = self.counts()[:, self._order].astype(np.float64)
+        parts = {agent: slice(*self._starts[agent : agent + 2]) for agent in agents.tolist()}
+        return {agent: {"messages": messages[part], "bytes": sizes[part]} for agent, part in parts.items()}
 
-    def load_state_dict(self, arrays: Mapping[str, FloatArray], agent: int | None = None) -> None:
-        """Set the counts, all of them or those of one sender, from :meth:`state_dict`."""
-        edges = slice(None) if agent is None else self._sender == agent
-        self._messages[edges], self._bytes[edges] = arrays["messages"], arrays["bytes"]
+    def load_state_dict(self, state: Mapping[int, Mapping[str, FloatArray]]) -> None:
+        """Set the counts of senders from :meth:`state_dict`."""
+        for agent, arrays in state.items():
+            edges = self._order[slice(*self._starts[agent : agent + 2])]
+            self._messages[edges], self._bytes[edges] = arrays["messages"], arrays["bytes"]
         self.total = int(self._bytes.sum())
 
     def table(self, labels: Sequence[object]) -> pd.DataFrame:
         """Return one row per direction of an edge: ``sender``, ``receiver``, ``messages``, ``bytes``."""
-        names = np.array(labels)
-        order = np.lexsort((self._receiver, self._sender))
+        names, order = np.array(labels), self._order
         return pd.DataFrame(
             {
                 "sender": names[self._sender[order]],

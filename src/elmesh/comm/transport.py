@@ -6,16 +6,19 @@ There are three transports: :mod:`elmesh.comm.local` (one process), :mod:`elmesh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
+from elmesh.comm.allreduce import ROOT, Relay, TreeAllReduce
+from elmesh.comm.graph import Topology
 from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
 from elmesh.comm.traffic import TrafficLog
-from elmesh.typing import FloatArray
+from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["CommState", "KnownMetrics", "LocalMetrics", "PendingMetrics", "RoundMetrics", "Transport"]
+__all__ = ["CommState", "KnownMetrics", "LocalMetrics", "PendingMetrics", "RoundMetrics", "Transport", "TreeTransport"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,11 +139,59 @@ class Transport(Protocol):
         """Resume from a state."""
 
 
-def consensus_distance(U: FloatArray | None) -> tuple[float, float]:
-    """Return the root mean square distance of stacked bases from their mean, and its norm; 0 and 1 without bases."""
-    if U is None:
-        return 0.0, 1.0
-    flat = U.reshape(len(U), -1)
-    mean = np.full(len(U), 1.0 / len(U)) @ flat
-    apart = flat - mean
-    return float(np.sqrt(np.vdot(apart, apart) / len(U))), float(np.sqrt(np.vdot(mean, mean)))
+class TreeTransport:
+    """What the transports share: sums along the spanning tree, the traffic log, and what to resume from.
+
+    Parameters
+    ----------
+    topology : Topology
+        The graph of all agents.
+    agents : sequence of int
+        The agents of this process, in increasing order.
+    message_bits : int or "auto"
+        Bits per number of sums over all agents.
+    relay : Relay
+        How partial sums cross between processes.
+    """
+
+    def __init__(self, topology: Topology, agents: Sequence[int], message_bits: int | str, relay: Relay) -> None:
+        self._topology = topology
+        self.agents: IndexArray = np.asarray(agents, dtype=np.intp)
+        self._log = TrafficLog(topology)
+        self._tree = TreeAllReduce(topology, self.agents.tolist(), message_bits, self._log, relay)
+        self.n_exchanges = 0
+
+    @property
+    def remote_senders(self) -> list[int]:
+        """Agents of other processes whose channels end in this one."""
+        return self._tree.remote_senders
+
+    def allreduce(self, request: AllReduce) -> AllReduceResult:
+        """Return the sum over all agents."""
+        self.n_exchanges += self._tree.rounds
+        return self._tree.sum(request)
+
+    def max_request_bytes(self, request: Request) -> int:
+        """Return an upper bound on what a request sends, over all agents."""
+        if isinstance(request, AllReduce):
+            return self._tree.max_bytes(request)
+        size = request.value[0].nbytes
+        copies = self._topology.n_agents if isinstance(request, HubReduce) else len(self._topology.edges)
+        return int(2 * copies * size)
+
+    def traffic(self) -> TrafficLog:
+        """Return the traffic along every edge so far."""
+        return self._log
+
+    def state(self) -> CommState:
+        """Return what to resume from."""
+        channels = self._tree.state_dict()
+        common = {"exchanges": np.array(float(self.n_exchanges)), **channels.pop(ROOT, {})}
+        own = self._log.state_dict(self.agents)
+        return CommState({t: {**own.get(t, {}), **channels.get(t, {})} for t in {*own, *channels}}, common)
+
+    def restore(self, state: CommState) -> None:
+        """Resume from a state."""
+        self.n_exchanges = int(state.common["exchanges"])
+        self._log.load_state_dict({t: state.own[t] for t in self.agents.tolist()})
+        self._tree.load_state_dict({ROOT: state.common, **state.own})

@@ -30,6 +30,7 @@ from elmesh.run.placement import place_agents
 from elmesh.run.result import RunResult
 from elmesh.run.runner import LocalAgents, agent_context, run_solver
 from elmesh.solvers.base import Problem, Solver
+from elmesh.text import abbreviated
 from elmesh.typing import FloatArray, IndexArray, Label
 
 __all__ = [
@@ -243,9 +244,10 @@ class MPIBackend(Backend):
         topology = make_topology(solver.graph, everything, seed) if solver.distributed else None
         if world.size == 1:
             ranks = np.zeros(len(everything), dtype=np.intp)
-        elif topology is not None and all(len(found) == world.size for found in holders.values()):
+        elif all(len(found) == world.size for found in holders.values()):
             # Rank 0 decides, so that the result does not depend on what each process has installed.
-            ranks = np.array(world.allgather(place_agents(topology, world.size).tolist())[0], dtype=np.intp)
+            placed = place_agents(topology or make_topology("path", everything), world.size)
+            ranks = np.array(world.allgather(placed.tolist())[0], dtype=np.intp)
         else:
             ranks = _ranks_of(holders, everything, world.size)
         own = [label for label, rank in zip(everything, ranks.tolist(), strict=True) if rank == world.rank]
@@ -325,8 +327,8 @@ def check_consistent(communicator: Communicator, fields: Mapping[str, Any]) -> N
     other = digests.index(usual)
     name = next(name for name in by_rank[other] if by_rank[rank].get(name) != by_rank[other][name])
     raise ElmeshError(
-        f"Rank {rank} differs from rank {other} in {name}: {_short(by_rank[rank].get(name))} and "
-        f"{_short(by_rank[other][name])}; start all ranks with the same data columns, parameters and version."
+        f"Rank {rank} differs from rank {other} in {name}: {abbreviated(by_rank[rank].get(name))} and "
+        f"{abbreviated(by_rank[other][name])}; start all ranks with the same data columns, parameters and version."
     )
 
 
@@ -366,8 +368,3 @@ def _abort_on_error(world: MPICommunicator) -> Iterator[None]:
             sys.stderr.flush()
             world.abort(1)
         raise
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -37,6 +37,7 @@ from elmesh.run.config import CheckpointConfig
 from elmesh.run.monitor import RoundSnapshot
 from elmesh.run.result import RunHistory
 from elmesh.run.runner import LocalAgents
+from elmesh.text import abbreviated
 
 __all__ = ["CheckpointStore", "CheckpointWarning"]
 
@@ -147,9 +148,10 @@ class CheckpointStore:
         fields = document["fields"]
         odd = next((name for name in self._fields if fields.get(name) != self._fields[name]), None)
         if odd is not None:
+            theirs, ours = abbreviated(fields.get(odd)), abbreviated(self._fields[odd])
             raise ElmeshError(
-                f"{self._folder} holds a checkpoint of another fit: its {odd} is {_short(fields.get(odd))}, but this "
-                f"fit's is {_short(self._fields[odd])}; choose another folder, or empty that one to start again."
+                f"{self._folder} holds a checkpoint of another fit: its {odd} is {theirs}, but this fit's is {ours}; "
+                "choose another folder, or empty that one to start again."
             )
 
     def _load(self, document: Mapping[str, Any], remote: Sequence[int]) -> SavedRun:
@@ -217,8 +219,3 @@ def _read_document(path: Path) -> dict[str, Any] | None:
 
 def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.comm.allreduce import ROOT, TreeAllReduce, TrustedRelay
+from elmesh.comm.allreduce import TrustedRelay
 from elmesh.comm.graph import Topology
 from elmesh.comm.local import check_hub, trimmed_widths
 from elmesh.comm.mpi.communicator import MPICommunicator, mpi_module
 from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
 from elmesh.comm.traffic import TrafficLog
-from elmesh.comm.transport import CommState, LocalMetrics, RoundMetrics
+from elmesh.comm.transport import CommState, LocalMetrics, RoundMetrics, TreeTransport
 from elmesh.typing import FloatArray, IndexArray
 
 __all__ = ["MPITransport"]
@@ -34,7 +34,7 @@ _PER_AGENT, _PER_PROCESS = 6, 2
 _INTEGER_BITS, _HEADROOM = 62, 8
 
 
-class MPITransport:
+class MPITransport(TreeTransport):
     """The agents of this process, and how they reach the others.
 
     Parameters
@@ -52,31 +52,23 @@ class MPITransport:
     global_metrics: ClassVar[bool] = True
 
     def __init__(self, world: MPICommunicator, topology: Topology, ranks: IndexArray, message_bits: int | str = 64):
-        self._world, self._topology, self._ranks = world, topology, ranks
-        self.agents: IndexArray = np.flatnonzero(ranks == world.rank)
-        self._sent = TrafficLog(topology)
         self._relay = _MPIRelay(world.comm, ranks, int(topology.tree.order[0]))
-        self._tree = TreeAllReduce(topology, self.agents.tolist(), message_bits, self._sent, self._relay)
+        super().__init__(topology, np.flatnonzero(ranks == world.rank).tolist(), message_bits, self._relay)
+        self._world, self._ranks = world, ranks
         self._routes = _Routes(world, topology, ranks)
         self._exchanges: dict[tuple[int, ...], _NeighborExchange] = {}
         self._gatherer = _MetricsGatherer(world, topology, ranks)
-        self.n_exchanges = 0
 
     @property
     def single_process(self) -> bool:
         """Whether this is the only process."""
         return self._world.size == 1
 
-    @property
-    def remote_senders(self) -> list[int]:
-        """Agents of other processes whose channels end in this one."""
-        return self._tree.remote_senders
-
     def neighbor_sum(self, request: NeighborSum) -> FloatArray | NeighborMessages:
         """Return the neighbours' sum, or each neighbour's value."""
         value = np.ascontiguousarray(request.value)
         self.n_exchanges += 1
-        self._sent.record_senders(self.agents, value.nbytes // len(value))
+        self._log.record_senders(self.agents, value.nbytes // len(value))
         shape = value.shape[1:]
         if shape not in self._exchanges:
             self._exchanges[shape] = _NeighborExchange(self._routes, shape)
@@ -113,54 +105,43 @@ class MPITransport:
             self.n_exchanges += 2  # to the hub and back
         for agent, width in zip(self.agents.tolist(), widths.tolist(), strict=True):
             if agent:
-                self._sent.record(agent, 0, 8 * rows * width)
+                self._log.record(agent, 0, 8 * rows * width)
             else:
-                self._sent.record_senders(np.zeros(1, np.intp), result.nbytes)
+                self._log.record_senders(np.zeros(1, np.intp), result.nbytes)
         return result
 
     def allreduce(self, request: AllReduce) -> AllReduceResult:
         """Return the sum over all agents."""
-        self.n_exchanges += self._tree.rounds
-        result = self._tree.sum(request)
+        result = super().allreduce(request)
         self._relay.wait()
         return result
 
     def max_request_bytes(self, request: Request) -> int:
         """Return an upper bound on what a request sends, over all agents."""
-        if isinstance(request, AllReduce):
-            return self._tree.max_bytes(request)
-        m, size = self._topology.n_agents, request.value[0].nbytes
-        if isinstance(request, HubReduce):
-            return int(2 * m * self._world.allreduce_max(np.array([float(size)]))[0])
-        return int(size * 2 * len(self._topology.edges))
+        most = super().max_request_bytes(request)
+        # Ranks have values of different widths for the hub.
+        return int(self._world.allreduce_max(np.array([float(most)]))[0]) if isinstance(request, HubReduce) else most
 
     def start_metrics(self, local: LocalMetrics, halt: bool) -> _PendingMetrics:
         """Start to gather a round's metrics."""
         self._world.set_round(local.round)
-        return _PendingMetrics(self._gatherer, local, self._sent.total, halt)
+        return _PendingMetrics(self._gatherer, local, self._log.total, halt)
 
     def traffic(self) -> TrafficLog:
         """Return the traffic along every edge so far."""
-        return TrafficLog(self._topology, self._world.allreduce_sum(self._sent.counts()))
+        return TrafficLog(self._topology, self._world.allreduce_sum(self._log.counts()))
 
     def state(self) -> CommState:
         """Return what to resume from."""
-        channels = self._tree.state_dict()
-        own = {int(agent): self._sent.state_dict(int(agent)) for agent in self.agents}
-        for sender, arrays in channels.items():
-            if sender != ROOT:
-                own[sender] = {**own.get(sender, {}), **arrays}
-        exponent = self._gatherer.exponent
-        scale = {} if exponent is None else {"scale": np.array(float(exponent))}
-        return CommState(own, {"exchanges": np.array(float(self.n_exchanges)), **scale, **channels.get(ROOT, {})})
+        state, exponent = super().state(), self._gatherer.exponent
+        if exponent is not None:
+            state.common["scale"] = np.array(float(exponent))
+        return state
 
     def restore(self, state: CommState) -> None:
         """Resume from a state."""
-        self.n_exchanges = int(state.common["exchanges"])
+        super().restore(state)
         self._gatherer.exponent = int(state.common["scale"]) if "scale" in state.common else None
-        for agent in self.agents.tolist():
-            self._sent.load_state_dict(state.own[agent], agent)
-        self._tree.load_state_dict({ROOT: state.common, **state.own})
 
 
 class _MPIRelay(TrustedRelay):
@@ -328,7 +309,7 @@ class _PendingMetrics:
     """Metrics that are being gathered: first the mean of U, where agents have one each; then all agents' numbers."""
 
     def __init__(self, gatherer: _MetricsGatherer, local: LocalMetrics, sent: int, halt: bool) -> None:
-        self._gatherer, self._sent, self._halt = gatherer, sent, halt
+        self._gatherer, self._log, self._halt = gatherer, sent, halt
         self._own = np.concatenate([local.values, np.zeros((len(local.values), 1))], axis=-1)
         self._U = None if local.U is None else local.U.reshape(len(local.U), -1)
         self._size = 1.0
@@ -346,7 +327,7 @@ class _PendingMetrics:
             apart = self._U - mean
             self._own[:, -1] = np.vecdot(apart, apart)
             self._size = math.sqrt(float(np.vdot(mean, mean)))
-            self._gathered = self._gatherer.start_gather(self._own, self._sent, self._halt)
+            self._gathered = self._gatherer.start_gather(self._own, self._log, self._halt)
             return None
         if self._gathered is None:
             raise TypeError("Metrics were asked for before their collective was started.")
