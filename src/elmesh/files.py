@@ -1,16 +1,18 @@
-"""Files that are written completely or not at all.
+"""Files and folders that are written completely or not at all.
 
-The data go to a temporary file beside the target, reach the disk, and then take the target's name in one step. After
-a crash at any moment the target holds its old content or its new content, never a part of it.
+The data of a file go to a temporary file beside the target, reach the disk, and then take the target's name in one
+step. After a crash at any moment the target holds its old content or its new content, never a part of it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import sys
 from pathlib import Path
 
-__all__ = ["atomic_write", "sync_folder"]
+__all__ = ["atomic_write", "exchange_folders", "replace_folder", "sync_folder"]
 
 # Some file systems refuse to open or to sync a folder, and Windows always does. The write itself is complete by then.
 _FOLDER_NOT_SYNCABLE = {errno.EACCES, errno.EISDIR, errno.EBADF, errno.EINVAL}
@@ -71,3 +73,34 @@ def sync_folder(path: Path) -> None:
     except OSError as error:
         if error.errno not in _FOLDER_NOT_SYNCABLE:
             raise
+
+
+def replace_folder(new: Path, target: Path) -> None:
+    """Move a folder to its place; a folder that was there takes the place of ``new``.
+
+    Where the system cannot exchange folders in one step, the old one is complete beside its place for a moment.
+    """
+    if not target.exists():
+        new.rename(target)
+    elif not exchange_folders(new, target):
+        old = new.with_suffix(".old")
+        target.rename(old)
+        try:
+            new.rename(target)
+        except BaseException:
+            old.rename(target)
+            raise
+        old.rename(new)
+    sync_folder(target.parent)
+
+
+def exchange_folders(a: Path, b: Path) -> bool:
+    """Exchange two folders in one step; return whether the system could."""
+    if sys.platform != "linux":
+        return False
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(renameat2(here, os.fsencode(a), here, os.fsencode(b), swap) == 0)

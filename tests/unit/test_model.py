@@ -9,10 +9,10 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from elmesh import files
 from elmesh.data.features import HiddenLayer
 from elmesh.data.tasks import group_rows
 from elmesh.errors import ElmeshError
-from elmesh.estimators import storage
 from elmesh.estimators.model import Head, MultiTaskModel
 
 ESTIMATOR = {"n_hidden": 4, "solver": {"name": "dmtl-elm", "rank": 2}, "fit_intercept": True}
@@ -159,7 +159,7 @@ def test_a_head_whose_parts_do_not_belong_together_is_refused(change):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"kind": "clustering"}, "kind is 'clustering'"),
         ({"kind": "regression"}, "must have classes in classification"),
@@ -173,10 +173,10 @@ def test_a_head_whose_parts_do_not_belong_together_is_refused(change):
         ({"y_ndim": True}, "y_ndim is True"),
     ],
 )
-def test_a_model_whose_parts_do_not_belong_together_is_refused(change, told):
+def test_a_model_whose_parts_do_not_belong_together_is_refused(change, message):
     model = classifier()
     parts = {name: getattr(model, name) for name in ("kind", "layer", "heads", "feature_names", "y_ndim")}
-    assert told in refusal(MultiTaskModel, **parts | change)
+    assert message in refusal(MultiTaskModel, **parts | change)
 
 
 def test_one_dimension_of_predictions_cannot_hold_two_outputs():
@@ -312,7 +312,7 @@ class Odd:
 
 
 @pytest.mark.parametrize(
-    ("extra", "told"),
+    ("extra", "message"),
     [
         ({"a": {"b": Odd()}}, "'extra', 'a', 'b'"),
         ({"a": [np.int64(3)]}, "int64"),
@@ -322,8 +322,8 @@ class Odd:
         ({"a": 10**5000}, "could not be written"),
     ],
 )
-def test_what_json_cannot_hold_is_refused_by_name_and_nothing_is_written(tmp_path, extra, told):
-    assert told in refusal(classifier().save, tmp_path / "model", estimator={}, extra=extra)
+def test_what_json_cannot_hold_is_refused_by_name_and_nothing_is_written(tmp_path, extra, message):
+    assert message in refusal(classifier().save, tmp_path / "model", estimator={}, extra=extra)
     assert not list(tmp_path.iterdir())
 
 
@@ -345,7 +345,7 @@ def test_an_existing_path_is_not_overwritten(saved):
 @pytest.mark.parametrize("exchange", [True, False], ids=["in one step", "where the system cannot"])
 def test_a_model_is_replaced_where_that_is_asked_for(saved, exchange, monkeypatch):
     if not exchange:
-        monkeypatch.setattr(storage, "_exchange", lambda a, b: False)
+        monkeypatch.setattr(files, "exchange_folders", lambda a, b: False)
     save(classifier(seed=1), saved, overwrite=True)
     assert described(MultiTaskModel.load(saved)[0]) == described(classifier(seed=1))
     assert [file.name for file in saved.parent.iterdir()] == ["model"]
@@ -391,7 +391,7 @@ def test_folders_above_the_model_are_made(tmp_path):
     MultiTaskModel.load(save(classifier(), tmp_path / "a" / "b" / "model"))
 
 
-def test_a_place_that_cannot_be_written_is_told_with_the_reason(tmp_path):
+def test_an_error_in_writing_names_the_path_and_the_reason(tmp_path):
     (tmp_path / "file").write_text("")
     message = refusal(save, classifier(), tmp_path / "file" / "model")
     assert "could not be written" in message
@@ -404,7 +404,7 @@ class Crash(BaseException):
 
 
 def crash(patch, at, for_good):
-    """Make the step of that number fail, and for good as if the process were dead, all steps after it."""
+    """Make the step of that number fail; with ``for_good`` all later steps too, as if the process were dead."""
     done = []
 
     def counted(step):
@@ -416,13 +416,13 @@ def crash(patch, at, for_good):
 
         return run
 
-    for name in ("fsync", "rename", "mkdir", "open", "close", "unlink", "rmdir"):
+    for name in ("fsync", "rename", "replace", "mkdir", "open", "close", "unlink", "rmdir"):
         patch.setattr(os, name, counted(getattr(os, name)))
-    patch.setattr(storage, "_exchange", counted(storage._exchange))
+    patch.setattr(files, "exchange_folders", counted(files.exchange_folders))
 
 
 def models_after_a_crash_at_each_step(folder, monkeypatch, *, overwrite, for_good=False):
-    """Save over and over, each time with a crash one step later, until one gets through."""
+    """Save repeatedly, each time with a crash one step later, until a save succeeds."""
     for at in range(1, 100):
         path = folder / str(at) / "model"
         path.parent.mkdir()
@@ -443,7 +443,7 @@ def models_after_a_crash_at_each_step(folder, monkeypatch, *, overwrite, for_goo
 def can_exchange(folder):
     for name in ("a", "b"):
         (folder / name).mkdir()
-    return storage._exchange(folder / "a", folder / "b")
+    return files.exchange_folders(folder / "a", folder / "b")
 
 
 def test_a_process_that_dies_at_any_step_leaves_the_old_model_or_the_new_one(tmp_path, monkeypatch):
@@ -459,7 +459,7 @@ def test_a_process_that_dies_at_any_step_leaves_the_old_model_or_the_new_one(tmp
 @pytest.mark.parametrize("exchange", [True, False], ids=["in one step", "where the system cannot"])
 def test_a_step_that_fails_leaves_the_old_model_or_the_new_one(tmp_path, monkeypatch, exchange):
     if not exchange:
-        monkeypatch.setattr(storage, "_exchange", lambda a, b: False)
+        monkeypatch.setattr(files, "exchange_folders", lambda a, b: False)
     old, new = described(classifier()), described(classifier(seed=1))
     found = list(models_after_a_crash_at_each_step(tmp_path, monkeypatch, overwrite=True))
     at = found.index(new)
@@ -479,7 +479,7 @@ def test_a_first_save_that_fails_leaves_no_model_or_a_whole_one(tmp_path, monkey
 # files that are not as they were saved
 
 
-def test_a_path_without_a_model_is_told_as_such(tmp_path, saved):
+def test_a_path_without_a_model_is_refused(tmp_path, saved):
     assert "no model at" in refusal(MultiTaskModel.load, tmp_path / "none")
     assert "is a file" in refusal(MultiTaskModel.load, saved / "model.json")
     assert "no model at" in refusal(MultiTaskModel.load, str(tmp_path / "nul\0"))
@@ -550,7 +550,7 @@ def test_an_altered_document_is_noticed(tmp_path, old, new):
 
 
 @pytest.mark.parametrize("extra", [-1, 1, 1000])
-def test_weights_of_another_length_are_told_with_both_lengths(saved, extra):
+def test_weights_of_another_length_are_refused_with_both_lengths(saved, extra):
     size = (saved / "weights.safetensors").stat().st_size
     os.truncate(saved / "weights.safetensors", size + extra)
     assert f"has {size + extra} bytes where {size} were saved" in refusal(MultiTaskModel.load, saved)
@@ -713,7 +713,7 @@ def tensors_of(folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda t: t | {"A.0": t["A.0"].astype(np.float32)}, "float32"),
         (lambda t: t | {"A.0": t["A.0"] * np.nan}, "NaN"),
@@ -723,9 +723,9 @@ def tensors_of(folder):
         (lambda t: {}, "not those that model.json describes"),
     ],
 )
-def test_made_up_weights_that_are_not_as_described_are_refused(saved, change, told):
+def test_made_up_weights_that_are_not_as_described_are_refused(saved, change, message):
     forge(saved, weights=safetensors.numpy.save(change(tensors_of(saved))))
-    assert told in refusal(MultiTaskModel.load, saved)
+    assert message in refusal(MultiTaskModel.load, saved)
 
 
 @pytest.mark.parametrize("shape", [[2**40], [2**62, 4], [2**63, 2**63]])

@@ -93,7 +93,7 @@ def test_no_labels_for_no_rows_make_no_tasks():
     assert group_rows([], 0) == {}
 
 
-def test_a_different_number_of_labels_and_rows_is_told_with_both_numbers():
+def test_a_different_number_of_labels_and_rows_is_refused_with_both_numbers():
     assert re.search("1 label .*3 rows", refusal(group_rows, ["a"], 3))
     assert re.search("2 labels .*1 row;", refusal(group_rows, ["a", "b"], 1))
 
@@ -129,16 +129,16 @@ def test_float_labels_are_refused_with_advice(column):
 
 
 @pytest.mark.parametrize(
-    ("column", "told"),
+    ("column", "expected"),
     [
         (["a", "a", 1], ["'a' in row 0", "1 in row 2"]),
         ([1, True], ["1 in row 0", "True in row 1"]),
         (np.array([0, False], dtype=object), ["0 in row 0", "False in row 1"]),
     ],
 )
-def test_labels_of_mixed_types_are_refused_with_an_example_of_each(column, told):
+def test_labels_of_mixed_types_are_refused_with_an_example_of_each(column, expected):
     message = refusal(group_rows, column, len(column))
-    assert all(part in message for part in told)
+    assert all(part in message for part in expected)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_labels_in_any_other_than_one_dimension_are_refused(column):
 
 
 @pytest.mark.parametrize(
-    ("column", "told"),
+    ("column", "expected"),
     [
         ([["a"], ["b"]], "list"),
         ([b"a", b"b"], "bytes"),
@@ -167,8 +167,8 @@ def test_labels_in_any_other_than_one_dimension_are_refused(column):
         ({"a", "b"}, "set"),
     ],
 )
-def test_what_cannot_be_a_column_of_labels_is_refused_by_its_type(column, told):
-    assert told in refusal(group_rows, column, 2)
+def test_what_cannot_be_a_column_of_labels_is_refused_by_its_type(column, expected):
+    assert expected in refusal(group_rows, column, 2)
 
 
 def test_a_column_name_in_place_of_the_column_is_recognised():
@@ -205,7 +205,7 @@ def test_at_most_ten_unknown_tasks_are_named():
 
 
 @pytest.mark.parametrize(
-    ("given_label", "known", "told"),
+    ("given_label", "known", "expected"),
     [
         ("3", [3, 4], "whole numbers while these are text"),
         (3, ["3", "4"], "text while these are whole numbers"),
@@ -213,9 +213,9 @@ def test_at_most_ten_unknown_tasks_are_named():
         (1, [False, True], "True and False while these are whole numbers"),
     ],
 )
-def test_a_label_of_another_type_than_at_fit_is_told_as_such(given_label, known, told):
+def test_a_label_of_another_type_than_at_fit_is_refused_with_both_types(given_label, known, expected):
     message = refusal(match_tasks, [given_label], 1, known)
-    assert told in message
+    assert expected in message
     assert repr(given_label) in message
 
 
@@ -400,7 +400,7 @@ def test_a_target_that_is_not_finite_is_named_by_its_row(y):
 
 
 @pytest.mark.parametrize(
-    ("y", "told"),
+    ("y", "expected"),
     [
         (np.zeros((2, 0)), "(2, 0)"),
         (np.zeros((2, 1, 1)), "(2, 1, 1)"),
@@ -409,8 +409,8 @@ def test_a_target_that_is_not_finite_is_named_by_its_row(y):
         (np.array([0, 1], dtype="datetime64[s]"), "datetime64"),
     ],
 )
-def test_what_cannot_be_a_numeric_target_is_refused(y, told):
-    assert told in refusal(regression_targets, y, group_rows(None, 2))
+def test_what_cannot_be_a_numeric_target_is_refused(y, expected):
+    assert expected in refusal(regression_targets, y, group_rows(None, 2))
 
 
 # stack_tasks
@@ -449,7 +449,7 @@ X2, X3 = np.zeros((2, 2)), np.zeros((2, 3))
 
 
 @pytest.mark.parametrize(
-    ("tables", "told"),
+    ("tables", "expected"),
     [
         ({}, ["at least one task"]),
         ([(X2, [0, 1])], ["dict"]),
@@ -469,14 +469,14 @@ X2, X3 = np.zeros((2, 2)), np.zeros((2, 3))
         ({"a": (X2, np.zeros(2)), "b": (X2, np.zeros((2, 1)))}, ["(2,)", "(2, 1)"]),
     ],
 )
-def test_tables_that_do_not_fit_together_are_refused_by_name(tables, told):
+def test_tables_that_do_not_fit_together_are_refused_by_name(tables, expected):
     message = refusal(stack_tasks, tables)
-    assert all(part in message for part in told)
+    assert all(part in message for part in expected)
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "expected"),
     [
         (["age", "years"], ["only 'a' has 'size'", "only 'b' has 'years'"]),
         (["age"], ["only 'a' has 'size'"]),
@@ -484,10 +484,10 @@ def test_tables_that_do_not_fit_together_are_refused_by_name(tables, told):
         (["size", "age"], ["another order", "column 0", "'age' in 'a'", "'size' in 'b'"]),
     ],
 )
-def test_frames_with_other_columns_are_refused_with_the_difference(frame, columns, told):
+def test_frames_with_other_columns_are_refused_with_the_difference(frame, columns, expected):
     a, b = frame({"age": [1], "size": [2]}), frame({name: [1] for name in columns})
     message = refusal(stack_tasks, {"a": (a, [0]), "b": (b, [0])})
-    assert all(part in message for part in told)
+    assert all(part in message for part in expected)
 
 
 def test_column_names_that_occur_twice_do_not_hide_a_difference():

@@ -1,20 +1,18 @@
-"""A model on disk: a folder that is complete or absent, and read only if every byte is as it was written.
+"""A model on disk: a folder that is complete or absent, and is read only if every byte is as it was written.
 
 ``weights.safetensors`` holds the arrays and ``model.json`` all else, with the SHA-256 of the weights and one
 over its own content. Neither format can contain code. A folder is written beside its final place and moved there
-in one step, so that a crash leaves the old model or the new one. Nothing but a model is ever replaced.
+in one step, so that a crash leaves the old model or the new one. Only a model is ever replaced.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 import json
 import math
 import os
 import secrets
-import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -26,6 +24,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
+from elmesh.files import atomic_write, replace_folder
 from elmesh.text import listed
 
 __all__ = ["FORMAT", "FORMAT_VERSION", "read_folder", "write_folder"]
@@ -43,23 +42,22 @@ Tensors = dict[str, NDArray[np.float64]]
 def write_folder(
     path: str | os.PathLike[str], content: Mapping[str, Any], tensors: Tensors, *, overwrite: bool = False
 ) -> None:
-    """Write a model folder, whole or not at all.
+    """Write a model folder completely or not at all.
 
     Parameters
     ----------
     path : str or path
-        The folder to make. Folders above it are made where needed.
+        The folder to create, with its parents.
     content : dict
-        What ``model.json`` is to hold: text keys, and values of dicts, lists, text, finite numbers, True,
-        False and None.
+        The content of ``model.json``: text keys; values of dicts, lists, text, finite numbers, True, False and None.
     tensors : dict
         Name to C-contiguous float64 array, for ``weights.safetensors``.
     overwrite : bool, default=False
-        Whether a model that is there already may be replaced. Anything else that is there never is.
+        Whether an existing model may be replaced. Anything else never is.
     """
     weights = safetensors.numpy.save(dict(tensors))
     document: dict[str, Any] = {
-        "format": FORMAT,  # first, so that a folder can be known as ours even where the rest is damaged
+        "format": FORMAT,  # first, so that a folder is recognised even if the rest is damaged
         "format_version": FORMAT_VERSION,
         "elmesh_version": _version(),
         **content,
@@ -69,39 +67,24 @@ def write_folder(
         _check_plain(document, "The model")
         document["sha256"] = _digest(document)
         text = json.dumps(document, indent=1, allow_nan=False)
-        # What is swapped and deleted below must be the folder itself and not a link to it.
+        # The folder that is exchanged and deleted below must not be a link.
         target = Path(os.path.realpath(path))
         _check_target(target, path, overwrite)
         target.parent.mkdir(parents=True, exist_ok=True)
         beside = target.parent / f".{target.name}.{secrets.token_hex(8)}.tmp"
         beside.mkdir()
         try:
-            _write_synced(beside / _WEIGHTS, weights)
-            _write_synced(beside / _DOCUMENT, text.encode("ascii"))
-            _sync_folder(beside)
-            _move(beside, target)
-            _sync_folder(target.parent)
+            atomic_write(beside / _WEIGHTS, weights)
+            atomic_write(beside / _DOCUMENT, text.encode("ascii"))
+            replace_folder(beside, target)
         finally:
-            _remove(beside)  # the half-written new model, or the old one once the new is in its place
+            _remove(beside)  # an incomplete new model, or the old one after the new one has its place
     except (OSError, ValueError, RecursionError) as error:
         _explain(error, f"The model could not be written to {os.fspath(path)}")
 
 
 def read_folder(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Tensors]:
-    """Read a model folder back, with every check that its files are those that were written.
-
-    Parameters
-    ----------
-    path : str or path
-        The folder.
-
-    Returns
-    -------
-    content : dict
-        As it was given to `write_folder`.
-    tensors : dict
-        As they were given to `write_folder`.
-    """
+    """Return the content and the tensors that :func:`write_folder` was given; raise if a file was altered."""
     folder = Path(path)
     try:
         if not folder.is_dir():
@@ -151,13 +134,13 @@ def _read_document(file: Path) -> dict[str, Any]:
 
 def _read_weights(file: Path, expected: Mapping[str, Any]) -> Tensors:
     size = file.stat().st_size
-    if size != expected["bytes"]:  # before anything is read, as the file may be of any size
+    if size != expected["bytes"]:  # before reading, since the file may be of any size
         raise ElmeshError(f"{file} has {size} bytes where {expected['bytes']} were saved: it was cut short or altered.")
     data = file.read_bytes()
     if hashlib.sha256(data).hexdigest() != expected["sha256"]:
         raise ElmeshError(f"{file} has been altered: its checksum does not match. Use the file as it was saved.")
     try:
-        # safetensors holds every declared size against the length of the data before it allocates anything
+        # safetensors compares every declared size with the length of the data before it allocates memory.
         loaded = safetensors.numpy.load(data)
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError, AttributeError):
         raise ElmeshError(f"{file} is not a valid safetensors file.") from None
@@ -166,7 +149,7 @@ def _read_weights(file: Path, expected: Mapping[str, Any]) -> Tensors:
             raise ElmeshError(f"{file} holds {name!r} as {tensor.dtype}; float64 was expected.")
         if not np.isfinite(tensor).all():
             raise ElmeshError(f"{file} holds NaN or infinite values in {name!r}.")
-    # copied, since what was loaded are views of one read-only buffer
+    # Copied, because the loaded arrays are views of one read-only buffer.
     return {name: np.array(tensor, dtype=np.float64, order="C") for name, tensor in loaded.items()}
 
 
@@ -178,7 +161,7 @@ def _version() -> str:
 
 
 def _digest(document: Mapping[str, Any]) -> str:
-    """SHA-256 of the content itself: neither spacing nor the order of keys matters."""
+    """Return the SHA-256 of the content, whatever its spacing and the order of its keys."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -188,7 +171,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _check_plain(value: object, where: str) -> None:
-    """Refuse what JSON would refuse, or would silently turn into something else."""
+    """Raise for what JSON refuses or silently changes."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str):
@@ -198,7 +181,7 @@ def _check_plain(value: object, where: str) -> None:
         for item in value:
             _check_plain(item, where)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ElmeshError(f"{where} cannot be saved: it holds {value!r}, which JSON has no word for; use None.")
+        raise ElmeshError(f"{where} cannot be saved: it holds {value!r}, which JSON cannot represent; use None.")
     elif value is not None and not isinstance(value, (str, int, float)):
         raise ElmeshError(
             f"{where} cannot be saved: it holds a value of type {type(value).__name__}; use dicts, lists, "
@@ -207,7 +190,7 @@ def _check_plain(value: object, where: str) -> None:
 
 
 def _check_target(target: Path, path: str | os.PathLike[str], overwrite: bool) -> None:
-    """Refuse to touch what is there already, unless it is a model and may be replaced."""
+    """Raise if the target exists, unless it is a model and may be replaced."""
     if not os.path.lexists(target):
         return
     if not overwrite:
@@ -229,54 +212,8 @@ def _check_target(target: Path, path: str | os.PathLike[str], overwrite: bool) -
         )
 
 
-def _write_synced(file: Path, data: bytes) -> None:
-    with file.open("xb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # not every system lets a folder be opened
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _move(new: Path, target: Path) -> None:
-    """Put `new` in the place of `target`, and what was there in the place of `new`.
-
-    Where the system cannot swap folders in one step, the old one lies whole beside its place for a moment.
-    """
-    if not target.exists():
-        new.rename(target)
-    elif not _exchange(new, target):
-        old = new.with_suffix(".old")
-        target.rename(old)
-        try:
-            new.rename(target)
-        except BaseException:
-            old.rename(target)
-            raise
-        old.rename(new)
-
-
-def _exchange(a: Path, b: Path) -> bool:
-    """Swap two folders in one step, where the system can; say whether it did."""
-    if sys.platform != "linux":
-        return False
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return bool(renameat2(here, os.fsencode(a), here, os.fsencode(b), swap) == 0)
-
-
 def _remove(folder: Path) -> None:
-    """Remove a model folder, and no file that is not of a model."""
+    """Remove a model folder, and only files of a model."""
     with contextlib.suppress(OSError):
         for name in (_WEIGHTS, _DOCUMENT):
             (folder / name).unlink(missing_ok=True)
