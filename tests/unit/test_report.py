@@ -498,6 +498,7 @@ def test_a_browser_opens_the_page_without_a_message_on_the_console(page, tmp_pat
         assert f'<figure id="{name}"' in document
 
 
+@pytest.mark.thorough
 @needs_browser
 def test_a_script_in_the_page_is_refused_with_a_message_on_the_console(page, tmp_path):
     path = tmp_path / "report.html"
