@@ -16,22 +16,15 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
+from elmesh import DGSP, DMTLELM, DNSP, FODMTLELM, GOMTL, MTFL, MTLELM, LocalELM, MultiTaskELMClassifier
 from elmesh.comm.graph import Topology
 from elmesh.data.statistics import Task
 from elmesh.datasets import TaskSplit
-from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.paper.protocol import DATASETS, DEFAULT_VARIANT, Dataset
 from elmesh.paper.trials import Numbers
 from elmesh.run import Progress, RunConfig, RunResult, run_local
 from elmesh.solvers.admm import ProximalADMM
 from elmesh.solvers.base import Solution, Solver
-from elmesh.solvers.dmtl_elm import DMTLELM
-from elmesh.solvers.fo_dmtl_elm import FODMTLELM
-from elmesh.solvers.go_mtl import GOMTL
-from elmesh.solvers.local_elm import LocalELM
-from elmesh.solvers.mtfl import MTFL
-from elmesh.solvers.mtl_elm import MTLELM
-from elmesh.solvers.subspace_pursuit import DGSP, DNSP
 
 __all__ = [
     "FIGURE_WEIGHTS", "RANK", "RIVALS", "ROUNDS", "TABLE_WEIGHTS", "TUNED", "Method", "Parameters", "Weights", "admm",

@@ -2,7 +2,7 @@
 
 Ten tasks of three digits each, with 90 training and 45 test rows, on principal components of the pixels. The paper does
 not state which part of USPS it uses nor how the components are scaled. A :class:`ProtocolVariant` is one such choice;
-:mod:`elmesh.paper.variants` measures what the choices change.
+:mod:`elmesh.paper.choices` measures what the choices change.
 """
 
 from __future__ import annotations
