@@ -86,7 +86,7 @@ def test_an_agent_has_one_task_and_a_solver_that_the_network_provides_for(tmp_pa
         run = RunConfig(backend=NetworkBackend(agent))
         with pytest.raises(ElmeshError, match="one task, which is named after it: left"):
             estimator(config).fit(X, y, tasks=["other"] * 4, run=run)
-        with pytest.raises(ElmeshError, match="exchange nothing.*mesh-elm"):
+        with pytest.raises(ElmeshError, match=r"exchange nothing.*mesh-elm"):
             MultiTaskELMClassifier(solver=LocalELM()).fit(X, y, tasks=["left"] * 4, run=run)
         with pytest.raises(ElmeshError, match="AllReduce"):
             MultiTaskELMClassifier().fit(X, y, tasks=["left"] * 4, run=run)
