@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -16,15 +17,18 @@ __all__ = ["check_choice", "check_count", "check_flag", "check_number"]
 def check_number(name: str, value: Any, *, zero: bool = False) -> None:
     """Raise unless ``value`` is a finite number above zero (or zero, where allowed)."""
     wanted = "zero or more" if zero else "more than zero"
-    good = type(value) is not bool and isinstance(value, Real) and float(value) < float("inf")
-    if not good or float(value) < 0 or (float(value) == 0 and not zero):
+    try:
+        number = float(value) if type(value) is not bool and isinstance(value, Real) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not 0 <= number < math.inf or (number == 0 and not zero):
         raise ElmeshError(f"{name} must be a finite number, {wanted}; got {value!r}.")
 
 
-def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Raise unless ``value`` is a whole number of at least ``least``."""
+def check_count(name: str, value: Any, least: int = 1, otherwise: str = "") -> None:
+    """Raise unless ``value`` is a whole number of at least ``least``; ``otherwise`` names what else is valid."""
     if type(value) is bool or not isinstance(value, Integral) or int(value) < least:
-        raise ElmeshError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+        raise ElmeshError(f"{name} must be a whole number of at least {least}{otherwise}; got {value!r}.")
 
 
 def check_flag(name: str, value: Any) -> None:

@@ -1,8 +1,7 @@
-"""What elmesh says when something is wrong.
+"""Errors and warnings.
 
-Every error a user can cause is an :class:`ElmeshError`: a sentence on what was wrong, what was expected, and
-what to do. The command line prints it on one line and exits with 2. It is a ``ValueError``, as scikit-learn's
-callers expect.
+Every error that a user can cause is an :class:`ElmeshError`: a sentence on what was wrong, what was expected, and what
+to do. The command line prints it on one line and exits with 2. It is a ``ValueError``, as users of scikit-learn expect.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ __all__ = ["ElmeshError", "RankWarning"]
 
 
 class ElmeshError(ValueError):
-    """Bad input, a bad file or a bad parameter, told in the user's words."""
+    """Invalid input, an invalid file or an invalid parameter."""
 
 
 class RankWarning(UserWarning):
-    """The rank asked for is more than the data can use."""
+    """The given rank is more than the data can use."""

@@ -130,11 +130,11 @@ def test_inputs_of_text_or_in_one_dimension_are_refused(kind):
 
 @both
 def test_an_error_about_lengths_names_both_lengths(kind, models):
-    with pytest.raises(ElmeshError, match="y has 29 values for 30 rows; give one a row"):
+    with pytest.raises(ElmeshError, match="y has 29 values for 30 rows; give one per row"):
         fit(kind, y=ESTIMATORS[kind][1][:-1])
-    with pytest.raises(ElmeshError, match="tasks has 29 labels but the data have 30 rows; give one label a row"):
+    with pytest.raises(ElmeshError, match="tasks has 29 labels but the data have 30 rows; give one label per row"):
         fit(kind, tasks=TASKS[:-1])
-    with pytest.raises(ElmeshError, match="tasks has 30 labels but the data have 5 rows; give one label a row"):
+    with pytest.raises(ElmeshError, match="tasks has 30 labels but the data have 5 rows; give one label per row"):
         models[kind].predict(X[:5], TASKS)
 
 
@@ -193,7 +193,7 @@ def test_an_error_about_an_unknown_task_names_the_known_ones(kind, method, model
     message = r"Task 'hull' is not known; the model was fitted with 'leeds', 'ripon', 'york'"
     with pytest.raises(ElmeshError, match=message):
         getattr(models[kind], method)(X, *y, tasks=["hull", *TASKS[1:]])
-    with pytest.raises(ElmeshError, match=r"holds 3 tasks \('leeds', 'ripon', 'york'\), so tasks must say which one"):
+    with pytest.raises(ElmeshError, match=r"holds 3 tasks \('leeds', 'ripon', 'york'\), so tasks must name"):
         getattr(models[kind], method)(X, *y)
 
 
@@ -217,7 +217,7 @@ def test_there_is_no_model_of_an_unknown_task(kind, models):
     [
         ([None, *TASKS[1:]], r"task label is missing in row 0 .*; give every row a task or leave the row out"),
         (np.linspace(0, 1, 30), r"task label 0\.0 in row 0 .* is a float; use text or whole numbers"),
-        ("site", "tasks is the text 'site'; give one label a row"),
+        ("site", "tasks is the text 'site'; give one label per row"),
         (np.stack([TASKS, TASKS], axis=1), r"tasks has shape \(30, 2\); give one column"),
         ([1, *TASKS[1:]], "mixes types of label: .*; use only text or only whole numbers"),
     ],
@@ -237,9 +237,9 @@ def test_labels_that_cannot_name_tasks_are_refused(tasks, message):
         ({"solver": "dmtl"}, f"The solver 'dmtl' is unknown; use one of {', '.join(SOLVERS)}"),
         ({"solver": None}, r"solver must be a name \(.*local-elm, .*\) or a solver such as MeshELM\(\), not NoneType"),
         ({"solver": MeshELM}, r"solver such as MeshELM\(\), not"),
-        ({"n_hidden": 0}, "n_hidden is 0; it must be a whole number of at least 1; or None for no hidden layer"),
-        ({"activation": "gelu"}, "activation is 'gelu'; it must be one of 'sigmoid', 'tanh', 'relu', 'sine', 'none'"),
-        ({"weight_scale": -1.0}, "weight_scale is -1.0; it must be a finite number above 0"),
+        ({"n_hidden": 0}, "n_hidden must be a whole number of at least 1, or None for no hidden layer; got 0"),
+        ({"activation": "gelu"}, "activation must be one of sigmoid, tanh, relu, sine, none; got 'gelu'"),
+        ({"weight_scale": -1.0}, "weight_scale must be a finite number, more than zero; got -1.0"),
         ({"random_state": -1}, r"random_state is -1; it must be a whole number from 0 to 2\*\*64 - 1, or None"),
         ({"random_state": 2**64}, r"random_state is 18446744073709551616; it must be"),
         ({"solver": LocalELM(mu=0.0)}, "mu must be a finite number, more than zero; got 0.0"),
@@ -336,7 +336,7 @@ def test_an_estimator_that_is_not_fitted_raises(kind, tmp_path):
 
 def test_an_output_path_that_exists_is_left_as_it_is(models, saved):
     before = {file.name: file.read_bytes() for file in saved.iterdir()}
-    with pytest.raises(ElmeshError, match="exists already; choose another path, or say that it may be overwritten"):
+    with pytest.raises(ElmeshError, match="exists already; choose another path, or set overwrite=True"):
         models["regression"].save(saved)
     assert {file.name: file.read_bytes() for file in saved.iterdir()} == before
     models["regression"].save(saved, overwrite=True)

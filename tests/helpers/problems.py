@@ -87,3 +87,9 @@ def task_weights(problem: Problem, solution: Solution) -> list[FloatArray]:
 def ridge_of_rows(H: FloatArray, T: FloatArray, mu: float) -> FloatArray:
     """Ridge regression from its normal equations."""
     return np.linalg.solve(H.T @ H + mu * np.eye(H.shape[1]), H.T @ T)
+
+
+def usable_rank(problem: Problem) -> int:
+    """The largest rank of U that can be of use: the number of directions that all tasks' targets span."""
+    directions = int(np.sum(np.linalg.matrix_rank(problem.task.Y)))
+    return max(1, min(int(problem.task.V.shape[-2]), directions))

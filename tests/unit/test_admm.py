@@ -18,7 +18,7 @@ from elmesh.comm.requests import AllReduce, NeighborSum
 from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError, RankWarning
 from elmesh.math.kernels import curvature, fit_gradient, project, residual, solve_A
-from elmesh.math.objective import agent_objective, lagrangian, objective, objective_of_U
+from elmesh.math.objective import agent_objective, objective, objective_of_U
 from elmesh.run import StopReason, run_local
 from elmesh.run.batches import join_programs
 from elmesh.run.runner import agent_context
@@ -27,7 +27,7 @@ from elmesh.solvers.admm_weights import AdaptiveZeta
 from elmesh.solvers.base import Decision, Problem, RoundReport, rounds
 from elmesh.solvers.initialization import random_block
 from helpers.peers import gossip_sums, peer_program, run_peers
-from helpers.problems import figure_three, random_problem, ridge_of_rows, solve, stack, task_weights
+from helpers.problems import figure_three, random_problem, ridge_of_rows, solve, stack, task_weights, usable_rank
 
 # The paper's three algorithms; messages are counted by hand, so there is no certificate.
 PLAIN = {"mu1": 1.0, "mu2": 1.0, "certify": False}
@@ -135,7 +135,7 @@ def test_mtl_elm_never_increases_the_objective_and_ends_stationary():
 )
 def test_automatic_parameters_converge_to_a_stationary_point(seed, graph, m, rank, init):
     problem = random_problem(seed, m=m, L=10, r=rank, n_max=25)
-    rank = min(rank, problem.task.usable_rank)
+    rank = min(rank, usable_rank(problem))
     result = run(admm(rank=rank, init=init, max_iter=20_000), problem, graph, seed)
     assert result.stop is StopReason.CONVERGED
     mean = result.solution.U.mean(axis=0)
@@ -165,7 +165,7 @@ def test_automatic_parameters_are_safe_on_hundreds_of_harsh_problems(solver, chu
         )
         mu1 = 10 ** rng.uniform(-2, 1)
         mu2 = mu1 * 10 ** rng.uniform(-1, 1)
-        made = solver(rank=min(4, problem.task.usable_rank), mu1=mu1, mu2=mu2, max_iter=2000)
+        made = solver(rank=min(4, usable_rank(problem)), mu1=mu1, mu2=mu2, max_iter=2000)
         result = run(made, problem, GRAPH_NAMES[seed % 6], seed)
         context = f"seed {seed}, {GRAPH_NAMES[seed % 6]} of {m}"
         assert result.stop in (StopReason.CONVERGED, StopReason.MAX_ITER), context
@@ -288,7 +288,8 @@ def test_the_augmented_lagrangian_does_not_increase_under_the_conditions_of_the_
             R = residual(problem.task, project(problem.task, U), A)
             F = agent_objective(problem.task, R, np.sum(U**2, axis=(1, 2)), A, 2.0, 2.0, 5)
             disagreement = degree[:, None, None] * U - transport.neighbor_sum(NeighborSum(U))
-            values.append(lagrangian(F, U, dual, disagreement, rho))
+            # The augmented Lagrangian (13), with the sign of the multiplier that its update needs.
+            values.append(np.sum(F) + np.vdot(dual, U) + rho / 2 * np.vdot(U, disagreement))
             assert solver is admm or curvature(problem.task, A).max() + 2.0 / 5 <= 40.0
             margins = made.margins(problem.task, request.solution, degree.astype(float), 5)
             assert margins.hold

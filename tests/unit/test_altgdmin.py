@@ -19,12 +19,12 @@ from elmesh import (
 )
 from elmesh.comm.graph import GRAPH_NAMES, make_topology
 from elmesh.errors import ElmeshError
+from elmesh.math.kernels import orthonormal
 from elmesh.run import StopReason
 from elmesh.solvers import make_solver
-from elmesh.solvers.altgdmin import orthonormal
 from elmesh.solvers.fedrep import leading_subspace
 from helpers.peers import own_tasks, run_peers
-from helpers.problems import random_problem, ridge_of_rows, solve, stack, task_weights
+from helpers.problems import random_problem, ridge_of_rows, solve, stack, task_weights, usable_rank
 
 AGENTS = [DifAltGDmin, FedRep]
 
@@ -119,7 +119,7 @@ SHAPES = {
 @given(**SHAPES, factor=st.floats(0.2, 2.0), local_steps=st.integers(1, 3))
 def test_the_rounds_of_fedrep_are_those_of_a_loop_over_tasks(seed, m, d, rank, mu, rounds, factor, local_steps):
     problem = random_problem(seed, m=m, L=9, d=d)
-    rank = min(rank, problem.task.usable_rank)
+    rank = min(rank, usable_rank(problem))
     U, size, gap = first_basis(problem, rank)
     assume(size > 1e-4)
     assume(gap > 1e-3)
@@ -135,7 +135,7 @@ def test_the_rounds_of_dif_altgdmin_are_those_of_a_loop_over_agents(
     seed, m, d, rank, mu, rounds, factor, mixing, graph
 ):
     problem = random_problem(seed, m=m, L=9, d=d)
-    rank = min(rank, problem.task.usable_rank)
+    rank = min(rank, usable_rank(problem))
     U, size, gap = first_basis(problem, rank)
     assume(size > 1e-3)
     assume(gap > 0.1)
@@ -222,7 +222,7 @@ def test_more_mixing_and_smaller_steps_bring_diffusing_agents_together():
 )
 def test_the_automatic_step_lowers_the_objective_by_what_its_bound_promises(seed, init, mu, h, t):
     problem = random_problem(seed, h_scale=10.0**h, t_scale=10.0**t)
-    solver = FedRep(rank=min(3, problem.task.usable_rank), mu=mu, init=init, max_iter=1, tol=0.0)
+    solver = FedRep(rank=min(3, usable_rank(problem)), mu=mu, init=init, max_iter=1, tol=0.0)
     history = run(solver, problem).history["objective"]
     start = run(solver.set_params(tol=2.0), problem)  # which stops before the first round
     U, eta = start.solution.U, first_step(problem, start.solution.U, mu)
@@ -249,7 +249,7 @@ def test_harsh_problems_and_steps_leave_orthonormal_bases_and_heads_at_their_bes
     seed, solver, m, rank, h, t, mu, step, noise
 ):
     problem = random_problem(seed, m=m, L=8, h_scale=10.0**h, t_scale=10.0**t, planted=not noise)
-    rank, mu = min(rank, problem.task.usable_rank), 10.0**mu
+    rank, mu = min(rank, usable_rank(problem)), 10.0**mu
     result = run(solver(rank=rank, mu=mu, step_scale=step, max_iter=15, tol=0.0), problem)
     U = np.broadcast_to(result.solution.U, (m, 8, rank))
     np.testing.assert_allclose(U.mT @ U, np.broadcast_to(np.eye(rank), (m, rank, rank)), atol=1e-12)

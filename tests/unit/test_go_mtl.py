@@ -17,7 +17,7 @@ from elmesh.math.kernels import project
 from elmesh.run import StopReason
 from elmesh.solvers import make_solver
 from elmesh.solvers.go_mtl import lasso_codes
-from helpers.problems import random_problem, solve, stack
+from helpers.problems import random_problem, solve, stack, usable_rank
 
 
 def run(problem, seed=0, **parameters):
@@ -63,7 +63,7 @@ def lasso(X, y, mu2):
 )
 def test_it_ends_where_no_derivative_is_left(seed, m, rank, mu1, mu2, init):
     problem = random_problem(seed, m=m, L=8, r=2, d=2, n_max=15)
-    rank = min(rank, problem.task.usable_rank)
+    rank = min(rank, usable_rank(problem))
     result = run(problem, seed, rank=rank, mu1=mu1, mu2=mu2, init=init, tol=1e-6, max_iter=50_000)
     assert result.stop is StopReason.CONVERGED
     U, A = result.solution.U, codes(result, problem)
@@ -146,7 +146,7 @@ def test_no_round_increases_the_objective_which_is_that_of_the_basis_and_the_cod
     seed, m, mu1, mu2, init, h_scale, t_scale
 ):
     problem = random_problem(seed, m=m, L=10, d=2, h_scale=h_scale, t_scale=t_scale)
-    rank = min(3, problem.task.usable_rank)
+    rank = min(3, usable_rank(problem))
     result = run(problem, seed, rank=rank, mu1=mu1, mu2=mu2, init=init, tol=0.0, max_iter=25)
     values = result.history["objective"]
     assert np.all(np.diff(values) <= 1e-12 * values.iloc[0])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from elmesh.data.statistics import Reduced, Task
 from elmesh.math.central_step import CentralUStep
 from elmesh.math.kernels import curvature, exact_U, first_order_U, fit, fit_gradient, project, residual, ridge, solve_A
-from helpers.problems import random_problem
+from helpers.problems import random_problem, ridge_of_rows
 
 sizes = st.tuples(
     st.integers(0, 10_000),  # seed
@@ -151,20 +151,18 @@ def test_one_agent_and_a_stack_of_agents_are_the_same_computation(size):
 
 
 @given(st.integers(0, 10_000), st.integers(2, 40), st.integers(1, 8), st.integers(1, 3), st.booleans())
-def test_reading_in_chunks_changes_nothing(seed, n, L, d, centre):
+def test_reducing_keeps_the_means_and_the_gram_matrix(seed, n, L, d, centre):
     rng = np.random.default_rng(seed)
     H, T = rng.normal(size=(n, L)) + 3.0, rng.normal(size=(n, d)) - 1.0
-    cut = int(rng.integers(1, n))
-    whole = Reduced.from_rows(H, T, centre=centre)
-    first, second = (Reduced.from_rows(H[rows], T[rows], centre=centre) for rows in (slice(cut), slice(cut, None)))
-    merged = first.merge(second)
-    assert merged.n_rows == n
-    assert len(merged.factor) <= L + d or len(merged.factor) <= n + 1
-    np.testing.assert_allclose(merged.mean, whole.mean, atol=1e-12)
-    np.testing.assert_allclose(merged.factor.T @ merged.factor, whole.factor.T @ whole.factor, atol=1e-9 * n)
-    one, other = Task.from_reduced(whole), Task.from_reduced(merged)
-    np.testing.assert_allclose(ridge(one, 0.3), ridge(other, 0.3), atol=1e-8)
-    np.testing.assert_allclose(one.target_energy, other.target_energy, rtol=1e-9)
+    rows, reduced = np.hstack([H, T]), Reduced.from_rows(H, T, centre=centre)
+    mean = rows.mean(axis=0) if centre else np.zeros(L + d)
+    assert reduced.n_rows == n
+    assert len(reduced.factor) == min(n, L + d)
+    np.testing.assert_allclose(reduced.mean, mean, atol=1e-12)
+    np.testing.assert_allclose(reduced.factor.T @ reduced.factor, (rows - mean).T @ (rows - mean), atol=1e-9 * n)
+    task = Task.from_reduced(reduced)
+    np.testing.assert_allclose(ridge(task, 0.3), ridge_of_rows(H - mean[:L], T - mean[L:], 0.3), atol=1e-8)
+    np.testing.assert_allclose(task.target_energy, np.sum((T - mean[L:]) ** 2), rtol=1e-9)
 
 
 def test_a_reduced_task_never_has_more_rows_than_columns():
@@ -178,4 +176,3 @@ def test_padding_rows_and_outputs_changes_no_solution(outputs):
     beside = random_problem(4, m=1, L=8, d=4, n_max=20, unequal=False)
     both = Task.stack([alone.task.agent(0), beside.task.agent(0)])
     np.testing.assert_allclose(ridge(both, 0.5)[0, :, :outputs], ridge(alone.task, 0.5)[0], atol=1e-12)
-    assert both.usable_rank == 4 + outputs

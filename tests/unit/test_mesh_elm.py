@@ -25,7 +25,7 @@ from elmesh.solvers import make_solver
 from elmesh.solvers.base import Decision, Problem, RoundReport
 from elmesh.solvers.mesh_elm import BITS
 from helpers.peers import gossip_sums, lockstep, own_tasks, peer_program, requests_of, run_peers
-from helpers.problems import random_problem, solve, stack
+from helpers.problems import random_problem, solve, stack, usable_rank
 
 GOSSIP = ("ring", "path", "complete")
 
@@ -71,7 +71,7 @@ def test_it_ends_at_a_minimum_that_neither_scipy_nor_alternation_gets_below(seed
         seed, m=int(rng.integers(1, 7)), L=int(rng.integers(4, 14)), d=int(rng.integers(1, 4)), planted=seed % 3 > 0
     )
     mu1, mu2 = 10 ** rng.uniform(-1, 0.5, 2)
-    rank = min(int(rng.integers(1, 6)), problem.task.usable_rank)
+    rank = min(int(rng.integers(1, 6)), usable_rank(problem))
     setting = {"rank": rank, "mu1": mu1, "mu2": mu2, "max_iter": 5000, "tol": 1e-6}
     swift, slow = run(MeshELM(**setting), problem), run(MTLELM(**setting), problem)
     assert swift.stop in (StopReason.CONVERGED, StopReason.SETTLED)
@@ -229,7 +229,7 @@ def test_agents_whose_sums_differ_by_rounding_decide_alike_and_end_with_the_same
     m = 4 + 2 * (seed % 4)
     problem = random_problem(seed, m=m, L=4 + seed, d=1 + seed % 3, planted=seed % 3 > 0)
     topology = make_topology(GOSSIP[seed % 3], range(m))
-    rank = rank if rank == "auto" else min(3, problem.task.usable_rank)
+    rank = rank if rank == "auto" else min(3, usable_rank(problem))
     assert uses_gossip(topology, 64)
     solver = MeshELM(rank=rank)
     stacked = run_local(solver, problem.task, topology, seed)
@@ -581,7 +581,7 @@ def harsh(seed):
         t_scale=10 ** rng.uniform(-3, 3),
     )
     mu1 = "auto" if rng.random() < 0.5 else 10 ** rng.uniform(-3, 3)
-    rank = "auto" if rng.random() < 0.5 else min(int(rng.integers(1, 21)), problem.task.usable_rank)
+    rank = "auto" if rng.random() < 0.5 else min(int(rng.integers(1, 21)), usable_rank(problem))
     mu2 = mu1 if rng.random() < 0.5 else "auto"
     return problem, {"rank": rank, "mu1": mu1, "mu2": mu2, "message_bits": BITS[seed % 7]}
 

@@ -18,7 +18,7 @@ from elmesh.math.objective import agent_objective, objective
 from elmesh.paper.reference_formulas import ReferenceADMM, alternating_step
 from elmesh.run import RunConfig, run_local
 from elmesh.solvers.base import Solution
-from helpers.problems import Problem, figure_three, random_problem
+from helpers.problems import Problem, figure_three, random_problem, usable_rank
 
 ROUNDS = 5
 
@@ -121,7 +121,7 @@ class Setting:
 def drawn(draw) -> Setting:
     m, L = draw(st.integers(2, 5)), draw(st.integers(3, 6))
     problem = even(draw(st.integers(0, 10**6)), m, L, draw(st.integers(1, 2)))
-    r = draw(st.integers(1, min(3, problem.task.usable_rank)))
+    r = draw(st.integers(1, min(3, usable_rank(problem))))
     topology = make_topology(draw(st.sampled_from(sorted(set(GRAPH_NAMES)))), range(m))
     rho, zeta = draw(st.floats(0.2, 3)), draw(st.floats(0, 4))
     offset, gamma = draw(st.floats(0.5, 20)), draw(st.sampled_from(["paper", "auto"]))

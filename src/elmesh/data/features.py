@@ -1,7 +1,6 @@
 """The shared random hidden layer, from one seed.
 
-Every task maps its inputs through the same hidden units, drawn once and never trained (equation (35) of the
-paper)::
+Every task maps its inputs through the same hidden units, drawn once and never trained, equation (35) of the paper::
 
     h(x) = g(x W + b),     W and b uniform in [-s, s)
 
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
+from elmesh.checks import check_choice, check_count, check_number
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
 
@@ -31,34 +31,13 @@ __all__ = ["ACTIVATIONS", "HiddenLayer", "uniform", "weight_scale"]
 _LARGEST_SEED = 2**64 - 1
 
 
-def _sigmoid(Z: FloatArray) -> FloatArray:
-    # expit is 1 / (1 + exp(-z)) without the overflow that a large -z gives
-    return np.asarray(expit(Z, out=Z))
-
-
-def _tanh(Z: FloatArray) -> FloatArray:
-    return np.tanh(Z, out=Z)
-
-
-def _relu(Z: FloatArray) -> FloatArray:
-    return np.maximum(Z, 0.0, out=Z)
-
-
-def _sine(Z: FloatArray) -> FloatArray:
-    return np.sin(Z, out=Z)
-
-
-def _none(Z: FloatArray) -> FloatArray:
-    return Z
-
-
-# Each may overwrite its argument, which has no other reference.
-_FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
-    "sigmoid": _sigmoid,
-    "tanh": _tanh,
-    "relu": _relu,
-    "sine": _sine,
-    "none": _none,
+# Each overwrites its argument, which has no other reference.
+_FUNCTIONS: dict[str, Callable[[FloatArray], Any]] = {
+    "sigmoid": lambda Z: expit(Z, out=Z),  # 1 / (1 + exp(-z)) without its overflow
+    "tanh": lambda Z: np.tanh(Z, out=Z),
+    "relu": lambda Z: np.maximum(Z, 0.0, out=Z),
+    "sine": lambda Z: np.sin(Z, out=Z),
+    "none": lambda Z: Z,
 }
 
 #: The names that ``activation`` may take.
@@ -77,11 +56,6 @@ def weight_scale(n_columns: int) -> float:
 
     Weights uniform in [-1, 1) have variance 1/3, so the input of a hidden unit has variance n/3 for n standardised
     columns. Beyond about 1 the sigmoid saturates; this factor brings the variance back to 1.
-
-    Parameters
-    ----------
-    n_columns
-        Number of columns of the encoded table.
 
     Examples
     --------
@@ -132,18 +106,20 @@ class HiddenLayer:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        assign = object.__setattr__  # to convert NumPy scalars to plain numbers
-        assign(self, "n_inputs", _whole("n_inputs", self.n_inputs, 1))
+        check_count("n_inputs", self.n_inputs)
         if self.n_hidden is not None:
-            assign(self, "n_hidden", _whole("n_hidden", self.n_hidden, 1, "; or None for no hidden layer"))
-        if not isinstance(self.activation, str) or self.activation not in _FUNCTIONS:
-            raise ElmeshError(
-                f"activation is {self.activation!r}; it must be one of {', '.join(map(repr, ACTIVATIONS))}."
-            )
-        assign(self, "weight_scale", _positive("weight_scale", self.weight_scale))
-        assign(self, "seed", _whole("seed", self.seed, 0))
+            check_count("n_hidden", self.n_hidden, otherwise=", or None for no hidden layer")
+        check_choice("activation", self.activation, ACTIVATIONS)
+        check_number("weight_scale", self.weight_scale)
+        check_count("seed", self.seed, least=0)
         if self.seed > _LARGEST_SEED:
-            raise ElmeshError(f"seed is {self.seed}; it must be a whole number from 0 to 2**64 - 1.")
+            raise ElmeshError(f"seed must be a whole number from 0 to 2**64 - 1; got {self.seed}.")
+        # Plain numbers instead of NumPy scalars, for JSON.
+        assign = object.__setattr__
+        assign(self, "n_inputs", int(self.n_inputs))
+        assign(self, "n_hidden", None if self.n_hidden is None else int(self.n_hidden))
+        assign(self, "weight_scale", float(self.weight_scale))
+        assign(self, "seed", int(self.seed))
 
     @property
     def width(self) -> int:
@@ -161,18 +137,7 @@ class HiddenLayer:
         return values[: n * L].reshape(n, L), values[n * L :]
 
     def __call__(self, X: ArrayLike) -> FloatArray:
-        """Map inputs to features.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_rows, n_inputs)
-            Finite numbers.
-
-        Returns
-        -------
-        ndarray of shape (n_rows, width)
-            The features H, float64.
-        """
+        """Map inputs of shape (n_rows, n_inputs) to features of shape (n_rows, width)."""
         X = np.asarray(X, dtype=np.float64)
         if X.ndim != 2 or X.shape[1] != self.n_inputs:
             raise ElmeshError(
@@ -183,7 +148,7 @@ class HiddenLayer:
         W, b = self.weights
         Z = X @ W
         Z += b
-        return _FUNCTIONS[self.activation](Z)
+        return np.asarray(_FUNCTIONS[self.activation](Z))
 
     def to_json(self) -> dict[str, Any]:
         """Return the five parameters as plain JSON.
@@ -202,23 +167,3 @@ class HiddenLayer:
         if not isinstance(fields, Mapping) or set(fields) != set(expected):
             raise ElmeshError(f"A hidden layer is described by exactly the fields {', '.join(expected)}.")
         return cls(**fields)
-
-
-def _whole(name: str, value: object, least: int, otherwise: str = "") -> int:
-    """Return a whole number of at least `least`; True and 3.0 are refused."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ElmeshError(f"{name} is {value!r}; it must be a whole number of at least {least}{otherwise}.")
-    return int(value)
-
-
-def _positive(name: str, value: object) -> float:
-    """Return a finite number above zero."""
-    number = math.nan
-    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-    if not (math.isfinite(number) and number > 0):
-        raise ElmeshError(f"{name} is {value!r}; it must be a finite number above 0.")
-    return number

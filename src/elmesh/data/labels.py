@@ -32,11 +32,11 @@ def values_of(tasks: object) -> list[Any]:
     """Return a column as a list of plain Python values."""
     shape = getattr(tasks, "shape", None)
     if shape is not None and len(shape) != 1:
-        raise ElmeshError(f"tasks has shape {tuple(shape)}; give one column with one label a row.")
+        raise ElmeshError(f"tasks has shape {tuple(shape)}; give one column with one label per row.")
     if isinstance(tasks, (str, bytes)):
-        raise ElmeshError(f"tasks is the text {tasks!r}; give one label a row, such as the values of that column.")
+        raise ElmeshError(f"tasks is the text {tasks!r}; give one label per row, such as the values of that column.")
     if isinstance(tasks, (Mapping, set, frozenset)) or not isinstance(tasks, Iterable):
-        raise ElmeshError(f"tasks is of type {type(tasks).__name__}; give one label a row, as a list or an array.")
+        raise ElmeshError(f"tasks is of type {type(tasks).__name__}; give one label per row, as a list or an array.")
     if getattr(getattr(tasks, "dtype", None), "kind", None) in ("M", "m"):
         # NumPy would silently turn nanoseconds into whole numbers
         raise ElmeshError("tasks holds dates or times; use text or whole numbers as task labels.")
@@ -54,8 +54,8 @@ def label_type(values: Sequence[Any]) -> Callable[[Any], Label]:
     plain = {kind for kind in found.values() if kind is not None}
     if len(plain) > 1:
         first = [next(i for i, value in enumerate(values) if found[type(value)] is kind) for kind in plain]
-        told = " and ".join(f"{values[i]!r} {row(i)}" for i in sorted(first))
-        raise ElmeshError(f"tasks mixes types of label: {told}; use only text or only whole numbers.")
+        examples = " and ".join(f"{values[i]!r} {row(i)}" for i in sorted(first))
+        raise ElmeshError(f"tasks mixes types of label: {examples}; use only text or only whole numbers.")
     return plain.pop() if plain else str
 
 

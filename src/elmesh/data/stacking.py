@@ -93,7 +93,7 @@ def _check_table(label: Label, X: Any, y: NDArray[Any]) -> None:
     if len(X) == 0:
         raise ElmeshError(f"Task {label!r} has no rows; give it data or leave it out.")
     if y.ndim not in (1, 2):
-        raise ElmeshError(f"y of task {label!r} has shape {y.shape}; it must hold one target a row.")
+        raise ElmeshError(f"y of task {label!r} has shape {y.shape}; it must hold one target per row.")
     if len(X) != len(y):
         raise ElmeshError(f"Task {label!r} has {count(len(X), 'row')} in X but {len(y)} in y; give the same rows.")
 
@@ -107,14 +107,14 @@ def _check_same_columns(Xs: Mapping[Label, Any]) -> None:
                 "all tasks in the same form, so that their columns can be compared."
             )
         if _is_frame(X) and list(X.columns) != list(reference.columns):
-            told = _difference(first, list(reference.columns), label, list(X.columns))
-            raise ElmeshError(f"Tasks {first!r} and {label!r} differ in their columns: {told}.")
+            difference = _difference(first, list(reference.columns), label, list(X.columns))
+            raise ElmeshError(f"Tasks {first!r} and {label!r} differ in their columns: {difference}.")
     widths = {label: X.shape[1] for label, X in Xs.items()}
     if len(set(widths.values())) > 1:
         odd = [label for label in widths if widths[label] != widths[first]]
-        told = ", ".join(f"task {label!r} has {widths[label]}" for label in islice(odd, 10)) + more(len(odd))
+        others = ", ".join(f"task {label!r} has {widths[label]}" for label in islice(odd, 10)) + more(len(odd))
         raise ElmeshError(
-            f"Tasks differ in width: task {first!r} has {count(widths[first], 'column')}, but {told}; every "
+            f"Tasks differ in width: task {first!r} has {count(widths[first], 'column')}, but {others}; every "
             "task needs the same input columns."
         )
 

@@ -3,8 +3,7 @@ r"""The sufficient statistics of a task.
 Two steps, neither of which loses anything that the methods use:
 
 1. :class:`Reduced` keeps the means of the hidden features H and of the targets T, and a triangular factor of the
-   centred :math:`[H\;T]`. It never has more than L + d rows however many there were, and two of them merge into one,
-   so a task can be read in chunks.
+   centred :math:`[H\;T]`, with at most L + d rows.
 2. :class:`Task` is the thin singular value decomposition :math:`H = P\,\mathrm{diag}(s)\,V'` with the targets in the
    same basis, :math:`Y = P'T`. In it every update is a pair of thin products. Tasks of unequal size are stacked with
    zero padding, which changes no solution.
@@ -57,18 +56,6 @@ class Reduced:
         rows = np.hstack([H, T])
         mean = rows.mean(axis=0) if centre else np.zeros(rows.shape[1])
         return cls(len(H), mean, _triangular(rows - mean if centre else rows), H.shape[1], centre)
-
-    def merge(self, other: Reduced) -> Reduced:
-        """Return what the rows of both together reduce to."""
-        n = self.n_rows + other.n_rows
-        parts = [self.factor, other.factor]
-        mean = self.mean
-        if self.centred:
-            shift = other.mean - self.mean
-            mean = self.mean + shift * (other.n_rows / n)
-            # The scatter about the common mean exceeds the sum of the two by one row.
-            parts.append(np.sqrt(self.n_rows * other.n_rows / n) * shift[None, :])
-        return Reduced(n, mean, _triangular(np.vstack(parts)), self.width, self.centred)
 
 
 def _triangular(rows: FloatArray) -> FloatArray:
@@ -153,9 +140,3 @@ class Task:
         """Squared norm of the targets: twice the objective at zero weights."""
         energy: FloatArray = np.sum(self.Y**2, axis=(-2, -1)) + self.rest
         return energy
-
-    @property
-    def usable_rank(self) -> int:
-        """Largest rank of U that can be of use: more columns than all tasks' targets span carry nothing."""
-        directions = int(np.sum(np.linalg.matrix_rank(self.Y)))
-        return max(1, min(int(self.V.shape[-2]), directions))

@@ -23,19 +23,9 @@ Groups = dict[Label, NDArray[np.intp]]
 
 
 def group_rows(tasks: object, n_rows: int) -> Groups:
-    """Find the rows of each task.
+    """Return the rows of each task, in increasing order; labels are sorted.
 
-    Parameters
-    ----------
-    tasks : array-like of shape (n_rows,) or None
-        One label per row: a list, an array, or a pandas or polars column. None: all rows are one task, "all".
-    n_rows : int
-        Number of rows of the data.
-
-    Returns
-    -------
-    dict
-        Label to row numbers, labels sorted, row numbers increasing.
+    ``tasks`` has one label per row: a list, an array, or a pandas or polars column. None: all rows are one task, "all".
 
     Examples
     --------
@@ -47,7 +37,7 @@ def group_rows(tasks: object, n_rows: int) -> Groups:
     values = values_of(tasks)
     if len(values) != n_rows:
         raise ElmeshError(
-            f"tasks has {count(len(values), 'label')} but the data have {count(n_rows, 'row')}; give one label a row."
+            f"tasks has {count(len(values), 'label')} but the data have {count(n_rows, 'row')}; give one label per row."
         )
     plain = label_type(values)
     labels = sorted(map(plain, set(values)))
@@ -59,21 +49,9 @@ def group_rows(tasks: object, n_rows: int) -> Groups:
 
 
 def match_tasks(tasks: object, n_rows: int, known: Collection[Label]) -> Groups:
-    """Find the rows of each task, all of which a model must know.
+    """Return the rows of each task that occurs; raise if a model with the ``known`` tasks lacks one.
 
-    Parameters
-    ----------
-    tasks : array-like of shape (n_rows,) or None
-        One label per row; None only if a single task is known.
-    n_rows : int
-        Number of rows of the data.
-    known : collection of labels
-        The labels that the model was fitted with.
-
-    Returns
-    -------
-    dict
-        Label to row numbers, for the tasks that occur.
+    ``tasks`` may be None if a single task is known.
 
     Examples
     --------
@@ -84,8 +62,7 @@ def match_tasks(tasks: object, n_rows: int, known: Collection[Label]) -> Groups:
         if len(known) == 1:
             return dict.fromkeys(known, np.arange(n_rows, dtype=np.intp))
         raise ElmeshError(
-            f"The model holds {count(len(known), 'task')} ({listed(known)}), so tasks must say which one "
-            "each row is of."
+            f"The model holds {count(len(known), 'task')} ({listed(known)}), so tasks must name that of each row."
         )
     groups = group_rows(tasks, n_rows)
     # By type as well: True equals 1 in Python, but not for users.
@@ -95,23 +72,15 @@ def match_tasks(tasks: object, n_rows: int, known: Collection[Label]) -> Groups:
     if not unknown:
         return groups
     what = f"Task {unknown[0]!r} is" if len(unknown) == 1 else f"Tasks {listed(unknown)} are"
-    told = f"{what} not known; the model was fitted with {listed(known)}"
+    message = f"{what} not known; the model was fitted with {listed(known)}"
     if type(unknown[0]) not in known_types and known_types:
         given, fitted = KINDS[type(unknown[0])], KINDS[next(iter(known_types))]
-        told += f", which are {fitted} while these are {given}: give the labels as they were then"
-    raise ElmeshError(f"{told}.")
+        message += f", which are {fitted} while these are {given}: give the labels as they were then"
+    raise ElmeshError(f"{message}.")
 
 
 def check_task_sizes(groups: Groups, minimum: int = 2) -> None:
-    """Refuse tasks with too few rows to learn from.
-
-    Parameters
-    ----------
-    groups : dict
-        As `group_rows` gives it.
-    minimum : int, default=2
-        Fewest rows that a task may have.
-    """
+    """Raise if a task has too few rows to learn from."""
     if not groups:
         raise ElmeshError("There are no rows, so there are no tasks; at least one task with data is needed.")
     small = [label for label, rows in groups.items() if len(rows) < minimum]
@@ -120,29 +89,17 @@ def check_task_sizes(groups: Groups, minimum: int = 2) -> None:
     # "one sample" is what scikit-learn's checks look for in this message
     words = {0: "no rows", 1: "only one row (one sample)"}
     sizes = {label: len(groups[label]) for label in small[:10]}
-    told = ", ".join(f"task {label!r} has {words.get(n, f'only {n} rows')}" for label, n in sizes.items())
+    found = ", ".join(f"task {label!r} has {words.get(n, f'only {n} rows')}" for label, n in sizes.items())
     raise ElmeshError(
-        f"Each task needs at least {count(minimum, 'row')}, but {told}{more(len(small))}; give more rows or "
+        f"Each task needs at least {count(minimum, 'row')}, but {found}{more(len(small))}; give more rows or "
         "leave the task out."
     )
 
 
 def one_hot(y: ArrayLike, groups: Groups) -> tuple[dict[Label, NDArray[np.float64]], dict[Label, NDArray[Any]]]:
-    """Turn class labels into 0/1 targets, each task over its own classes.
+    """Return 0/1 targets of each task over its own classes, and these classes, sorted.
 
-    Parameters
-    ----------
-    y : array-like of shape (n_rows,)
-        Class labels: numbers, text, or True and False.
-    groups : dict
-        As `group_rows` gives it.
-
-    Returns
-    -------
-    targets : dict
-        Task to an array of shape (rows of the task, classes of the task).
-    classes : dict
-        Task to its classes, sorted; column j of the targets stands for class j.
+    Class labels are numbers, text, or True and False. Column j of a task's targets stands for its class j.
 
     Examples
     --------
@@ -164,28 +121,16 @@ def one_hot(y: ArrayLike, groups: Groups) -> tuple[dict[Label, NDArray[np.float6
         targets[label][np.arange(len(rows)), codes] = 1.0
     single = {label: found.tolist() for label, found in classes.items() if len(found) < 2}
     if single:
-        told = [f"task {label!r} has {listed(found) or 'none'}" for label, found in single.items()]
+        tasks = [f"task {label!r} has {listed(found) or 'none'}" for label, found in single.items()]
         raise ElmeshError(
             "Each task needs at least two classes, not one class alone, but "
-            f"{', '.join(told[:10])}{more(len(told))}; give rows of another class or leave the task out."
+            f"{', '.join(tasks[:10])}{more(len(tasks))}; give rows of another class or leave the task out."
         )
     return targets, classes
 
 
 def regression_targets(y: ArrayLike, groups: Groups) -> dict[Label, NDArray[np.float64]]:
-    """Split numeric targets by task.
-
-    Parameters
-    ----------
-    y : array-like of shape (n_rows,) or (n_rows, n_outputs)
-        Finite numbers.
-    groups : dict
-        As `group_rows` gives it.
-
-    Returns
-    -------
-    dict
-        Task to an array of shape (rows of the task, n_outputs); n_outputs is 1 where y has one dimension.
+    """Return the numeric targets of each task, of shape (rows of the task, n_outputs); one output if y has one axis.
 
     Examples
     --------
@@ -194,7 +139,7 @@ def regression_targets(y: ArrayLike, groups: Groups) -> dict[Label, NDArray[np.f
     """
     values = np.asarray(y)
     if values.ndim not in (1, 2) or (values.ndim == 2 and values.shape[1] == 0):
-        raise ElmeshError(f"y has shape {values.shape}; give one number a row, or one row of numbers a row.")
+        raise ElmeshError(f"y has shape {values.shape}; give one number per row, or several.")
     _check_length(values, groups)
     numbers = _numbers(values if values.ndim == 2 else values[:, np.newaxis])
     bad = ~np.isfinite(numbers).all(axis=1)
@@ -206,7 +151,7 @@ def regression_targets(y: ArrayLike, groups: Groups) -> dict[Label, NDArray[np.f
 def _class_labels(values: NDArray[Any]) -> NDArray[Any]:
     """Check that class labels have one sortable type and none is missing."""
     if values.ndim != 1:
-        raise ElmeshError(f"y has shape {values.shape}; classification needs one class label a row.")
+        raise ElmeshError(f"y has shape {values.shape}; classification needs one class label per row.")
     if values.dtype.kind in "iubU":
         return values
     if values.dtype.kind not in "fOT":
@@ -249,4 +194,4 @@ def _numbers(values: NDArray[Any]) -> NDArray[np.float64]:
 def _check_length(values: NDArray[Any], groups: Groups) -> None:
     n_rows = sum(len(rows) for rows in groups.values())
     if len(values) != n_rows:
-        raise ElmeshError(f"y has {count(len(values), 'value')} for {count(n_rows, 'row')}; give one a row.")
+        raise ElmeshError(f"y has {count(len(values), 'value')} for {count(n_rows, 'row')}; give one per row.")

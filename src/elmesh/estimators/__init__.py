@@ -1,5 +1,5 @@
-"""The two estimators: scikit-learn on the outside, a solver and a runtime on the inside.
+"""The two estimators, and the model that a fit produces.
 
-A fit is: rows to tasks, the shared hidden layer, each task reduced by itself, the solver run over all of them, and a
-head a task put together from what came out.
+A fit groups rows by task, maps them by the shared hidden layer, reduces each task, runs a solver on all of them, and
+makes one head per task from the solution.
 """

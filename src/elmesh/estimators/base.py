@@ -205,12 +205,12 @@ class MultiTaskELM(BaseEstimator):
         return groups, self.model_.scores(checked, groups)
 
     def for_task(self, task: Label) -> Self:
-        """Return an estimator that holds one task's own model and nothing of the others.
+        """Return an estimator with one task's own model and nothing of the others.
 
         Parameters
         ----------
         task : str or int
-            A task the estimator was fitted on.
+            A task that the estimator was fitted on.
 
         Returns
         -------
@@ -235,7 +235,7 @@ class MultiTaskELM(BaseEstimator):
         Returns
         -------
         estimator or None
-            At rank 0 an estimator that holds every task, at the others None. A fit in one process returns itself.
+            At rank 0 an estimator with all tasks, at the others None.
         """
         check_is_fitted(self, "model_")
         communicator = resolve_backend(run.backend).communicator
@@ -290,8 +290,8 @@ class MultiTaskELM(BaseEstimator):
             Plain JSON that is saved with the model; :func:`elmesh.load` returns it as ``extra_``.
         """
         check_is_fitted(self, "model_")
-        kept = self.extra_ if extra is None else dict(extra)
-        self.model_.save(Path(path), overwrite=overwrite, estimator=describe(self), extra=kept)
+        content = self.extra_ if extra is None else dict(extra)
+        self.model_.save(Path(path), overwrite=overwrite, estimator=describe(self), extra=content)
 
     def _adopt(self, model: MultiTaskModel, n_features: int, extra: dict[str, Any]) -> None:
         """Become fitted from a model alone."""

@@ -57,7 +57,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
     tasks_ : ndarray
         The tasks, sorted.
     U_ : ndarray of shape (L, r) or (m, L, r)
-        The basis: one shared by all, or each agent's. None for Local ELM.
+        The basis: one shared by all tasks, or one per agent. None for Local ELM.
     A_ : dict
         Each task's private coefficients.
     history_ : DataFrame
@@ -66,12 +66,12 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
     n_iter_, n_exchanges_ : int
         Rounds of the method; rounds of messages, those of the start included.
     stop_ : StopReason
-        Why the fit ended; ``stop_.value`` says what to do about it.
+        Why the fit ended; ``stop_.value`` is advice on it.
     graph_ : networkx.Graph or None
         The graph of agents.
     certificate_ : Certificate or None
         How far the objective is from the best of any rank: ``gap``, ``rank_sufficient``, ``suggested_rank``. For
-        MeshELM, MTLELM, DMTLELM and FODMTLELM, unless ``certify=False`` or the fit was cut short.
+        solvers with a parameter ``certify``, unless it is False or the fit was interrupted.
     penalties_ : tuple of float or None
         mu1 and mu2 in use.
     traffic_ : DataFrame or None

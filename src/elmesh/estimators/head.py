@@ -92,18 +92,7 @@ class Head:
             assign(self, "temperature", float(self.temperature))
 
     def scores(self, H: FloatArray) -> FloatArray:
-        """Score rows of hidden features, one column per output.
-
-        Parameters
-        ----------
-        H : ndarray of shape (n_rows, L)
-            Hidden features.
-
-        Returns
-        -------
-        ndarray of shape (n_rows, d)
-            For classification, one column per class of the task.
-        """
+        """Return the scores (n_rows, d) of rows of hidden features (n_rows, L), one column per output or class."""
         return np.asarray(self.features(H) @ self.A + self.t_mean)
 
     def features(self, H: FloatArray) -> FloatArray:

@@ -83,20 +83,7 @@ class MultiTaskModel:
                 raise ElmeshError(f"Task {label!r} has {n_outputs} outputs; predictions have one dimension.")
 
     def scores(self, X: ArrayLike, groups: Groups) -> dict[Label, FloatArray]:
-        """Score the rows of each task with the task's own head.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_rows, n_inputs)
-            Finite numbers.
-        groups : dict
-            Task label to row numbers, as `elmesh.data.tasks.match_tasks` gives it.
-
-        Returns
-        -------
-        dict
-            Task label to an array of shape (rows of the task, outputs of the task).
-        """
+        """Return the scores of each task's rows by its own head, of shape (rows of the task, outputs of the task)."""
         X = np.asarray(X, dtype=np.float64)
         return {label: self.heads[self._known(label)].scores(self.layer(X[rows])) for label, rows in groups.items()}
 
@@ -113,37 +100,14 @@ class MultiTaskModel:
         extra: Mapping[str, Any] | None = None,
         overwrite: bool = False,
     ) -> None:
-        """Save the model as a folder with ``model.json`` and ``weights.safetensors``.
-
-        Parameters
-        ----------
-        path : str or path
-            The folder to make.
-        estimator, extra : dict
-            Plain JSON to save with it; tuples are read back as lists.
-        overwrite : bool, default=False
-            Whether an elmesh model at that path may be replaced; nothing else ever is.
-        """
+        """Save the model, and plain JSON with it, as a folder with ``model.json`` and ``weights.safetensors``."""
         content, tensors = _to_parts(self)
         content |= {"estimator": dict(estimator), "extra": dict(extra or {})}
         write_folder(path, content, tensors, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: StrPath) -> tuple[MultiTaskModel, dict[str, Any], dict[str, Any]]:
-        """Load a model that `save` wrote.
-
-        Parameters
-        ----------
-        path : str or path
-            The folder.
-
-        Returns
-        -------
-        model : MultiTaskModel
-            Its predictions are the saved model's, to the bit.
-        estimator, extra : dict
-            What was saved with it.
-        """
+        """Return a saved model, whose predictions are the same to the bit, and the JSON that was saved with it."""
         content, tensors = read_folder(path)
         try:
             model = _from_parts(content, tensors)

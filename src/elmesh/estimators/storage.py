@@ -128,7 +128,7 @@ def _read_document(file: Path) -> dict[str, Any]:
         raise ElmeshError(f"{file} has been altered: its checksum does not match. Use the file as it was saved.")
     weights = document.get("weights")
     if not isinstance(weights, dict) or set(weights) != {"bytes", "sha256"}:
-        raise ElmeshError(f"{file} does not say which weights belong to it.")
+        raise ElmeshError(f"{file} does not name its weights: it was altered.")
     return document
 
 
@@ -194,7 +194,7 @@ def _check_target(target: Path, path: str | os.PathLike[str], overwrite: bool) -
     if not os.path.lexists(target):
         return
     if not overwrite:
-        raise ElmeshError(f"{os.fspath(path)} exists already; choose another path, or say that it may be overwritten.")
+        raise ElmeshError(f"{os.fspath(path)} exists already; choose another path, or set overwrite=True.")
     inside = sorted(os.listdir(target)) if target.is_dir() else None
     if inside == []:
         return

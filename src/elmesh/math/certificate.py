@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from elmesh.data.statistics import Task
-from elmesh.math.kernels import correlation, fit, project, residual, solve_A, square
+from elmesh.math.kernels import correlation, project, residual, solve_A, square
+from elmesh.math.objective import objective
 from elmesh.typing import FloatArray
 
 __all__ = [
@@ -124,16 +125,9 @@ class CertificateData:
 def dual_bound(norm: float, lam: float, R2: float, RY: float, rest: float) -> float:
     r"""Return the best bound that scaled residuals give.
 
-    Parameters
-    ----------
-    norm : float
-        Operator norm of all tasks' :math:`H_t'R_t` side by side.
-    lam : float
-        What it may be.
-    R2, RY : float
-        Sums over tasks of :math:`|R_t|^2` and of :math:`\langle R_t, T_t\rangle`, as far as weights can change them.
-    rest : float
-        Squared norm of what no weights can reach.
+    ``norm`` is the operator norm of all tasks' :math:`H_t'R_t` side by side, which may be ``lam`` at most; ``R2`` and
+    ``RY`` are the sums over tasks of :math:`|R_t|^2` and :math:`\langle R_t, T_t\rangle` within the column spaces of
+    the H_t, and ``rest`` is the squared norm of the targets outside them.
     """
     if R2 <= 0:
         return rest / 2
@@ -200,5 +194,5 @@ def certify(task: Task, U: FloatArray, mu1: float, mu2: float, slack: float = SL
     HU = project(task, U)
     A = solve_A(task, HU, np.zeros(1), mu2, 0.0)
     R = residual(task, HU, A)
-    objective = float(np.sum(fit(task, R)) + mu1 / 2 * square(U) + mu2 / 2 * np.sum(square(A)))
-    return certificate_data(task, U, R, float(np.sqrt(mu1 * mu2)), slack).certificate(objective)
+    data = certificate_data(task, U, R, float(np.sqrt(mu1 * mu2)), slack)
+    return data.certificate(objective(task, U, A, mu1, mu2))

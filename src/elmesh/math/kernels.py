@@ -19,6 +19,7 @@ __all__ = [
     "first_order_U",
     "fit",
     "fit_gradient",
+    "orthonormal",
     "project",
     "residual",
     "ridge",
@@ -105,6 +106,18 @@ def curvature(task: Task, A: FloatArray) -> FloatArray:
     except np.linalg.LinAlgError:
         largest = _overflown(AA[..., 0, 0])
     return np.asarray(np.square(task.s.max(axis=-1)) * largest)
+
+
+def orthonormal(X: FloatArray) -> FloatArray:
+    """Return the orthonormal factor of X whose triangular one has a positive diagonal.
+
+    Examples
+    --------
+    >>> orthonormal(np.array([[-3.0], [-4.0]]))[:, 0]
+    array([-0.6, -0.8])
+    """
+    Q, R = np.linalg.qr(X)
+    return np.asarray(Q * np.where(np.diagonal(R, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[..., None, :])
 
 
 def square(X: FloatArray) -> FloatArray:

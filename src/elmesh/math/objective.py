@@ -1,4 +1,4 @@
-r"""The objective, the augmented Lagrangian, and the conditions of the convergence theorems.
+r"""The objective, and the conditions of the convergence theorems.
 
 The problem is
 
@@ -17,7 +17,7 @@ from elmesh.data.statistics import Task
 from elmesh.math.kernels import fit, project, residual, solve_A, square
 from elmesh.typing import FloatArray
 
-__all__ = ["Margins", "agent_objective", "lagrangian", "objective", "objective_of_U", "theorem_margins"]
+__all__ = ["Margins", "agent_objective", "objective", "objective_of_U", "theorem_margins"]
 
 
 def agent_objective(
@@ -36,16 +36,6 @@ def objective(task: Task, U: FloatArray, A: FloatArray, mu1: float, mu2: float) 
 def objective_of_U(task: Task, U: FloatArray, mu1: float, mu2: float) -> float:
     """Return the objective (6) at a shared U with every A_t at its best."""
     return objective(task, U, solve_A(task, project(task, U), np.zeros(1), mu2, 0.0), mu1, mu2)
-
-
-def lagrangian(objectives: FloatArray, U: FloatArray, dual: FloatArray, disagreement: FloatArray, rho: float) -> float:
-    r"""Return the augmented Lagrangian (13), with the sign of the multiplier that its update needs.
-
-    ``dual`` holds :math:`C_t'\lambda` and ``disagreement`` :math:`d_t U_t - \sum_j U_j` of each agent, so that
-    :math:`\lambda' C U = \sum_t \langle C_t'\lambda, U_t\rangle` and :math:`|CU|^2 = \sum_t \langle U_t, d_t U_t -
-    S_t\rangle`.
-    """
-    return float(np.sum(objectives) + np.vdot(dual, U) + rho / 2 * np.vdot(U, disagreement))
 
 
 @dataclass(frozen=True, eq=False)

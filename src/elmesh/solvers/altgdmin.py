@@ -33,7 +33,7 @@ from elmesh.solvers.base import LowRankSolver, RoundReport, Solution
 from elmesh.solvers.state import SolverState
 from elmesh.typing import FloatArray
 
-__all__ = ["AltGDmin", "gradient", "orthonormal", "sharpness", "solve_heads", "step_length"]
+__all__ = ["AltGDmin", "gradient", "sharpness", "solve_heads", "step_length"]
 
 
 class AltGDmin(LowRankSolver, abstract=True):
@@ -72,18 +72,6 @@ def solve_heads(task: Task, U: FloatArray, mu: float) -> tuple[FloatArray, Float
 def gradient(task: Task, U: FloatArray, A: FloatArray, R: FloatArray, mu: float) -> FloatArray:
     """Return the gradient of each task's objective in U, for its residual R."""
     return np.asarray(task.V @ fit_gradient(task, R, A) + mu * (U @ (A @ A.mT)))
-
-
-def orthonormal(X: FloatArray) -> FloatArray:
-    """Return the orthonormal factor of X whose triangular one has a positive diagonal.
-
-    Examples
-    --------
-    >>> orthonormal(np.array([[-3.0], [-4.0]]))[:, 0]
-    array([-0.6, -0.8])
-    """
-    Q, R = np.linalg.qr(X)
-    return np.asarray(Q * np.where(np.diagonal(R, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[..., None, :])
 
 
 def sharpness(task: Task, A: FloatArray, mu: float) -> FloatArray:

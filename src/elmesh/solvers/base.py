@@ -215,7 +215,10 @@ class Solver(BaseEstimator, ABC):
 
     @property
     def requires(self) -> Set[type[Request]]:
-        """Kinds of request that the method makes; a class attribute where they do not depend on parameters."""
+        """Kinds of request that agents make; a class attribute where they do not depend on parameters.
+
+        With all data in one place sums need no message, and need not be listed.
+        """
         return frozenset()
 
     @property
@@ -234,7 +237,7 @@ class Solver(BaseEstimator, ABC):
             if name in _COMMON_CHECKS and not automatic:
                 _COMMON_CHECKS[name](name, value)
         if self.requires and self.graph is None and not self.pooled:
-            raise ElmeshError(f"graph must be a name such as 'ring' or a networkx graph: agents of {self.name} need one.")
+            raise ElmeshError(f"graph must be a name such as 'ring', or a networkx graph; {self.name} needs one.")
 
     @abstractmethod
     def init_state(self, problem: Problem) -> Steps[Any]:
@@ -269,20 +272,14 @@ class Solver(BaseEstimator, ABC):
         return self.graph is not None
 
     def directions(self, task: Task) -> int:
-        """Return how many directions of U a task can use, or all tasks of a stack together."""
+        """Return how many directions of U a task, or all tasks of a stack together, can use."""
         return 0
 
     def rank_for(self, outputs: int, width: int, directions: int) -> int:
         """Return the number of columns of U.
 
-        Parameters
-        ----------
-        outputs : int
-            Target columns of the task that has most of them.
-        width : int
-            Number of features L.
-        directions : int
-            Sum of all tasks' :meth:`directions`.
+        ``outputs`` is the largest number of target columns, ``width`` the number of features, and ``directions`` the
+        sum of all tasks' :meth:`directions`.
         """
         return 0
 

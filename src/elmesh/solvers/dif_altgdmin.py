@@ -10,8 +10,8 @@ import numpy as np
 
 from elmesh.checks import check_count
 from elmesh.comm.requests import NeighborMessages, NeighborSum, Request
-from elmesh.math.kernels import square
-from elmesh.solvers.altgdmin import AltGDmin, gradient, orthonormal, sharpness, solve_heads, step_length
+from elmesh.math.kernels import orthonormal, square
+from elmesh.solvers.altgdmin import AltGDmin, gradient, sharpness, solve_heads, step_length
 from elmesh.solvers.base import AgentContext, Problem, RoundReport, Solution, Steps
 from elmesh.solvers.initialization import random_block
 from elmesh.solvers.state import PerAgent, PerEdge, SolverState

@@ -11,8 +11,8 @@ import numpy as np
 
 from elmesh.checks import check_choice, check_count
 from elmesh.comm.requests import HubReduce, Request
-from elmesh.math.kernels import project, residual, square
-from elmesh.solvers.altgdmin import AltGDmin, gradient, orthonormal, sharpness, solve_heads, step_length
+from elmesh.math.kernels import orthonormal, project, residual, square
+from elmesh.solvers.altgdmin import AltGDmin, gradient, sharpness, solve_heads, step_length
 from elmesh.solvers.base import Problem, RoundReport, Solution, Steps
 from elmesh.solvers.initialization import random_block
 from elmesh.solvers.state import PerAgent, SolverState
@@ -39,7 +39,7 @@ class FedRepState(SolverState):
 class FedRep(AltGDmin):
     r"""Federated representation learning, its linear case (Collins, Hassani, Mokhtari and Shakkottai 2021).
 
-    The first task is the hub of a star. In a round every task, from the U that all hold alike, computes
+    The first task is the hub of a star. In a round every task, from the common U, computes
 
     .. math::
         A_t &= \arg\min_A f_t(UA), \qquad f_t(W) = \tfrac12 |H_t W - T_t|^2 + \tfrac\mu2 |W|^2 \\
@@ -135,19 +135,9 @@ class FedRep(AltGDmin):
 
 
 def leading_subspace(fill: FloatArray, moments: FloatArray) -> FloatArray:
-    """Return as many leading left singular vectors of all moments as ``fill`` has columns.
+    """Return as many leading left singular vectors of all tasks' moments (m, L, d) as ``fill`` has columns.
 
-    Parameters
-    ----------
-    fill : ndarray of shape (L, r)
-        Where moments have fewer directions, the rest come from here.
-    moments : ndarray of shape (m, L, d)
-        The moments of all tasks.
-
-    Returns
-    -------
-    ndarray of shape (L, r)
-        Orthonormal columns.
+    If moments have fewer directions, the rest come from ``fill``.
 
     Examples
     --------

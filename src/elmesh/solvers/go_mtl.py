@@ -157,22 +157,8 @@ def _balanced(U: FloatArray, A: FloatArray, mu1: float, mu2: float) -> tuple[Flo
 def lasso_codes(task: Task, HU: FloatArray, A: FloatArray, mu2: float) -> FloatArray:
     r"""Return the codes that minimise :math:`\tfrac12|H_tUA_t - T_t|^2 + \mu_2|A_t|_1`, starting from others.
 
-    All tasks and outputs together are one Lasso, with a block for each on the diagonal of its design.
-
-    Parameters
-    ----------
-    task : Task
-        Stacked tasks.
-    HU : ndarray of shape (m, q, r)
-        Their features in the basis U, from :func:`~elmesh.math.kernels.project`.
-    A : ndarray of shape (m, r, d)
-        Codes to start from.
-    mu2 : float
-        Penalty.
-
-    Returns
-    -------
-    ndarray of shape (m, r, d)
+    All tasks and outputs together are one Lasso, with a block for each on the diagonal of its design. HU (m, q, r) are
+    the features in the basis U, and A (m, r, d) the codes to start from.
 
     Examples
     --------
@@ -189,7 +175,7 @@ def lasso_codes(task: Task, HU: FloatArray, A: FloatArray, mu2: float) -> FloatA
     columns = np.arange(0, blocks.size + 1, k, dtype=np.int32)
     design = csc_array((blocks, rows, columns), shape=(m * d * k, m * d * r))
     with warnings.catch_warnings():
-        # Should the sweeps run out, the next round goes on from here, and the residual it reports says so.
+        # If the sweeps run out, the next round continues from here, and reports the residual.
         warnings.simplefilter("ignore", ConvergenceWarning)
         _, found, _ = lasso_path(
             design,

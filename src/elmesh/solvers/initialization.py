@@ -21,7 +21,7 @@ import numpy as np
 from elmesh.comm.requests import AllReduce, AllReduceResult
 from elmesh.data.features import uniform
 from elmesh.data.statistics import Task
-from elmesh.math.kernels import square
+from elmesh.math.kernels import orthonormal, square
 from elmesh.math.noise import noise_image, noise_variance, noise_within
 from elmesh.solvers.base import AgentContext, Problem, Steps
 from elmesh.typing import FloatArray
@@ -36,8 +36,8 @@ _PASSES, _PROBES = 2, 4
 _START_RIDGE = 0.1
 # Keeps every direction of the block alive, so that U has full rank even where the tasks' weights do not.
 _FLOOR = 1e-6
-# Share of all directions of the targets up to which shared directions say something about noise that is not their own,
-# and below which share of the estimate without them theirs is used.
+# Noise is estimated within at most this share of all directions of the targets, and that estimate is used if it is at
+# most this share of the one without them.
 _SHARED_DIRECTIONS, _DECISIVE = 0.25, 0.8
 # The penalty as a share of the norm of noise, chosen on USPS, MNIST, School and digits (draws other than those of the
 # benchmarks); and as the least share of the norm of H'T, for targets without noise.
@@ -56,7 +56,7 @@ class Start:
 def random_block(L: int, r: int, seed: int) -> FloatArray:
     """Return an orthonormal L x r block that every agent derives from the shared seed."""
     # The hidden layer is drawn from the plain seed: a second stream of the same seed must not repeat it.
-    return _orthonormal(uniform((seed, 1), L * r).reshape(L, r))
+    return orthonormal(uniform((seed, 1), L * r).reshape(L, r))
 
 
 def even_shares(task: Task, context: AgentContext) -> FloatArray:
@@ -127,7 +127,7 @@ class _OrthogonalIteration:
         small = self._Q.T @ MQ
         self._values, self._vectors = np.linalg.eigh(_symmetric(small))
         size = float(np.trace(small))
-        self._next = _orthonormal(MQ + _FLOOR * (size if size > 0 else 1.0) * self._Q)
+        self._next = orthonormal(MQ + _FLOOR * (size if size > 0 else 1.0) * self._Q)
 
     def leading(self) -> FloatArray:
         """Return orthonormal directions, the one with the largest weights first."""
@@ -163,7 +163,7 @@ class _NoiseNorm:
         largest = float(np.linalg.eigvalsh(_symmetric(self.probe.T @ image))[-1])
         self._norm = float(np.sqrt(max(largest, 0.0)))
         if largest > 0:
-            self.probe = _orthonormal(image + _FLOOR * largest * self.probe)
+            self.probe = orthonormal(image + _FLOOR * largest * self.probe)
         self._energy, self._spanned = exact.tolist()
 
     def penalty(self, directions: FloatArray) -> Steps[float]:
@@ -193,8 +193,3 @@ def _penalties(mu1: Any, mu2: Any, lam: float) -> tuple[float, float]:
 
 def _symmetric(X: FloatArray) -> FloatArray:
     return np.asarray((X + X.T) / 2)
-
-
-def _orthonormal(X: FloatArray) -> FloatArray:
-    Q, R = np.linalg.qr(X)
-    return np.asarray(Q * np.where(np.diag(R) < 0, -1.0, 1.0))

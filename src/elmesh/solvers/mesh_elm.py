@@ -105,8 +105,8 @@ class MeshELM(LowRankSolver):
     Parameters
     ----------
     rank : int or "auto", default="auto"
-        Number of columns of U. "auto" adds columns until the certificate says that no further one would help, and
-        drops unused ones.
+        Number of columns of U. "auto" adds columns until, by the certificate, no further one would help, and drops
+        unused ones.
     mu1, mu2 : float or "auto", default="auto"
         Penalties on U and on the A_t. "auto" compares the features' correlation with the targets and with noise of the
         variance that the tasks' own fits suggest (:mod:`elmesh.math.noise`). The solution depends on their product.

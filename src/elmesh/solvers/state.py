@@ -1,7 +1,7 @@
 """Solver states: everything that a round hands to the next, as a frozen dataclass that becomes arrays and back.
 
 A state's fields are numbers, arrays, tuples of arrays, and dataclasses of those. Arrays are shared by all agents unless
-their annotation says :data:`PerAgent` (a leading agent axis) or :data:`PerEdge` (one row per neighbour).
+their annotation is :data:`PerAgent` (a leading agent axis) or :data:`PerEdge` (one row per neighbour).
 """
 
 from __future__ import annotations

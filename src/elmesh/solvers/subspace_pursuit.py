@@ -1,6 +1,6 @@
 r"""Subspace pursuit on a star: DGSP and DNSP (Wang, Kolar and Srebro, arXiv 1603.02185).
 
-Task t keeps :math:`W_t = U A_t`, with an orthonormal U that all tasks hold alike and that grows by one column per
+Task t has :math:`W_t = U A_t`, with an orthonormal U that is the same for all tasks and grows by one column per
 round:
 
 .. math::
@@ -189,19 +189,9 @@ class DNSP(SubspacePursuit):
 
 
 def new_direction(U: FloatArray, directions: FloatArray) -> FloatArray:
-    """Return the leading left singular vector of all directions, orthonormalised against U; zero if there is none.
+    """Return the leading left singular vector of all tasks' directions (m, L, d), orthonormalised against U.
 
-    Parameters
-    ----------
-    U : ndarray of shape (L, k)
-        Orthonormal columns.
-    directions : ndarray of shape (m, L, d)
-        The directions of all tasks.
-
-    Returns
-    -------
-    ndarray of shape (L,)
-        A unit vector whose largest entry is positive, or zeros.
+    It is a unit vector whose largest entry is positive, or zero if U has all directions.
 
     Examples
     --------
@@ -217,7 +207,7 @@ def new_direction(U: FloatArray, directions: FloatArray) -> FloatArray:
     G = G / largest  # squares of what is left neither overflow nor vanish
     u = _outside(U, _leading(G))
     if np.linalg.norm(u) <= _INSIDE:
-        # Newton directions may agree most on what U has already. What they have beyond it still moves on.
+        # Newton directions may agree most on what U has already; the rest of them still gives a new one.
         beyond = _outside(U, G)
         if np.linalg.norm(beyond) <= _ROUNDING * np.linalg.norm(G):
             return np.zeros(len(U))
@@ -233,11 +223,8 @@ def _outside(U: FloatArray, X: FloatArray) -> FloatArray:
 
 
 def _leading(G: FloatArray) -> FloatArray:
-    """Return the leading left singular vector, from the smaller of the two Gram matrices.
-
-    The gap between the first two squares is no smaller, relative to the first, than that between the values
-    themselves: for the leading vector alone nothing is lost by squaring.
-    """
+    """Return the leading left singular vector, from the smaller of the two Gram matrices."""
+    # Relative to the first, the gap between two squares is no smaller than that between the values: squaring is safe.
     tall = G.shape[0] > G.shape[1]
     gram = G.T @ G if tall else G @ G.T
     last = len(gram) - 1

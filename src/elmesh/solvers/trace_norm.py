@@ -13,11 +13,11 @@ problem (6) of :class:`~elmesh.solvers.mtl_elm.MTLELM` with as many columns of U
     Y^{k+1} &= B^{k+1} + \beta_k (B^{k+1} - B^k),
 
 with :math:`\beta_k` back at zero whenever the step points away from where the last one went (O'Donoghue and Candès
-2015). Shrinking takes :math:`\lambda/\ell` off the singular values, and those below vanish.
+2015). Shrinking subtracts :math:`\lambda/\ell` from the singular values, and those below vanish.
 
-Two things make a round cheap. The fit's gradient is affine, so that at Y it follows from those at the last two B, one
-product with the features a round serves the step and the report. And singular values come from the smaller Gram matrix:
-what squaring loses is far below the threshold.
+Two things make a round cheap. The fit's gradient is affine, so that at Y it follows from those at the last two B: one
+product with the features per round serves the step and the report. And singular values come from the smaller Gram
+matrix: what squaring loses is far below the threshold.
 """
 
 from __future__ import annotations
@@ -186,19 +186,7 @@ def _fit_and_gradient(task: Task, B: FloatArray) -> tuple[FloatArray, FloatArray
 
 
 def shrink(X: FloatArray, threshold: float) -> Factors:
-    """Take ``threshold`` off the singular values of X, and drop those that it reaches.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n, p)
-        Any matrix.
-    threshold : float
-        More than zero.
-
-    Returns
-    -------
-    Factors
-        With as many columns as there are singular values above the threshold.
+    """Subtract a positive threshold from the singular values of X, and drop those below it.
 
     Examples
     --------
@@ -228,7 +216,7 @@ def shrink(X: FloatArray, threshold: float) -> Factors:
 
 
 def _ordered(left: FloatArray, sizes: FloatArray, right: FloatArray) -> Factors:
-    """Lay factors out row by row, as they are read back from a file: a product in another order rounds otherwise."""
+    """Return factors in row-major order, as after reading a file: products round differently by layout."""
     return Factors(np.ascontiguousarray(left), sizes, np.ascontiguousarray(right))
 
 
