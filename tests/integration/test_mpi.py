@@ -325,7 +325,7 @@ MESSAGES = {
     "an invalid intercept": r"fit_intercept must be True or False; got 'yes'",
     "an unknown backend": r'backend must be "local", "mpi" or a Backend; got .nonsense.',
     "a solver that needs all data": r"trace-norm needs all data in one place, which an MPI job does not offer",
-    "an unknown activation": r"activation is 'nonsense'; it must be one of",
+    "an unknown activation": r"activation must be one of .*; got 'nonsense'",
     "too few bytes": r"max_bytes=1,000 is not enough for the start",
     "a checkpoint of another seed": r"invalid/seed holds .* another fit: its random_state is 0, but this fit's is 1",
     "a checkpoint of another rank": r"invalid/rank holds a checkpoint of another fit: its .*rank.* but this fit's is",

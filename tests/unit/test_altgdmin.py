@@ -314,7 +314,7 @@ def test_one_task_alone_sends_nothing_and_ends_at_its_own_ridge_regression(solve
 
 
 def test_fedrep_on_a_graph_without_a_hub_is_refused():
-    with pytest.raises(ElmeshError, match="no hub: its first agent must be everybody's neighbour"):
+    with pytest.raises(ElmeshError, match="no hub: its first agent must be a neighbour of all others"):
         run(FedRep(rank=2), random_problem(0), "ring")
 
 

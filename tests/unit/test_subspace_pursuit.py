@@ -354,7 +354,7 @@ def test_one_task_or_one_place_sends_nothing(solver):
 
 
 def test_a_graph_without_a_hub_is_refused():
-    with pytest.raises(ElmeshError, match="no hub: its first agent must be everybody's neighbour"):
+    with pytest.raises(ElmeshError, match="no hub: its first agent must be a neighbour of all others"):
         run(DNSP(rank=2), random_problem(0), "ring")
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
 import numpy as np
 
@@ -32,7 +31,6 @@ __all__ = [
     "Content",
     "Relay",
     "TreeAllReduce",
-    "TrustedRelay",
     "fine_bits",
     "uses_gossip",
 ]
@@ -137,52 +135,30 @@ class ChannelSet:
         return self._channels.setdefault((topic, sender, part), DeltaChannel(bits))
 
 
-class Relay(Protocol):
-    """How partial sums cross from one process to another."""
+class Relay:
+    """How partial sums cross between processes, which trust each other; by itself, for agents of a single process."""
 
     def send_partial(self, agent: int, parent: int, shape: tuple[int, int], data: bytes) -> None:
         """Send an agent's partial sum to its parent in another process."""
-
-    def receive_partial(self, child: int, shape: tuple[int, int], size: int | None) -> bytes:
-        """Return the partial sum of a child in another process; ``size`` is its number of bytes, if known."""
-
-    def share_total(self, data: bytes | None, shape: tuple[int, int], size: int | None) -> bytes:
-        """Return the root's total, which the root's process gives."""
-
-    def forward_total(self, data: bytes, shape: tuple[int, int]) -> None:
-        """Pass the total on, once it is checked."""
-
-    def checking(self, sender: int) -> AbstractContextManager[None]:
-        """Return a context in which a sender's message is decoded and checked."""
-
-    def check(self, sender: int, content: Content) -> None:
-        """Raise if decoded numbers cannot come from a correct agent."""
-
-
-class TrustedRelay:
-    """A relay between processes that trust each other; by itself, of agents that are all in one process."""
-
-    def send_partial(self, agent: int, parent: int, shape: tuple[int, int], data: bytes) -> None:
-        """Raise: no parent is elsewhere."""
         raise TypeError(f"Agent {parent} is not in this process.")
 
     def receive_partial(self, child: int, shape: tuple[int, int], size: int | None) -> bytes:
-        """Raise: no child is elsewhere."""
+        """Return the partial sum of a child in another process; ``size`` is its number of bytes, if known."""
         raise TypeError(f"Agent {child} is not in this process.")
 
     def share_total(self, data: bytes | None, shape: tuple[int, int], size: int | None) -> bytes:
-        """Return the root's total."""
+        """Return the root's total, which the root's process gives."""
         return data or b""
 
     def forward_total(self, data: bytes, shape: tuple[int, int]) -> None:
-        """Do nothing: all processes have the total."""
+        """Pass the total on, once it is checked; not needed where all processes have it."""
 
     def checking(self, sender: int) -> AbstractContextManager[None]:
-        """Return a context that does nothing."""
+        """Return a context in which a sender's message is decoded and checked."""
         return nullcontext()
 
     def check(self, sender: int, content: Content) -> None:
-        """Accept everything."""
+        """Raise if decoded numbers cannot come from a correct agent."""
 
 
 class TreeAllReduce:
@@ -223,11 +199,6 @@ class TreeAllReduce:
     def rounds(self) -> int:
         """Rounds of messages per sum."""
         return self._topology.tree.rounds
-
-    @property
-    def children(self) -> dict[int, list[int]]:
-        """The children in the tree of each agent of this process, in the order in which sums are added."""
-        return self._children
 
     @property
     def remote_senders(self) -> list[int]:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.comm.allreduce import GOSSIP_PRECISION, TrustedRelay, uses_gossip
+from elmesh.comm.allreduce import GOSSIP_PRECISION, Relay, uses_gossip
 from elmesh.comm.graph import Topology
 from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
 from elmesh.comm.traffic import TrafficLog
-from elmesh.comm.transport import KnownMetrics, LocalMetrics, RoundMetrics, TreeTransport
+from elmesh.comm.transport import KnownMetrics, LocalMetrics, RoundMetrics, Transport
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
 
@@ -26,7 +25,7 @@ __all__ = ["LocalTransport", "check_hub", "trimmed_widths"]
 _DENSE = 64
 
 
-class LocalTransport(TreeTransport):
+class LocalTransport(Transport):
     """All agents of a graph in this process.
 
     Parameters
@@ -37,11 +36,8 @@ class LocalTransport(TreeTransport):
         Bits per number of sums over all agents.
     """
 
-    single_process: ClassVar[bool] = True
-    global_metrics: ClassVar[bool] = True
-
     def __init__(self, topology: Topology, message_bits: int | str = 64) -> None:
-        super().__init__(topology, range(topology.n_agents), message_bits, TrustedRelay())
+        super().__init__(topology, range(topology.n_agents), message_bits, Relay())
         dense = topology.n_agents <= _DENSE
         self._adjacency = topology.adjacency.toarray() if dense else topology.adjacency
         self._exact = message_bits == 64
@@ -129,7 +125,7 @@ class LocalTransport(TreeTransport):
 def check_hub(topology: Topology) -> None:
     """Raise unless the first agent is every other agent's neighbour."""
     if topology.degree[0] != topology.n_agents - 1:
-        raise ElmeshError("The graph has no hub: its first agent must be everybody's neighbour, as in a star.")
+        raise ElmeshError("The graph has no hub: its first agent must be a neighbour of all others, as in a star.")
 
 
 def trimmed_widths(values: FloatArray) -> NDArray[np.int64]:

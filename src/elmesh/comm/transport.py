@@ -6,9 +6,10 @@ There are three transports: :mod:`elmesh.comm.local` (one process), :mod:`elmesh
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, Neighbor
 from elmesh.comm.traffic import TrafficLog
 from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["CommState", "KnownMetrics", "LocalMetrics", "PendingMetrics", "RoundMetrics", "Transport", "TreeTransport"]
+__all__ = ["CommState", "KnownMetrics", "LocalMetrics", "PendingMetrics", "RoundMetrics", "Transport"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,48 +100,10 @@ class CommState:
     common: dict[str, FloatArray] = field(default_factory=dict)
 
 
-class Transport(Protocol):
-    """How agents reach each other. All processes call every method in the same order."""
+class Transport(ABC):
+    """How the agents of this process reach the others. All processes call every method in the same order.
 
-    @property
-    def n_exchanges(self) -> int:
-        """Rounds of messages so far."""
-
-    @property
-    def single_process(self) -> bool:
-        """Whether all agents are in this process."""
-
-    @property
-    def global_metrics(self) -> bool:
-        """Whether metrics are of all agents, and so the same in every process."""
-
-    def neighbor_sum(self, request: NeighborSum) -> FloatArray | NeighborMessages:
-        """Send a value to the neighbours and return theirs."""
-
-    def reduce_at_hub(self, request: HubReduce) -> FloatArray:
-        """Send a value to the hub and return its result."""
-
-    def allreduce(self, request: AllReduce) -> AllReduceResult:
-        """Sum over all agents."""
-
-    def max_request_bytes(self, request: Request) -> int:
-        """Return an upper bound on what a request sends, over all agents."""
-
-    def start_metrics(self, local: LocalMetrics, halt: bool) -> PendingMetrics:
-        """Start to collect a round's metrics; ``halt`` asks all processes to stop."""
-
-    def traffic(self) -> TrafficLog:
-        """Return the traffic along every edge so far."""
-
-    def state(self) -> CommState:
-        """Return what to resume from."""
-
-    def restore(self, state: CommState) -> None:
-        """Resume from a state."""
-
-
-class TreeTransport:
-    """What the transports share: sums along the spanning tree, the traffic log, and what to resume from.
+    Sums go along the spanning tree of the graph.
 
     Parameters
     ----------
@@ -154,17 +117,38 @@ class TreeTransport:
         How partial sums cross between processes.
     """
 
+    #: Whether metrics are of all agents, and so the same in every process.
+    global_metrics: ClassVar[bool] = True
+
     def __init__(self, topology: Topology, agents: Sequence[int], message_bits: int | str, relay: Relay) -> None:
         self._topology = topology
         self.agents: IndexArray = np.asarray(agents, dtype=np.intp)
         self._log = TrafficLog(topology)
         self._tree = TreeAllReduce(topology, self.agents.tolist(), message_bits, self._log, relay)
+        #: Rounds of messages so far.
         self.n_exchanges = 0
+
+    @property
+    def single_process(self) -> bool:
+        """Whether all agents are in this process."""
+        return len(self.agents) == self._topology.n_agents
 
     @property
     def remote_senders(self) -> list[int]:
         """Agents of other processes whose channels end in this one."""
         return self._tree.remote_senders
+
+    @abstractmethod
+    def neighbor_sum(self, request: NeighborSum) -> FloatArray | NeighborMessages:
+        """Send a value to the neighbours; return their sum, or each neighbour's value."""
+
+    @abstractmethod
+    def reduce_at_hub(self, request: HubReduce) -> FloatArray:
+        """Send a value to the hub and return its result."""
+
+    @abstractmethod
+    def start_metrics(self, local: LocalMetrics, halt: bool) -> PendingMetrics:
+        """Start to collect a round's metrics; ``halt`` asks all processes to stop."""
 
     def allreduce(self, request: AllReduce) -> AllReduceResult:
         """Return the sum over all agents."""

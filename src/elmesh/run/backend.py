@@ -83,7 +83,7 @@ class Assignment:
 class FitContext:
     """One fit: the solver, who has which tasks, the seed, and what is fitted.
 
-    ``fields`` say what is fitted, in plain JSON, for checks between processes and for checkpoints.
+    ``fields`` describe what is fitted, in plain JSON, for checks between processes and for checkpoints.
     """
 
     solver: Solver
@@ -356,7 +356,7 @@ def _store(
 
 @contextmanager
 def _abort_on_error(world: MPICommunicator) -> Iterator[None]:
-    """End the whole job if this process alone fails within a run: the others would wait for it for ever."""
+    """End the whole job if this process alone fails within a run: the others would wait for it endlessly."""
     try:
         yield
     except ElmeshError:

@@ -12,18 +12,18 @@ has its own U, the mean of those, summed as integers, whose sum does not depend 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.comm.allreduce import TrustedRelay
+from elmesh.comm.allreduce import Relay
 from elmesh.comm.graph import Topology
 from elmesh.comm.local import check_hub, trimmed_widths
 from elmesh.comm.mpi.communicator import MPICommunicator, mpi_module
 from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
 from elmesh.comm.traffic import TrafficLog
-from elmesh.comm.transport import CommState, LocalMetrics, RoundMetrics, TreeTransport
+from elmesh.comm.transport import CommState, LocalMetrics, RoundMetrics, Transport
 from elmesh.typing import FloatArray, IndexArray
 
 __all__ = ["MPITransport"]
@@ -34,7 +34,7 @@ _PER_AGENT, _PER_PROCESS = 6, 2
 _INTEGER_BITS, _HEADROOM = 62, 8
 
 
-class MPITransport(TreeTransport):
+class MPITransport(Transport):
     """The agents of this process, and how they reach the others.
 
     Parameters
@@ -49,8 +49,6 @@ class MPITransport(TreeTransport):
         Bits per number of sums over all agents.
     """
 
-    global_metrics: ClassVar[bool] = True
-
     def __init__(self, world: MPICommunicator, topology: Topology, ranks: IndexArray, message_bits: int | str = 64):
         self._relay = _MPIRelay(world.comm, ranks, int(topology.tree.order[0]))
         super().__init__(topology, np.flatnonzero(ranks == world.rank).tolist(), message_bits, self._relay)
@@ -58,11 +56,6 @@ class MPITransport(TreeTransport):
         self._routes = _Routes(world, topology, ranks)
         self._exchanges: dict[tuple[int, ...], _NeighborExchange] = {}
         self._gatherer = _MetricsGatherer(world, topology, ranks)
-
-    @property
-    def single_process(self) -> bool:
-        """Whether this is the only process."""
-        return self._world.size == 1
 
     def neighbor_sum(self, request: NeighborSum) -> FloatArray | NeighborMessages:
         """Return the neighbours' sum, or each neighbour's value."""
@@ -144,7 +137,7 @@ class MPITransport(TreeTransport):
         self._gatherer.exponent = int(state.common["scale"]) if "scale" in state.common else None
 
 
-class _MPIRelay(TrustedRelay):
+class _MPIRelay(Relay):
     """Partial sums by nonblocking sends to the parent's rank, tagged by agent; the root's total by a broadcast."""
 
     def __init__(self, comm: Any, ranks: IndexArray, root: int) -> None:

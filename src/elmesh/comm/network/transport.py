@@ -13,12 +13,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from elmesh.comm.allreduce import ROOT, Content
+from elmesh.comm.allreduce import ROOT, Content, Relay
 from elmesh.comm.graph import Topology
 from elmesh.comm.network.messenger import ReliableMessenger
 from elmesh.comm.network.wire import Kind, Message, WireError
 from elmesh.comm.requests import HubReduce, NeighborMessages, NeighborSum
-from elmesh.comm.transport import KnownMetrics, LocalMetrics, RoundMetrics, TreeTransport
+from elmesh.comm.transport import KnownMetrics, LocalMetrics, RoundMetrics, Transport
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
 
@@ -28,13 +28,12 @@ __all__ = ["NetworkTransport"]
 _MOST_NORM = 1e150
 
 
-class NetworkTransport(TreeTransport):
+class NetworkTransport(Transport):
     """The transport of one agent; ``names`` are all agents in the order of the graph.
 
     Neighbours' values with a norm above ``max_norm`` are refused.
     """
 
-    single_process: ClassVar[bool] = False
     global_metrics: ClassVar[bool] = False
 
     def __init__(
@@ -111,7 +110,7 @@ class NetworkTransport(TreeTransport):
         return math.sqrt(float(np.vdot(apart, apart))), math.sqrt(float(np.vdot(value, value)))
 
 
-class _NetworkRelay:
+class _NetworkRelay(Relay):
     """Partial sums as messages to the parent in the tree, totals as messages to the children; both are checked."""
 
     def __init__(
