@@ -34,7 +34,6 @@ from elmesh.paper.convergence import (
     ring,
 )
 from elmesh.paper.experiments import EXPERIMENTS
-from elmesh.paper.methods import run_solver
 from elmesh.paper.misprints import measure_misprint
 from elmesh.paper.protocol import (
     DATASETS,
@@ -49,6 +48,7 @@ from elmesh.paper.protocol import (
     stack_tasks,
 )
 from elmesh.paper.trials import Trial
+from elmesh.run import run_local
 from helpers.marks import needs_data
 
 DIGITS = DATASETS["digits"]
@@ -338,10 +338,7 @@ def test_the_convergence_setting_is_the_papers():
 
 def test_every_method_of_the_table_has_its_own_title():
     for name, data in DATASETS.items():
-        all_of_them = [
-            *methods.paper_methods(data).values(), *methods.tuned_methods(name), *methods.extra_methods(data),
-        ]  # fmt: skip
-        titles = [method.title for method in all_of_them]
+        titles = [*methods.paper_methods(data), *methods.tuned_methods(name), *methods.extra_methods(data)]
         assert len(set(titles)) == len(titles)
 
 
@@ -350,9 +347,10 @@ def test_the_tuned_parameters_are_points_of_the_grids():
     assert set(GRIDS) > set(methods.RIVALS)
     for name in DATASETS:
         chosen = methods.tuned_parameters(name)
-        for (title, own), method in zip(chosen.items(), methods.tuned_methods(name), strict=True):
+        tuned = methods.tuned_methods(name)
+        assert list(tuned) == [f"{title}, chosen" for title in chosen]
+        for (title, own), method in zip(chosen.items(), tuned.values(), strict=True):
             assert own in GRIDS[title]
-            assert method.title.startswith(title)
             assert method.hidden == (title not in methods.RIVALS)
             assert parameters(method.solver).items() >= own.items()
     # All other parameters are those of the paper.
@@ -479,7 +477,7 @@ def test_a_trial_gives_numbers_for_json_and_the_same_numbers_from_the_same_seed(
 @pytest.mark.thorough
 def test_the_papers_formulas_are_timed_in_the_first_runs_only_and_scaled_to_all_rounds(monkeypatch):
     monkeypatch.setattr(classification, "RIVALS", {})
-    monkeypatch.setattr(methods, "tuned_methods", lambda name: [])
+    monkeypatch.setattr(methods, "tuned_methods", lambda name: {})
     monkeypatch.setattr(classification, "time_formulas", lambda *_: {"MTL-ELM": 2.0})
     early, late = (
         measure_table1(Trial("table1", "digits", classification.FORMULA_RUNS + k, 1), n_hidden=20, formula_rounds=4)
@@ -530,10 +528,10 @@ def test_a_run_that_does_not_reach_the_optimum_has_no_iteration_at_which_it_did(
 def test_accuracies_are_root_mean_square_distances_from_mtl_elm():
     first, second = (measure_fig4(Trial("fig4", "a", number, 8), **SMALL["fig4"]) for number in (0, 1))
     task = stack_tasks(*make_problem(PANELS["a"], 8))
-    best = run_solver(central(30), task, None, 8).solution
+    best = run_local(central(30), task, None, 8).solution
     assert first["optimum"]["U"] == best.U[0, 0]
     for name, solver in zip(METHODS[1:], decentralized(PANELS["a"], 30), strict=True):
-        end = run_solver(solver, task, ring(), 8).solution
+        end = run_local(solver, task, ring(), 8).solution
         # All start from ones.
         assert first[name]["U_accuracy"][0] == pytest.approx(np.sqrt(np.mean((1 - best.U) ** 2)))
         assert first[name]["A_accuracy"][0] == pytest.approx(np.sqrt(np.mean((1 - best.A) ** 2)))

@@ -68,14 +68,15 @@ def measure_table1(trial: Trial, n_hidden: int = TABLE_HIDDEN, formula_rounds: i
     """Test every method on one draw, and time the paper's formulas."""
     data, split, seed = DATASETS[trial.case], draw_tasks(trial.case, trial.seed), trial.seed
     own = paper_methods(data)
-    simple = [*(own[title] for title in ("Local ELM", *RIVALS)), *methods.tuned_methods(trial.case)]
-    numbers = {method.title: fit_and_test(method, split, n_hidden, seed)[1] for method in simple}
+    simple = {title: own[title] for title in ("Local ELM", *RIVALS)} | methods.tuned_methods(trial.case)
+    numbers = {title: fit_and_test(method, split, n_hidden, seed)[1] for title, method in simple.items()}
     H, T = hidden_features(split, n_hidden, seed)
     task, mu = stack_tasks(H, T), math.sqrt(data.penalty)
-    for method in (*(own[title] for title in PROPOSED), *methods.extra_methods(data)):
+    with_objective = {title: own[title] for title in PROPOSED} | methods.extra_methods(data)
+    for title, method in with_objective.items():
         model, tested = fit_and_test(method, split, n_hidden, seed)
         U = np.asarray(model.U_)
-        numbers[method.title] = tested | {
+        numbers[title] = tested | {
             # A low test error is evidence neither of consensus nor of an optimum.
             "objective": objective_of_U(task, U if U.ndim == 2 else U.mean(axis=0), mu, mu),
             "gap": float(model.history_["consensus_gap"].iloc[-1]),

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from elmesh import MTLELM
 from elmesh.comm.graph import Topology, make_topology
-from elmesh.paper.methods import admm, mtl_elm, run_solver, theorem_margins
+from elmesh.paper.methods import admm, record_rounds
 from elmesh.paper.protocol import stack_tasks
 from elmesh.paper.trials import Numbers, Trial
-from elmesh.solvers import Solver
+from elmesh.run import run_local
+from elmesh.solvers.admm import ProximalADMM
 from elmesh.solvers.base import Solution
 from elmesh.typing import FloatArray
 
@@ -58,12 +60,12 @@ def ring() -> Topology:
     return make_topology("ring", range(AGENTS))
 
 
-def central(rounds: int, init: str = "ones") -> Solver:
+def central(rounds: int, init: str = "ones") -> MTLELM:
     """Return MTL-ELM in this setting."""
-    return mtl_elm(RANK, PENALTY, init=init, rounds=rounds)
+    return MTLELM(RANK, PENALTY, PENALTY, init=init, max_iter=rounds, tol=0.0, certify=False)
 
 
-def decentralized(panel: Panel, rounds: int, **changes: Any) -> list[Solver]:
+def decentralized(panel: Panel, rounds: int, **changes: Any) -> list[ProximalADMM]:
     """Return DMTL-ELM and FO-DMTL-ELM with the parameters of a panel, some of them changed."""
     parameters: dict[str, Any] = {
         "graph": "ring", "rho": RHO, "tau": f"{panel.weight} + d", "zeta": float(panel.weight), "delta": 10.0,
@@ -80,7 +82,7 @@ def measure_fig3(trial: Trial, rounds: int = ROUNDS) -> Numbers:
     graph_solvers = decentralized(panel, rounds, **(changes if automatic else {}))
     solvers = [central(rounds, "spectral" if automatic else "ones"), *graph_solvers]
     task, topology = stack_tasks(*make_problem(panel, trial.seed)), ring()
-    results = [run_solver(solver, task, topology if k else None, trial.seed) for k, solver in enumerate(solvers)]
+    results = [run_local(solver, task, topology if k else None, trial.seed) for k, solver in enumerate(solvers)]
     optimum = float(results[0].history["objective"].iloc[-1])
     numbers: Numbers = {}
     for name, solver, result in zip(METHODS, solvers, results, strict=True):
@@ -90,8 +92,9 @@ def measure_fig3(trial: Trial, rounds: int = ROUNDS) -> Numbers:
             "gap": float(result.history["consensus_gap"].iloc[-1]),
             **summarize(objective, optimum),
         }
-        if margins := theorem_margins(solver, task, result.solution, topology):
-            numbers[name]["tau"], numbers[name]["required"] = margins
+        if isinstance(solver, ProximalADMM):  # what Theorems 1 and 2 require
+            margins = solver.margins(task, result.solution, topology.degree.astype(np.float64), AGENTS)
+            numbers[name] |= {"tau": float(margins.tau.min()), "required": float(margins.required.max())}
         if trial.run == 0:  # only the first run is drawn
             numbers[name]["objective"] = objective.tolist()
     return numbers
@@ -118,12 +121,12 @@ def measure_fig4(trial: Trial, saved_rounds: Sequence[int] = SAVED_ROUNDS) -> Nu
     """
     panel, rounds = PANELS[trial.case], saved_rounds[-1]
     task = stack_tasks(*make_problem(panel, trial.seed))
-    optimum = run_solver(central(rounds), task, None, trial.seed).solution
+    optimum = run_local(central(rounds), task, None, trial.seed).solution
     U_best, A_best = np.asarray(optimum.U), optimum.A
     numbers: Numbers = {"optimum": {"U": float(U_best[0, 0]), "A": A_best[:, 0, 0].tolist()}}
     for name, solver in zip(METHODS[1:], decentralized(panel, rounds), strict=True):
         states: list[Solution] = []
-        run_solver(solver, task, ring(), trial.seed, states.append)
+        run_local(solver, task, ring(), trial.seed, record_rounds(states))
         saved = [states[min(k, len(states) - 1)] for k in saved_rounds]  # a run that diverges ends early
         U, A = np.stack([np.asarray(state.U) for state in saved]), np.stack([state.A for state in saved])
         numbers[name] = {

@@ -1,35 +1,29 @@
-"""The solvers of the evaluation with the paper's parameters, and the functions that run them.
-
-All other modules of the evaluation build and run solvers through this one.
-"""
+"""The methods of the evaluation with the paper's parameters, and the functions that fit and test them."""
 
 from __future__ import annotations
 
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from elmesh import DGSP, DMTLELM, DNSP, FODMTLELM, GOMTL, MTFL, MTLELM, LocalELM, MultiTaskELMClassifier
-from elmesh.comm.graph import Topology
-from elmesh.data.statistics import Task
 from elmesh.datasets import TaskSplit
 from elmesh.paper.protocol import DATASETS, DEFAULT_VARIANT, Dataset
 from elmesh.paper.trials import Numbers
-from elmesh.run import Progress, RunConfig, RunResult, run_local
+from elmesh.run import Progress, RunConfig
 from elmesh.solvers.admm import ProximalADMM
 from elmesh.solvers.base import Solution, Solver
 
 __all__ = [
     "FIGURE_WEIGHTS", "RANK", "RIVALS", "ROUNDS", "TABLE_WEIGHTS", "TUNED", "Method", "Parameters", "Weights", "admm",
-    "error_of", "extra_methods", "fit_and_test", "method_with", "mtl_elm", "paper_methods", "run_solver",
-    "theorem_margins", "tuned_methods", "tuned_parameters",
+    "error_of", "extra_methods", "fit_and_test", "method_with", "paper_methods", "record_rounds", "tuned_methods",
+    "tuned_parameters",
 ]  # fmt: skip
 
 #: The paper does not give r. Six is two for each of the three classes of a task.
@@ -72,24 +66,18 @@ FIGURE_WEIGHTS = Weights(tau=10, tau_first_order=20, zeta=30.0)
 
 @dataclass(frozen=True)
 class Method:
-    """A solver with its title, on the hidden layer or on the inputs.
+    """A solver, on the hidden layer or on the inputs.
 
     Methods on the inputs have an intercept, which the paper does not mention: principal components are centred and
     one-hot targets are not. Sigmoid features contain a constant already.
     """
 
-    title: str
     solver: Solver
     hidden: bool = True
     intercept: bool | None = None  # by default only without a hidden layer
 
 
-def mtl_elm(rank: int, mu: float, *, init: str, rounds: int) -> Solver:
-    """Return MTL-ELM, Algorithm 1 of the paper."""
-    return MTLELM(rank, mu, mu, init=init, max_iter=rounds, tol=0.0, certify=False)
-
-
-def admm(rank: int, mu: float, *, rounds: int, first_order: bool, **parameters: Any) -> Solver:
+def admm(rank: int, mu: float, *, rounds: int, first_order: bool, **parameters: Any) -> ProximalADMM:
     """Return DMTL-ELM or FO-DMTL-ELM, Algorithms 2 and 3 of the paper, with its rule for gamma."""
     shared = {
         "rank": rank, "mu1": mu, "mu2": mu, "gamma": "paper", "max_iter": rounds, "tol": 0.0, "certify": False,
@@ -106,7 +94,7 @@ def paper_methods(
     star = {"graph": "star", "rho": 1.0, "zeta": weights.zeta, "delta": 100.0, "proximal": "standard", "init": init}
     on_hidden: dict[str, Solver] = {
         "Local ELM": LocalELM(mu=data.penalty),
-        "MTL-ELM": mtl_elm(RANK, mu, init=init, rounds=rounds),
+        "MTL-ELM": MTLELM(RANK, mu, mu, init=init, max_iter=rounds, tol=0.0, certify=False),
         "DMTL-ELM": admm(RANK, mu, rounds=rounds, first_order=False, tau=f"{weights.tau} + d", **star),
         "FO-DMTL-ELM": admm(RANK, mu, rounds=rounds, first_order=True, tau=f"{weights.tau_first_order} + d", **star),
     }
@@ -119,23 +107,24 @@ def paper_methods(
         "DGSP": DGSP(rank=RANK, mu=data.penalty),
         "DNSP": DNSP(rank=RANK, mu=data.penalty),
     }
-    return {title: Method(title, solver) for title, solver in on_hidden.items()} | {
-        title: Method(title, solver, hidden=False) for title, solver in on_inputs.items()
+    return {title: Method(solver) for title, solver in on_hidden.items()} | {
+        title: Method(solver, hidden=False) for title, solver in on_inputs.items()
     }
 
 
-def extra_methods(data: Dataset) -> list[Method]:
+def extra_methods(data: Dataset) -> dict[str, Method]:
     """Return methods that are not in the paper: DMTL-ELM with a spectral start, and with automatic parameters."""
-    spectral = paper_methods(data, init="spectral")["DMTL-ELM"]
     mu = math.sqrt(data.penalty)
-    automatic = DMTLELM(RANK, mu, mu, graph="star", certify=False)
-    return [replace(spectral, title="DMTL-ELM, spectral start"), Method("DMTL-ELM, automatic", automatic)]
+    return {
+        "DMTL-ELM, spectral start": paper_methods(data, init="spectral")["DMTL-ELM"],
+        "DMTL-ELM, automatic": Method(DMTLELM(RANK, mu, mu, graph="star", certify=False)),
+    }
 
 
 def method_with(title: str, data: Dataset, parameters: Parameters) -> Method:
     """Return a method with some parameters replaced."""
     if title in RIVALS:
-        return Method(title, RIVALS[title](**parameters), hidden=False)
+        return Method(RIVALS[title](**parameters), hidden=False)
     method = paper_methods(data)[title]
     return replace(method, solver=clone(method.solver).set_params(**parameters))
 
@@ -145,25 +134,24 @@ def tuned_parameters(dataset: str) -> dict[str, Parameters]:
     return {title: parameters[list(DATASETS).index(dataset)] for title, parameters in TUNED.items()}
 
 
-def tuned_methods(dataset: str) -> list[Method]:
+def tuned_methods(dataset: str) -> dict[str, Method]:
     """Return the methods with the parameters chosen by cross-validation."""
-    methods = [method_with(title, DATASETS[dataset], own) for title, own in tuned_parameters(dataset).items()]
-    return [replace(method, title=f"{method.title}, chosen") for method in methods]
+    chosen = tuned_parameters(dataset)
+    return {f"{title}, chosen": method_with(title, DATASETS[dataset], own) for title, own in chosen.items()}
 
 
-def run_solver(
-    solver: Solver,
-    task: Task,
-    topology: Topology | None,
-    seed: int,
-    on_round: Callable[[Solution], None] | None = None,
-) -> RunResult:
-    """Run a solver on stacked tasks; ``on_round`` receives the variables at the start and after every round."""
-    return run_local(solver, task, topology, seed, _with_callback(on_round))
+def record_rounds(states: list[Solution]) -> RunConfig:
+    """Return the configuration of a run that appends its variables to a list at the start and after every round."""
+
+    def append(progress: Progress) -> None:
+        if progress.solution is not None:
+            states.append(progress.solution)
+
+    return RunConfig(callback=append)
 
 
 def fit_and_test(
-    method: Method, split: TaskSplit, n_hidden: int, seed: int, on_round: Callable[[Solution], None] | None = None
+    method: Method, split: TaskSplit, n_hidden: int, seed: int, run: RunConfig | None = None
 ) -> tuple[MultiTaskELMClassifier, Numbers]:
     """Fit a classifier; return it with its test error in per cent, seconds, bytes sent, rounds and stop reason."""
     model = MultiTaskELMClassifier(
@@ -176,7 +164,7 @@ def fit_and_test(
         # The paper stops after 100 rounds even if the run has not converged; the numbers include the stop reason.
         warnings.simplefilter("ignore", ConvergenceWarning)
         start = time.perf_counter()
-        model.fit(split.X_train, split.y_train, tasks=split.tasks_train, run=_with_callback(on_round))
+        model.fit(split.X_train, split.y_train, tasks=split.tasks_train, run=run)
         seconds = time.perf_counter() - start
     error = 100.0 * (1.0 - model.score(split.X_test, split.y_test, tasks=split.tasks_test))
     sent = int(model.history_["bytes"].iloc[-1]) if len(model.history_) else 0
@@ -189,19 +177,3 @@ def error_of(method: Method, split: TaskSplit, n_hidden: int, seed: int) -> floa
     """Return the test error of a method on a draw, in per cent."""
     _, numbers = fit_and_test(method, split, n_hidden, seed)
     return float(numbers["error"])
-
-
-def theorem_margins(solver: Solver, task: Task, solution: Solution, topology: Topology) -> tuple[float, float] | None:
-    """Return the smallest tau and the largest value that Theorems 1 and 2 require; None for other solvers."""
-    if not isinstance(solver, ProximalADMM):
-        return None
-    margins = solver.margins(task, solution, topology.degree.astype(np.float64), topology.n_agents)
-    return float(margins.tau.min()), float(margins.required.max())
-
-
-def _with_callback(on_round: Callable[[Solution], None] | None) -> RunConfig:
-    def callback(progress: Progress) -> None:
-        if on_round is not None and progress.solution is not None:
-            on_round(progress.solution)
-
-    return RunConfig(callback=None if on_round is None else callback)

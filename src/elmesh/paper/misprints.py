@@ -8,10 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from elmesh.paper.convergence import AGENTS, PANELS, PENALTY, RANK, RHO, decentralized, make_problem, ring
-from elmesh.paper.methods import fit_and_test, paper_methods, run_solver
+from elmesh.paper.methods import fit_and_test, paper_methods, record_rounds
 from elmesh.paper.protocol import DATASETS, draw_tasks, stack_tasks
 from elmesh.paper.reference_formulas import ReferenceADMM
 from elmesh.paper.trials import Numbers, Trial
+from elmesh.run import run_local
 from elmesh.solvers.base import Solution
 
 __all__ = ["CASES", "GAMMAS", "METHODS", "SIGN_ROUNDS", "STARTS", "START_HIDDEN", "measure_misprint"]
@@ -49,7 +50,7 @@ def _measure_start(trial: Trial, n_hidden: int) -> Numbers:
             method = paper_methods(data, init=init)[title]
             method.solver.set_params(rank=rank)
             states: list[Solution] = []
-            _, own = fit_and_test(method, split, n_hidden, trial.seed, states.append)
+            _, own = fit_and_test(method, split, n_hidden, trial.seed, record_rounds(states))
             ratios = [_singular_value_ratio(state) for state in states]
             numbers[f"{title}, {start}"] = {
                 "second": ratios if trial.run == 0 else [],
@@ -93,6 +94,6 @@ def _measure_gamma(trial: Trial, rounds: int) -> Numbers:
     numbers: Numbers = {}
     for gamma in GAMMAS:
         solver, _ = decentralized(PANEL, rounds, gamma=gamma)
-        gaps = run_solver(solver, task, ring(), trial.seed).history["consensus_gap"].tolist()
+        gaps = run_local(solver, task, ring(), trial.seed).history["consensus_gap"].tolist()
         numbers[gamma] = {"gap": gaps if trial.run == 0 else gaps[-1:]}
     return numbers
