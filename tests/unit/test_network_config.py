@@ -28,11 +28,10 @@ pytest.importorskip("msgspec", reason="network files need msgspec, of elmesh[net
 
 from msgspec.structs import replace
 
-from elmesh.netconfig.address import parse_address
 from elmesh.netconfig.columns import InputColumn
 from elmesh.netconfig.config import AgentEntry, NetworkConfig
-from elmesh.netconfig.config_builder import build_config
-from elmesh.netconfig.data_spec import DataSpec, round_outwards
+from elmesh.netconfig.config_builder import DataSpec, build_config, round_outwards
+from elmesh.netconfig.names import parse_address
 from elmesh.netconfig.schema import make_schema
 
 NUMBERS = {"mu1": 1.0, "mu2": 1.0, "rho": 1.0}

@@ -13,8 +13,7 @@ from elmesh.cli.network_certificates import DaysOption
 from elmesh.comm.graph import GRAPH_NAMES
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.config import NetworkConfig
-from elmesh.netconfig.config_builder import build_config, default_name
-from elmesh.netconfig.data_spec import DataSpec
+from elmesh.netconfig.config_builder import DataSpec, build_config, default_name
 from elmesh.netconfig.layout import NetworkLayout
 from elmesh.netconfig.names import ROUTER
 from elmesh.tables import ProblemKind, read_table

@@ -14,8 +14,8 @@ from msgspec import Meta
 from msgspec.structs import force_setattr
 
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.decoding import CheckedStruct
 from elmesh.netconfig.names import check_label
+from elmesh.netconfig.toml import CheckedStruct
 
 __all__ = ["InputColumn", "check_range", "uniform_scale"]
 

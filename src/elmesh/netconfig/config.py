@@ -25,13 +25,11 @@ from elmesh.checks import check_choice
 from elmesh.comm.graph import Topology, make_topology
 from elmesh.data.features import ACTIVATIONS, weight_scale
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.address import Address, parse_address
 from elmesh.netconfig.columns import InputColumn, check_range
-from elmesh.netconfig.decoding import CheckedStruct, decode_toml
-from elmesh.netconfig.encoding import encode_toml
 from elmesh.netconfig.exchange import PARAMETER_COMMENTS, Exchange, choose_solver, current_solver, normalize_parameters
 from elmesh.netconfig.files import read_text
-from elmesh.netconfig.names import ROUTER, check_name
+from elmesh.netconfig.names import ROUTER, Address, check_name, parse_address
+from elmesh.netconfig.toml import CheckedStruct, decode_toml, encode_toml
 from elmesh.solvers import Solver
 from elmesh.tables import ProblemKind
 from elmesh.text import listed

@@ -1,23 +1,77 @@
-"""Build a network config from the options of ``elmesh network create``."""
+"""Build a network config from the options of ``elmesh network create``, and from an example table.
+
+The table should be made up or public, because the inferred values become public. Types of columns are inferred by the
+same rules as for any table (:mod:`elmesh.tables.inference`). Ranges of numbers are rounded outwards to two digits of
+their width; of text, the categories are taken.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from elmesh.comm.graph import make_topology
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.address import LAST_PORT, Address, parse_address
+from elmesh.netconfig.columns import InputColumn
 from elmesh.netconfig.config import AgentEntry, NetworkConfig
-from elmesh.netconfig.data_spec import DataSpec
-from elmesh.netconfig.names import check_name
+from elmesh.netconfig.names import LAST_PORT, Address, check_name, parse_address
+from elmesh.tables import FILE_TASK, ProblemKind, finite_numbers, fit_schema, infer_kind, to_labels
 
-__all__ = ["assign_addresses", "build_config", "default_name"]
+__all__ = ["DataSpec", "build_config", "default_name", "round_outwards"]
 
 # For features and targets of magnitude one, which declared ranges produce; this rho suits tens to thousands of rows per
 # site.
 _BASIS_PARAMETERS = {"mu1": 1.0, "mu2": 1.0, "rho": 10.0}
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """The part of a network config that describes the data.
+
+    ``reason`` explains why the kind was inferred; ``n_classes`` is the number of classes, 0 if unknown.
+    """
+
+    kind: ProblemKind
+    reason: str = ""
+    columns: tuple[InputColumn, ...] = ()
+    target_range: tuple[float, float] | None = None
+    n_classes: int = 0
+
+    @classmethod
+    def from_table(
+        cls, frame: pd.DataFrame, target: str, kind: ProblemKind | None = None, drop: Sequence[str] = ()
+    ) -> DataSpec:
+        """Infer the description from a table of one task, without the dropped columns.
+
+        Examples
+        --------
+        >>> frame = pd.DataFrame({"age": [21, 67, None], "sex": ["f", "m", "f"], "y": ["no", "yes", "no"]})
+        >>> data = DataSpec.from_table(frame, "y")
+        >>> data.kind, data.columns[0].range, data.columns[1].categories
+        ('classification', (21.0, 67.0), ('f', 'm'))
+        """
+        chosen, reason = (kind, "as asked") if kind is not None else infer_kind(frame, [target])
+        if FILE_TASK in frame.columns:
+            raise ElmeshError(f'The table has a column "{FILE_TASK}", which is a reserved name; rename it.')
+        schema = fit_schema(frame.assign(**{FILE_TASK: "example"}), FILE_TASK, [target], chosen, drop=drop)
+        found = {
+            column.name: InputColumn(column.name, range=_range(frame, column.name), missing=column.indicator)
+            for column in schema.numeric
+        } | {
+            column.name: InputColumn(column.name, categories=column.categories, missing=column.missing)
+            for column in schema.categorical
+        }
+        columns = tuple(found[str(name)] for name in frame.columns if name in found)
+        if chosen == "regression":
+            return cls(chosen, reason, columns, _range(frame, target))
+        return cls(chosen, reason, columns, n_classes=len(set(to_labels(frame[target]))))
 
 
 def build_config(
@@ -36,7 +90,7 @@ def build_config(
     """
     for agent in agents:
         check_name("The name of an agent", agent)
-    addresses = assign_addresses(listen, agents)
+    addresses = _assign_addresses(listen, agents)
     edges = make_topology(graph, list(agents), seed=fields.get("seed", 0)).edges.tolist()
     return NetworkConfig(
         name=name,
@@ -50,14 +104,8 @@ def build_config(
     )
 
 
-def assign_addresses(listen: Sequence[str], agents: Sequence[str]) -> list[Address]:
-    """Return one address per agent: those given, or consecutive ports from a single one.
-
-    Examples
-    --------
-    >>> [str(address) for address in assign_addresses(["[::1]:7000"], ["a", "b"])]
-    ['[::1]:7000', '[::1]:7001']
-    """
+def _assign_addresses(listen: Sequence[str], agents: Sequence[str]) -> list[Address]:
+    """Return one address per agent: those given, or consecutive ports from a single one."""
     addresses = [parse_address("An address of --listen", text) for text in listen]
     if len(addresses) == 1:
         host, first = addresses[0]
@@ -84,3 +132,28 @@ def default_name(folder: str) -> str:
     ('my-net', 'network')
     """
     return re.sub(r"[^a-z0-9_-]+", "-", folder.lower()).strip("-_")[:32] or "network"
+
+
+def _range(frame: pd.DataFrame, name: str) -> tuple[float, float]:
+    values = finite_numbers(frame, name)
+    return round_outwards(float(np.nanmin(values)), float(np.nanmax(values)))
+
+
+def round_outwards(low: float, high: float) -> tuple[float, float]:
+    """Round the ends of a range to two digits of its width, so that the range only becomes wider.
+
+    Examples
+    --------
+    >>> round_outwards(17.3, 103.7), round_outwards(1998, 2020), round_outwards(0.0, 0.0)
+    ((17.0, 104.0), (1998.0, 2020.0), (-1.0, 1.0))
+    """
+    if low == high:  # a column with a single value, which is missing in some rows
+        margin = abs(low) / 10.0 or 1.0
+        return round_outwards(low - margin, high + margin)
+    width = high - low
+    if not math.isfinite(width):
+        return low, high  # InputColumn refuses it
+    unit = Decimal(1).scaleb(math.floor(math.log10(width)) - 1)
+    down = (Decimal(repr(low)) / unit).to_integral_value(ROUND_FLOOR) * unit
+    up = (Decimal(repr(high)) / unit).to_integral_value(ROUND_CEILING) * unit
+    return min(float(down), low), max(float(up), high)

@@ -18,7 +18,7 @@ import networkx as nx
 
 from elmesh.comm.requests import AllReduce, NeighborSum, Request
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.decoding import show_value, suggest
+from elmesh.netconfig.toml import show_value, suggest, toml_value
 from elmesh.solvers import Solver, make_solver, solver_classes
 
 __all__ = ["PARAMETER_COMMENTS", "PROVIDES", "Exchange", "choose_solver", "current_solver", "normalize_parameters"]
@@ -117,7 +117,7 @@ def _basis_parameters(parameters: Mapping[str, Any], rank: int | str) -> dict[st
     for key, value in _FIXED.items():
         given = parameters.get(key, value)
         if type(given) is not type(value) or given != value:
-            raise _needs_sums(f"{key} can only be {_toml(value)}, not {_toml(given)}", "remove it")
+            raise _needs_sums(f"{key} can only be {toml_value(value)}, not {toml_value(given)}", "remove it")
     for key, value in {"rank": rank, **{key: parameters.get(key, "auto") for key in _REQUIRED_NUMBERS}}.items():
         if value == "auto":
             raise _needs_sums(f'{key} must be a number, because "auto" is computed from all agents\' data', "give one")
@@ -135,10 +135,6 @@ def _needs_sums(problem: str, remedy: str) -> ElmeshError:
         f'With exchange = "basis" {problem}; {remedy}, or let agents also send sums over all agents, with '
         'exchange = "sums".'
     )
-
-
-def _toml(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
 #: Comments in the network file on the parameters of solvers.

@@ -17,14 +17,13 @@ from msgspec.structs import force_setattr
 
 from elmesh.comm.network.endpoint import Endpoint
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.address import parse_address
 from elmesh.netconfig.config import NetworkConfig
-from elmesh.netconfig.decoding import CheckedStruct, decode_toml
 from elmesh.netconfig.files import read_text
-from elmesh.netconfig.names import check_name
+from elmesh.netconfig.names import check_name, parse_address
 from elmesh.netconfig.pki.csr import common_name, host_names
 from elmesh.netconfig.pki.keys import public_bytes, read_key
 from elmesh.netconfig.pki.verify import load_certificates, verify_certificate
+from elmesh.netconfig.toml import CheckedStruct, decode_toml
 from elmesh.typing import StrPath
 
 __all__ = ["Identity", "agent_toml"]

@@ -1,8 +1,8 @@
-"""Decode TOML into typed structs.
+"""Typed structs in TOML files. A field that is named ``model.rank`` in the file belongs to the section ``[model]``.
 
 A file may come from another organisation, or contain misspelt names. msgspec checks types, ranges and unknown names.
-This module turns its errors into sentences that name the field, the value found and the value expected. A struct whose
-field is named ``model.rank`` in the file takes it from the section ``[model]``.
+This module turns its errors into sentences that name the field, the value found and the value expected. In a file that
+it writes each field has a comment: the ``description`` in its type.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import re
 import reprlib
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from msgspec import inspect, structs
 
 from elmesh.errors import ElmeshError
 
-__all__ = ["CheckedStruct", "decode_toml", "show_value", "suggest"]
+__all__ = ["CheckedStruct", "decode_toml", "encode_toml", "show_value", "suggest", "toml_value"]
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -31,6 +31,8 @@ _INDEX = re.compile(r"\[(\d+)\]\.?")
 # Values may be nested more deeply than repr can follow.
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 60
+# A comment that would make a written line longer is written before it.
+_WIDTH = 114
 
 
 class CheckedStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -181,3 +183,64 @@ def _expected(kind: inspect.Type) -> str:
 def _quote(*parts: str) -> str:
     """Join the parts of a field's path, in quotes and on one line."""
     return json.dumps(".".join(filter(None, parts)).replace(".[", "[")[:80], ensure_ascii=False)
+
+
+def encode_toml(struct: msgspec.Struct, key_comments: Mapping[str, str]) -> str:
+    """Return a struct as TOML, without fields that are None.
+
+    The order of the fields is that of the file: plain fields first, then those of sections, named ``section.field``.
+    ``key_comments`` has comments on the keys of fields that are dicts.
+    """
+    lines: list[str] = []
+    section = ""
+    for field in msgspec.structs.fields(struct):
+        value = getattr(struct, field.name)
+        if value is None:
+            continue
+        kind, comment = _described(field.type)
+        table, _, key = field.encode_name.rpartition(".")
+        if isinstance(value, dict):
+            lines += ["", f"[{field.encode_name}]  # {comment}"]
+            lines += [line for name, item in value.items() for line in _pair(name, item, key_comments.get(name, ""))]
+        elif isinstance(kind, inspect.VarTupleType) and isinstance(kind.item_type, inspect.StructType):
+            lines += ["", *(f"# {line}" for line in comment.splitlines())]
+            for item in value:
+                lines += [f"[[{key}]]", *encode_toml(item, {}).splitlines()]
+        else:
+            if table != section:
+                lines += ["", f"[{table}]"]
+                section = table
+            lines += _pair(key, value, comment)
+    return "\n".join(lines) + "\n"
+
+
+def _described(annotation: object) -> tuple[inspect.Type, str]:
+    """Return a type and its description, empty if it has none."""
+    kind = inspect.type_info(annotation)
+    if not isinstance(kind, inspect.Metadata):
+        return kind, ""
+    return kind.type, (kind.extra_json_schema or {}).get("description", "")
+
+
+def _pair(name: str, value: object, comment: str) -> list[str]:
+    """Return the lines of a field with its comment."""
+    line = f"{name} = {toml_value(value)}"
+    if not comment:
+        return [line]
+    if "\n" in line or len(line) + len(comment) > _WIDTH:
+        return [f"# {comment}", line]
+    return [f"{line}  # {comment}"]
+
+
+def toml_value(value: object) -> str:
+    """Return a value in TOML."""
+    if isinstance(value, str):
+        # The escapes of JSON are valid in TOML, except those of characters beyond 16 bits.
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        return "\n".join(["[", *(f"  {toml_value(item)}," for item in value), "]"])
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    return repr(value)
