@@ -299,7 +299,9 @@ class _Switch:
         for k, name in enumerate(names):
             nowhere = Path("unused")
             endpoint = Endpoint("test", name, neighbors, {}, (), "", nowhere, nowhere, nowhere, bytes(32))
-            self.messengers[name] = ReliableMessenger(endpoint, _Session(self, name), Timing(), run_id=k + 1)
+            self.messengers[name] = ReliableMessenger(
+                endpoint, _Session(self, name), Timing(patience=60.0, mute_factor=1.0), run_id=k + 1
+            )
         for name in names:
             for other in neighbors[name]:
                 self.messengers[name].on_presence(other, True)

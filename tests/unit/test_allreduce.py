@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmesh.comm.allreduce import GOSSIP_PRECISION, uses_gossip
+from elmesh.comm.allreduce import GOSSIP_PRECISION, ROOT, ChannelSet, Relay, TreeAllReduce, uses_gossip
 from elmesh.comm.codec import DeltaChannel
 from elmesh.comm.graph import GRAPH_NAMES, make_topology
 from elmesh.comm.local import LocalTransport
 from elmesh.comm.requests import AllReduce
+from elmesh.comm.traffic import TrafficLog
+from elmesh.errors import ElmeshError
 
 QUANTISED = (2, 4, 8, 16, 32, "auto")
 
@@ -447,6 +449,63 @@ def test_gossip_is_used_only_where_it_takes_fewer_rounds(graph, m, seed):
     assert uses_gossip(topology, 64) == (by_gossip < along_a_tree)
     transport.allreduce(make_request(seed, m))
     assert transport.n_exchanges == min(by_gossip, along_a_tree)
+
+
+@pytest.mark.parametrize("fine", [0, 1, 3])
+@pytest.mark.parametrize("bits", QUANTISED)
+def test_a_receiver_decodes_what_a_sender_encodes(bits, fine):
+    sender, receiver = ChannelSet(bits), ChannelSet(bits)
+    for k in range(4):
+        request = make_request(k, 1, L=7, fine_columns=fine, relative_to_previous=k == 2)
+        sender.prepare(request)
+        receiver.prepare(request)
+        message, value = sender.encode(request, request.value[0], ROOT)
+        assert receiver.decode(request, message, ROOT, (7, 3)).tobytes() == value.tobytes()
+        if k == 1:  # both ends may be interrupted
+            states = sender.state_dict(), receiver.state_dict()
+            sender, receiver = ChannelSet(bits), ChannelSet(bits)
+            for end, state in zip((sender, receiver), states, strict=True):
+                end.load_state_dict(state)
+
+
+@pytest.mark.parametrize("fine", [0, 1, 3])
+@pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"\0", lambda data: b""])
+def test_a_message_of_another_size_is_refused(change, fine):
+    request = make_request(0, 1, fine_columns=fine)
+    message, _ = ChannelSet(4).encode(request, request.value[0], ROOT)
+    with pytest.raises(ElmeshError, match="matrix"):
+        ChannelSet(4).decode(request, change(message), ROOT, (6, 3))
+
+
+class FixedRelay(Relay):
+    """Delivers a fixed message from the child."""
+
+    def __init__(self, message):
+        self._message = message
+
+    def receive_partial(self, child, shape, size):
+        return self._message
+
+
+def sum_at_root(message):
+    """Return the sum at the root of two agents, the other of which has sent a message."""
+    topology = make_topology("path", range(2))
+    root = int(topology.tree.order[0])
+    tree = TreeAllReduce(topology, [root], 64, TrafficLog(topology), FixedRelay(message))
+    return tree.sum(AllReduce(np.ones((1, 4, 3)), np.ones((1, 2)), "topic"))
+
+
+def test_the_root_adds_the_partial_sum_of_another_process():
+    value, exact = np.arange(12.0).reshape(4, 3), np.array([5.0, 7.0])
+    result = sum_at_root(value.tobytes() + exact.tobytes())
+    assert result.value.tolist() == (1 + value).tolist()
+    assert result.exact.tolist() == [6.0, 8.0]
+
+
+@pytest.mark.parametrize("size", [0, 8, 8 * 13, 8 * 14 - 1, 8 * 15])
+def test_a_partial_sum_of_another_size_is_refused(size):
+    with pytest.raises(ElmeshError, match=f"{size} bytes is not a sum of a 4 x 3 matrix"):
+        sum_at_root(bytes(size))
 
 
 def check_tree(topology, graph):
