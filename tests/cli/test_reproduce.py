@@ -21,12 +21,10 @@ from elmesh import datasets
 from elmesh.cli import app, main
 from elmesh.errors import ElmeshError
 from elmesh.paper import protocol, reproduction
-from elmesh.paper.analysis import Analysis
-from elmesh.paper.analysis.estimates import Estimate, judge_count
+from elmesh.paper.analysis.estimates import Analysis, Estimate, judge_count
 from elmesh.paper.convergence import measure_fig3
-from elmesh.paper.experiments import EXPERIMENTS, Experiment
-from elmesh.paper.parallel import run_trials
-from elmesh.paper.reproduction import reproduce
+from elmesh.paper.reproduction import EXPERIMENTS, Experiment, reproduce
+from elmesh.paper.trials import run_trials
 from elmesh.report import Claim, Figure, Section, figure
 from helpers import paper_measures as measures
 from helpers.paper_cases import invent_fig6
@@ -82,7 +80,7 @@ def ran(inline, monkeypatch) -> list[tuple[str, int]]:
             return {"value": trial.seed % 1000 / 7}
 
         def analyze(results, runs):
-            values = [numbers["value"] for numbers in results.of("x")]
+            values = [numbers["value"] for numbers in results["x"]]
             drawing = figure(lambda ax: ax.plot(values), size=(2, 2))
             return Analysis(
                 Section(

@@ -7,9 +7,17 @@ from collections.abc import Callable
 import numpy as np
 
 from elmesh.paper.analysis import table1 as table1_analysis
-from elmesh.paper.choices import GRIDS, VARIANTS, format_parameters
-from elmesh.paper.choices import METHODS as METHODS_OF_VARIANTS
-from elmesh.paper.classification import FIG5_HIDDEN, FIG6_HIDDEN, FIG6_ROUNDS, PROPOSED, SPECTRAL_ROUNDS
+from elmesh.paper.classification import (
+    FIG5_HIDDEN,
+    FIG6_HIDDEN,
+    FIG6_ROUNDS,
+    GRIDS,
+    PROPOSED,
+    SPECTRAL_ROUNDS,
+    VARIANT_METHODS,
+    VARIANTS,
+    format_parameters,
+)  # fmt: skip
 from elmesh.paper.convergence import AUTOMATIC, CASES, METHODS, SAVED_ROUNDS
 from elmesh.paper.misprints import GAMMAS, STARTS
 from elmesh.paper.trials import Numbers
@@ -133,7 +141,7 @@ def invent_variants() -> Invented:
     def one(case: str, run: int) -> Numbers:
         names = [name for name in VARIANTS if case == "usps" or name != "rows from all of USPS"]
         return {
-            name: {method: 3.0 + i + 0.1 * j + 0.01 * run for j, method in enumerate(METHODS_OF_VARIANTS)}
+            name: {method: 3.0 + i + 0.1 * j + 0.01 * run for j, method in enumerate(VARIANT_METHODS)}
             for i, name in enumerate(names)
         }
 

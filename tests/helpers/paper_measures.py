@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from elmesh.paper.parallel import run_trials
-from elmesh.paper.trials import Numbers, Trial, TrialLog
+from elmesh.paper.trials import Numbers, Trial, TrialLog, run_trials
 
 PATIENCE = 300.0
 

@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmesh.errors import ElmeshError
-from elmesh.paper.parallel import run_trials
-from elmesh.paper.trials import Trial, TrialLog, TrialResults, code_fingerprint, make_trials
+from elmesh.paper.trials import Trial, TrialLog, code_fingerprint, make_trials, run_trials
 from helpers import paper_measures as measures
 from helpers.paper_measures import alive, until
 
@@ -66,12 +65,6 @@ def test_every_run_has_its_own_seed_that_all_cases_share(seed, other):
         assert [t.seed for t in make_trials("e", ["a", "b"], 5, other)] != [t.seed for t in trials]
 
 
-def test_results_are_found_by_case_in_the_order_of_runs():
-    done = [(trial, {"n": (trial.case, trial.run)}) for trial in make_trials("e", ["a", "b"], 3, 0)]
-    assert TrialResults(done).of("b") == [{"n": ("b", 0)}, {"n": ("b", 1)}, {"n": ("b", 2)}]
-    assert TrialResults(done).of("c") == []
-
-
 # Worker processes
 
 
@@ -86,10 +79,10 @@ def test_numbers_do_not_depend_on_the_number_of_processes_or_on_the_order(tmp_pa
         trials = trials if processes != 2 else trials[::-1]
         seen = []
         done = run_trials(trials, measures.note, log_in(folder, 7), processes=processes, on_trial=seen.append)
-        assert [trial for trial, _ in done.done] == trials
+        assert list(done) == trials
         assert Counter(seen) == Counter(trials)
         assert ran(folder) == dict.fromkeys(range(5), 1)
-        results.append({trial.run: numbers for trial, numbers in done.done})
+        results.append({trial.run: numbers for trial, numbers in done.items()})
     assert results[0] == results[1] == results[2]
     assert results[0][0] != results[0][1]
 
@@ -99,7 +92,7 @@ def test_workers_have_one_thread_and_ignore_ctrl_c_and_the_environment_is_unchan
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     done = run_trials(trials_in(tmp_path, 1), measures.process_state, log_in(tmp_path))
-    (numbers,) = done.of(str(tmp_path))
+    (numbers,) = done.values()
     assert numbers["threads"]
     assert set(numbers["threads"]) == {1}
     assert numbers["ignores"]
@@ -117,7 +110,7 @@ def test_a_killed_worker_costs_only_its_own_trial_and_the_error_is_one_sentence(
     assert [trial in again for trial in trials] == [True, True, False, False]
     done = run_trials(trials, measures.die_once, again, processes=1)
     assert ran(tmp_path) == dict.fromkeys(range(4), 1)
-    assert [numbers for _, numbers in done.done] == [measures.note(trial) for trial in trials]
+    assert done == {trial: measures.note(trial) for trial in trials}
 
 
 @pytest.mark.slow
@@ -153,7 +146,7 @@ def test_after_a_request_to_stop_finished_trials_are_saved_and_not_run_again(tmp
     assert finished == trials[:2]
     done = run_inline(trials, measures.note, log_in(tmp_path), processes=1)
     assert ran(tmp_path) == dict.fromkeys(range(6), 1)
-    assert [trial for trial, _ in done.done] == trials
+    assert list(done) == trials
 
 
 def test_trials_that_run_at_a_request_to_stop_are_finished_and_saved(tmp_path):
@@ -179,7 +172,7 @@ def test_a_request_to_stop_during_the_last_trial_has_no_effect(tmp_path):
         processes=3,
         should_stop=lambda: bool(ran(tmp_path)[2]),
     )
-    assert len(done.done) == 3
+    assert len(done) == 3
 
 
 def test_an_error_of_a_measurement_is_raised_and_finished_trials_are_saved(tmp_path):
@@ -222,13 +215,13 @@ def test_only_missing_trials_are_run(tmp_path):
     done = run_inline(trials, measures.note, log_in(tmp_path), on_trial=seen.append, processes=1)
     assert seen == [trials[0], trials[3], trials[4]]
     assert ran(tmp_path) == dict.fromkeys(range(5), 1)
-    assert done.done[1:3] == list(first.done)
+    assert {trial: done[trial] for trial in trials[1:3]} == first
 
 
 def test_no_worker_is_started_if_no_trial_is_missing(tmp_path):
     done = run_inline(trials_in(tmp_path, 2), measures.note, log_in(tmp_path))
     assert run_trials(trials_in(tmp_path, 2), measures.note, log_in(tmp_path), workers=None) == done
-    assert run_trials([], measures.note, log_in(tmp_path), workers=None) == TrialResults([])
+    assert run_trials([], measures.note, log_in(tmp_path), workers=None) == {}
 
 
 def test_a_resumed_run_uses_exactly_the_same_numbers(tmp_path):
@@ -237,10 +230,10 @@ def test_a_resumed_run_uses_exactly_the_same_numbers(tmp_path):
     def measure(trial):
         return {"values": values, 3: "a key that is no text"}
 
-    now = run_inline(trials_in(tmp_path, 1), measure, log_in(tmp_path)).of(str(tmp_path))
-    later = run_inline(trials_in(tmp_path, 1), measure, log_in(tmp_path)).of(str(tmp_path))
+    (trial,) = trials_in(tmp_path, 1)
+    now, later = (run_inline([trial], measure, log_in(tmp_path))[trial] for _ in range(2))
     assert repr(now) == repr(later)
-    assert now[0]["values"] == values
+    assert now["values"] == values
 
 
 @pytest.mark.parametrize("cut", [1, 10, -2])
@@ -252,7 +245,7 @@ def test_a_trial_whose_line_was_cut_by_a_crash_runs_again_and_the_others_do_not(
     path.write_text("".join(lines) + last[:cut])
     done = run_inline(trials, measures.note, log_in(tmp_path), processes=1)
     assert ran(tmp_path) == {0: 1, 1: 1, 2: 1, 3: 2}
-    assert [numbers for _, numbers in done.done] == [measures.note(trial) for trial in trials]
+    assert done == {trial: measures.note(trial) for trial in trials}
     # The partial line is removed, because the next line would be appended to it.
     assert all(json.loads(line) for line in path.read_text().splitlines())
 
@@ -316,7 +309,7 @@ def test_a_fresh_log_has_no_trials(tmp_path):
 def test_the_fingerprint_depends_on_the_code_that_computes_numbers_and_not_on_their_presentation(tmp_path):
     root = tmp_path / "elmesh"
     numerical = ("kernels.py", "solvers/mtfl.py", "paper/convergence.py")
-    others = ("paper/analysis/convergence.py", "paper/parallel.py", "report/page.py", "cli/fit.py", "tables/rows.py")
+    others = ("paper/analysis/convergence.py", "paper/trials.py", "report/page.py", "cli/fit.py", "tables/rows.py")
     for name in numerical + others:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("x = 1\n")

@@ -19,9 +19,18 @@ from elmesh import DGSP, DMTLELM, DNSP, FODMTLELM, GOMTL, MTFL, MTLELM, LocalELM
 from elmesh.datasets import Digits, TaskSplit, make_digit_tasks
 from elmesh.errors import ElmeshError
 from elmesh.math.objective import objective_of_U
-from elmesh.paper import choices, classification, convergence, methods, misprints, protocol
-from elmesh.paper.choices import BASELINE, GRIDS, VARIANTS, format_parameters, measure_tuning, measure_variants
-from elmesh.paper.classification import measure_fig6, measure_table1, paper_ratio
+from elmesh.paper import classification, convergence, methods, misprints, protocol
+from elmesh.paper.classification import (
+    BASELINE,
+    GRIDS,
+    VARIANTS,
+    format_parameters,
+    measure_fig6,
+    measure_table1,
+    measure_tuning,
+    measure_variants,
+    paper_ratio,
+)
 from elmesh.paper.convergence import (
     AGENTS,
     METHODS,
@@ -33,7 +42,6 @@ from elmesh.paper.convergence import (
     measure_fig4,
     ring,
 )
-from elmesh.paper.experiments import EXPERIMENTS
 from elmesh.paper.misprints import measure_misprint
 from elmesh.paper.protocol import (
     DATASETS,
@@ -42,11 +50,11 @@ from elmesh.paper.protocol import (
     ProtocolVariant,
     available_datasets,
     draw_tasks,
-    fallback_dataset,
     load_images,
     missing_reason,
     stack_tasks,
 )
+from elmesh.paper.reproduction import EXPERIMENTS
 from elmesh.paper.trials import Trial
 from elmesh.run import run_local
 from helpers.marks import needs_data
@@ -233,7 +241,7 @@ def trials_of(name: str, runs: int, seed: int = 0) -> list[Trial]:
 
 
 def test_without_usps_the_digits_are_used_and_the_reason_gives_the_remedy(offline):
-    assert fallback_dataset("usps") == "digits"
+    assert available_datasets("usps") == ["digits"]
     assert "ELMESH_DATA" in missing_reason("usps")
     assert "usps.npz" in missing_reason("usps")
     assert missing_reason("digits") == ""
@@ -583,7 +591,7 @@ def test_parameters_are_chosen_without_the_test_rows(monkeypatch):
     whole = measure(trial)
     drawn = draw_tasks("digits", 5)
     blind = TaskSplit(drawn.X_train, drawn.y_train, drawn.tasks_train, None, None, None)
-    monkeypatch.setattr(choices, "draw_tasks", lambda *_: blind)
+    monkeypatch.setattr(classification, "draw_tasks", lambda *_: blind)
     assert measure(trial) == whole
     assert len(set(whole["DNSP"].values())) == 2
 

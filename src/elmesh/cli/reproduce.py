@@ -12,7 +12,7 @@ from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, che
 from elmesh.cli.errors import INTERRUPTED, fail
 from elmesh.cli.signals import stop_on_interrupt
 from elmesh.paper import reproduction
-from elmesh.paper.experiments import EXPERIMENTS
+from elmesh.paper.reproduction import EXPERIMENTS
 
 __all__ = ["reproduce"]
 

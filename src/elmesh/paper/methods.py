@@ -35,7 +35,7 @@ RIVALS: dict[str, type[Solver]] = {"MTFL": MTFL, "GO-MTL": GOMTL, "DGSP": DGSP, 
 
 Parameters = Mapping[str, float | int]
 #: Parameters for USPS, MNIST and the bundled digits, chosen by cross-validation on training rows
-#: (:func:`elmesh.paper.choices.measure_tuning`).
+#: (:func:`elmesh.paper.classification.measure_tuning`).
 TUNED: dict[str, tuple[Parameters, Parameters, Parameters]] = {
     "Local ELM": ({"mu": 10.0}, {"mu": 30.0}, {"mu": 1.0}),
     "MTFL": ({"mu": 3.0, "eps": 0.001}, {"mu": 1.0, "eps": 0.01}, {"mu": 0.3, "eps": 0.001}),

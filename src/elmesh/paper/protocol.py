@@ -2,7 +2,7 @@
 
 Ten tasks of three digits each, with 90 training and 45 test rows, on principal components of the pixels. The paper does
 not state which part of USPS it uses nor how the components are scaled. A :class:`ProtocolVariant` is one such choice;
-:mod:`elmesh.paper.choices` measures what the choices change.
+:mod:`elmesh.paper.classification` measures what the choices change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from elmesh.typing import FloatArray
 
 __all__ = [
     "DATASETS", "DEFAULT_VARIANT", "SCALINGS", "Dataset", "ProtocolVariant", "available_datasets", "draw_tasks",
-    "fallback_dataset", "hidden_features", "load_images", "missing_reason", "stack_tasks",
+    "hidden_features", "load_images", "missing_reason", "stack_tasks",
 ]  # fmt: skip
 
 
@@ -106,11 +106,6 @@ def missing_reason(name: str) -> str:
 def available_datasets(*names: str) -> list[str]:
     """Return the data sets that are available; the bundled digits if there are none."""
     return [name for name in names if not missing_reason(name)] or ["digits"]
-
-
-def fallback_dataset(name: str) -> str:
-    """Return the data set if it is available, and else the bundled digits."""
-    return available_datasets(name)[0]
 
 
 def draw_tasks(name: str, seed: int, variant: ProtocolVariant = DEFAULT_VARIANT) -> TaskSplit:

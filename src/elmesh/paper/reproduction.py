@@ -1,4 +1,4 @@
-"""Run experiments and write a folder with their trials, numbers and figures, and a report.
+"""All experiments by name, and the folder with their trials, numbers, figures and report.
 
 The folder keeps its trials (``trials.jsonl``) and the list of its experiments (``results.json``), so that a later run
 can continue after an interrupt, add runs, or add an experiment.
@@ -7,7 +7,7 @@ can continue after an interrupt, add runs, or add an experiment.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,55 @@ from typing import Any
 import elmesh
 from elmesh.errors import ElmeshError
 from elmesh.files import atomic_write
-from elmesh.paper.analysis import Analysis
-from elmesh.paper.experiments import EXPERIMENTS
-from elmesh.paper.parallel import run_trials
-from elmesh.paper.protocol import DATASETS, missing_reason
-from elmesh.paper.trials import Trial, TrialLog, software_versions
+from elmesh.paper import classification, convergence, misprints
+from elmesh.paper.analysis.convergence import analyze_fig3, analyze_fig4
+from elmesh.paper.analysis.estimates import Analysis, Results
+from elmesh.paper.analysis.fig5_fig6 import analyze_fig5, analyze_fig6
+from elmesh.paper.analysis.misprints import analyze_misprints
+from elmesh.paper.analysis.table1 import analyze_table1, analyze_tuning, analyze_variants
+from elmesh.paper.protocol import DATASETS, available_datasets, missing_reason
+from elmesh.paper.trials import Numbers, Trial, TrialLog, make_trials, run_trials, software_versions
 from elmesh.report import Claim, Fact, Page, Verdict, count_verdicts, render, save_figure
 
-__all__ = ["PAGE", "Reproduction", "reproduce"]
+__all__ = ["EXPERIMENTS", "PAGE", "Experiment", "Reproduction", "reproduce"]
 
 LOG, RESULTS, PAGE = "trials.jsonl", "results.json", "report.html"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment: how a trial is measured, how the results are analyzed, and what it runs on."""
+
+    measure: Callable[[Trial], Numbers]
+    analyze: Callable[[Results, int], Analysis]  # from all results and the number of runs
+    cases: Callable[[], Sequence[str]]  # the cases of every run, which can depend on the available data sets
+    datasets: tuple[str, ...] = ()  # the data sets that the paper uses
+    max_runs: int | None = None  # more runs are not needed
+
+    def trials(self, name: str, runs: int, seed: int) -> list[Trial]:
+        """Return all trials of up to ``runs`` runs."""
+        return make_trials(name, self.cases(), min(runs, self.max_runs or runs), seed)
+
+
+BOTH = ("usps", "mnist")
+EXPERIMENTS = {
+    "fig3": Experiment(convergence.measure_fig3, analyze_fig3, lambda: convergence.CASES),
+    "fig4": Experiment(convergence.measure_fig4, analyze_fig4, lambda: ["a"]),
+    "table1": Experiment(
+        classification.measure_table1,
+        analyze_table1,
+        lambda: list(dict.fromkeys(available_datasets(name)[0] for name in BOTH)),
+        BOTH,
+    ),
+    "fig5": Experiment(classification.measure_fig5, analyze_fig5, lambda: available_datasets("usps"), ("usps",)),
+    "fig6": Experiment(classification.measure_fig6, analyze_fig6, lambda: available_datasets("usps"), ("usps",)),
+    "misprints": Experiment(misprints.measure_misprint, analyze_misprints, lambda: misprints.CASES),
+    # Differences between variants are paired, so that 30 draws decide.
+    "readings": Experiment(
+        classification.measure_variants, analyze_variants, lambda: available_datasets(*BOTH), BOTH, 30
+    ),
+    "choice": Experiment(classification.measure_tuning, analyze_tuning, lambda: available_datasets(*BOTH), BOTH, 5),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +166,10 @@ def reproduce(
             on_progress(name, sum(trial in log for trial in trials), len(trials))
 
         report()
-        results = run_trials(trials, experiment.measure, log, on_trial=report, should_stop=should_stop)
+        results: dict[str, list[Numbers]] = {}
+        done = run_trials(trials, experiment.measure, log, on_trial=report, should_stop=should_stop)
+        for trial, numbers in done.items():
+            results.setdefault(trial.case, []).append(numbers)
         runs[name] = len({trial.run for trial in trials})  # can be fewer than requested
         analyses[name] = experiment.analyze(results, runs[name])
     needed = dict.fromkeys(dataset for name in analyses for dataset in EXPERIMENTS[name].datasets)

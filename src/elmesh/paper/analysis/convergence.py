@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
-from elmesh.paper.analysis import Analysis
-from elmesh.paper.analysis.estimates import Estimate, combine, judge_count, values
+from elmesh.paper.analysis.estimates import Analysis, Estimate, Results, combine, judge_count, values
 from elmesh.paper.convergence import AUTOMATIC, CASES, METHODS, PANELS, ROUNDS, SAVED_ROUNDS
-from elmesh.paper.trials import Numbers, TrialResults
+from elmesh.paper.trials import Numbers
 from elmesh.report import Claim, Curve, Figure, Section, Table, draw_curves, panels
 from elmesh.typing import FloatArray
 
@@ -20,7 +20,6 @@ DECENTRALIZED = (EXACT, FIRST_ORDER)
 LINES = {CENTRAL: ("ink", ":"), EXACT: ("blue", "-"), FIRST_ORDER: ("orange", "--")}
 # The objective of a settled run varies by at most this share of the optimum over its last hundred iterations.
 SETTLED = 1e-3
-Runs = dict[str, list[Numbers]]
 # A distance from MTL-ELM below this counts as zero. With gamma = 1 agents reach rounding error.
 SAME = 1e-6
 EARLY = 3
@@ -28,9 +27,8 @@ EARLY = 3
 DRAWN = 60
 
 
-def analyze_fig3(results: TrialResults, runs: int) -> Analysis:
+def analyze_fig3(results: Results, runs: int) -> Analysis:
     """Compare the panels with the text of the paper."""
-    found = {case: results.of(case) for case in CASES}
     section = Section(
         "Figure 3: convergence",
         paragraphs=(
@@ -39,17 +37,17 @@ def analyze_fig3(results: TrialResults, runs: int) -> Analysis:
             "Panels: (a) L = 5, N = 10, tau = 1 + d, zeta = 1; (b) the same with tau = 2 + d, zeta = 2; (c) L = 10, N "
             "= 100, tau = 1 + d, zeta = 1; (d) the same with tau = 2 + d, zeta = 2; (e) the problem of (c) with the "
             "automatic parameters and the spectral start of this package. In (e) DMTL-ELM converges to the objective "
-            f"of MTL-ELM in {_converged(found, EXACT)} of {runs} runs, and FO-DMTL-ELM in "
-            f"{_converged(found, FIRST_ORDER)}.",
+            f"of MTL-ELM in {_converged(results, EXACT)} of {runs} runs, and FO-DMTL-ELM in "
+            f"{_converged(results, FIRST_ORDER)}.",
         ),
-        claims=_fig3_claims(found, runs),
-        figures=[_fig3(found)],
-        tables=[_fig3_table(found, runs)],
+        claims=_fig3_claims(results, runs),
+        figures=[_fig3(results)],
+        tables=[_fig3_table(results, runs)],
     )
     numbers = {
         case: {
-            name: {"settled_runs": _settled(found[case], name)}
-            | {key: Estimate.of(values(found[case], name, key)).to_json() for key in ("final", "swing", "gap")}
+            name: {"settled_runs": _settled(results[case], name)}
+            | {key: Estimate.of(values(results[case], name, key)).to_json() for key in ("final", "swing", "gap")}
             for name in METHODS
         }
         for case in CASES
@@ -57,31 +55,32 @@ def analyze_fig3(results: TrialResults, runs: int) -> Analysis:
     return Analysis(section, numbers)
 
 
-def _settled(runs: list[Numbers], name: str) -> int:
+def _settled(runs: Sequence[Numbers], name: str) -> int:
     return sum(run["stop"] != "DIVERGED" and run["swing"] <= SETTLED for run in values(runs, name))
 
 
-def _converged(found: Runs, name: str) -> int:
-    return sum(run["stop"] == "CONVERGED" and abs(run["final"] - 1) < 1e-4 for run in values(found[AUTOMATIC], name))
+def _converged(results: Results, name: str) -> int:
+    return sum(run["stop"] == "CONVERGED" and abs(run["final"] - 1) < 1e-4 for run in values(results[AUTOMATIC], name))
 
 
-def _reached(runs: list[Numbers], name: str) -> FloatArray:
+def _reached(runs: Sequence[Numbers], name: str) -> FloatArray:
     """Return the iterations until one per cent from the optimum; infinity if it is not reached."""
     return np.array([np.inf if k is None else float(k) for k in values(runs, name, "reached")])
 
 
-def _fig3_claims(found: Runs, runs: int) -> list[Claim]:
-    settled = {(case, name): _settled(found[case], name) for case in PANELS for name in METHODS}
-    swings = {case: values(found[case], FIRST_ORDER, "swing") for case in PANELS}
-    slowdown = {case: _reached(found[case], EXACT) / np.maximum(1, _reached(found[case], CENTRAL)) for case in PANELS}
-    slower = int(np.sum(_reached(found["b"], EXACT) > _reached(found["a"], EXACT)))
-    ahead = int(np.sum(_reached(found["b"], FIRST_ORDER) < _reached(found["b"], EXACT)))
+def _fig3_claims(results: Results, runs: int) -> list[Claim]:
+    settled = {(case, name): _settled(results[case], name) for case in PANELS for name in METHODS}
+    reached = {(case, name): _reached(results[case], name) for case in PANELS for name in METHODS}
+    swings = {case: values(results[case], FIRST_ORDER, "swing") for case in PANELS}
+    slowdown = {case: reached[case, EXACT] / np.maximum(1, reached[case, CENTRAL]) for case in PANELS}
+    slower = int(np.sum(reached["b", EXACT] > reached["a", EXACT]))
+    ahead = int(np.sum(reached["b", FIRST_ORDER] < reached["b", EXACT]))
     failures = runs - settled["c", FIRST_ORDER]
-    diverged = sum(stop == "DIVERGED" for stop in values(found["c"], FIRST_ORDER, "stop"))
-    tau_a, tau_b = (found[case][0][EXACT]["tau"] for case in "ab")
-    required = [found["a"][0][name]["required"] for name in DECENTRALIZED]
+    diverged = sum(stop == "DIVERGED" for stop in values(results["c"], FIRST_ORDER, "stop"))
+    tau_a, tau_b = (results[case][0][EXACT]["tau"] for case in "ab")
+    required = [results["a"][0][name]["required"] for name in DECENTRALIZED]
     met = [
-        sum(run["tau"] >= run["required"] for run in values(found[case], name))
+        sum(run["tau"] >= run["required"] for run in values(results[case], name))
         for name in DECENTRALIZED
         for case in "ab"
     ]
@@ -137,9 +136,9 @@ def _fig3_claims(found: Runs, runs: int) -> list[Claim]:
     ]
 
 
-def _fig3(found: Runs) -> Figure:
+def _fig3(results: Results) -> Figure:
     def plot(case: str) -> partial[None]:
-        objectives = {name: found[case][0][name]["objective"] for name in METHODS}
+        objectives = {name: results[case][0][name]["objective"] for name in METHODS}
         curves = [Curve(name, np.arange(len(y)), y, *LINES[name]) for name, y in objectives.items()]
         return partial(
             draw_curves, curves=curves, x_label="iteration", y_label="objective", x_scale="rounds", y_scale="auto",
@@ -163,15 +162,15 @@ def _title(case: str) -> str:
     return f"L = {panel.L}, N = {panel.N}, tau = {panel.weight} + d, zeta = {panel.weight}"
 
 
-def _fig3_table(found: Runs, runs: int) -> Table:
+def _fig3_table(results: Results, runs: int) -> Table:
     rows = []
     for case, name in ((case, name) for case in CASES for name in METHODS):
-        own = found[case]
+        own = results[case]
         final, gap = values(own, name, "final"), values(own, name, "gap")
         if case in PANELS:
             title, count, swing = f"({case}) {name}", _settled(own, name), f"{np.max(values(own, name, 'swing')):.1e}"
         elif name != CENTRAL:
-            title, count, swing = f"automatic {name}", _converged(found, name), "–"
+            title, count, swing = f"automatic {name}", _converged(results, name), "–"
         else:
             continue
         rows.append([title, f"{count} of {runs}", f"{np.median(final):.4f}", swing, f"{np.max(gap):.1e}"])
@@ -186,9 +185,9 @@ def _fig3_table(found: Runs, runs: int) -> Table:
     )
 
 
-def analyze_fig4(results: TrialResults, runs: int) -> Analysis:
+def analyze_fig4(results: Results, runs: int) -> Analysis:
     """Compare the accuracies with the text of the paper."""
-    found = results.of("a")
+    found = results["a"]
     U, A = (
         {name: np.array(values(found, name, key)) for name in DECENTRALIZED} for key in ("U_accuracy", "A_accuracy")
     )
@@ -237,7 +236,7 @@ def analyze_fig4(results: TrialResults, runs: int) -> Analysis:
     )
     numbers = {
         name: {
-            f"{key}_accuracy_at_{ROUNDS}": Estimate.of(accuracy[name][:, -1].tolist()).to_json()
+            f"{key}_accuracy_at_{ROUNDS}": Estimate.of(accuracy[name][:, -1]).to_json()
             for key, accuracy in (("U", U), ("A", A))
         }
         for name in DECENTRALIZED

@@ -1,4 +1,4 @@
-"""Estimates from repeated runs, and verdicts from estimates.
+"""Estimates from repeated runs, verdicts from estimates, and the form of an analysis.
 
 All methods run on the same draws, so differences are paired. A verdict needs a 95 % interval that decides.
 """
@@ -6,7 +6,7 @@ All methods run on the same draws, so differences are paired. A verdict needs a 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,24 @@ import numpy as np
 from scipy.stats import t as student
 
 from elmesh.paper.trials import Numbers
-from elmesh.report import Verdict
+from elmesh.report import Section, Verdict
+from elmesh.typing import FloatArray
 
 __all__ = [
-    "Estimate", "combine", "difference", "judge", "judge_below_zero", "judge_close", "judge_count", "judge_not_above",
-    "values",
+    "Analysis", "Estimate", "Results", "combine", "difference", "judge", "judge_below_zero", "judge_close",
+    "judge_count", "judge_not_above", "values",
 ]  # fmt: skip
+
+#: The numbers of all runs by case, such as a data set.
+Results = Mapping[str, Sequence[Numbers]]
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """The result of an experiment: a section of the report, and all numbers as JSON."""
+
+    section: Section
+    numbers: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,7 @@ class Estimate:
     runs: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Estimate:
+    def of(cls, values: Sequence[float] | FloatArray) -> Estimate:
         """Estimate from one value per run."""
         sd = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
         return cls(float(np.mean(values)), sd, len(values))
@@ -83,7 +95,7 @@ def values(runs: Iterable[Numbers], *keys: str) -> list[Any]:
     return found
 
 
-def difference(a: Sequence[float], b: Sequence[float]) -> Estimate:
+def difference(a: Sequence[float] | FloatArray, b: Sequence[float] | FloatArray) -> Estimate:
     """Estimate a - b from paired runs."""
     return Estimate.of([x - y for x, y in zip(a, b, strict=True)])
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from elmesh.paper.analysis import Analysis
 from elmesh.paper.analysis.estimates import (
+    Analysis,
     Estimate,
+    Results,
     combine,
     difference,
     judge,
@@ -19,7 +21,7 @@ from elmesh.paper.analysis.estimates import (
 )  # fmt: skip
 from elmesh.paper.classification import FIG5_HIDDEN, FIG6_HIDDEN, FIG6_ROUNDS, SPECTRAL_ROUNDS, paper_ratio
 from elmesh.paper.protocol import DATASETS
-from elmesh.paper.trials import Numbers, TrialResults
+from elmesh.paper.trials import Numbers
 from elmesh.report import STYLES, Claim, Curve, Figure, Section, Table, draw_curves, figure, panels
 from elmesh.typing import FloatArray
 
@@ -57,12 +59,12 @@ def _fallback_note(case: str) -> list[str]:
     return [] if case == "usps" else [f"USPS is not available. The results are for {title}, so no claim is judged."]
 
 
-def analyze_fig5(results: TrialResults, runs: int) -> Analysis:
+def analyze_fig5(results: Results, runs: int) -> Analysis:
     """Compare the curves with the text of the paper."""
-    (case,) = results.cases
-    found, title = results.of(case), DATASETS[case].title
+    ((case, found),) = results.items()
+    title = DATASETS[case].title
     errors = {name: _errors(found, name) for name in (*ON_HIDDEN, *ON_INPUTS)}
-    curves = {name: [Estimate.of(column.tolist()) for column in rows.T] for name, rows in errors.items()}
+    curves = {name: [Estimate.of(column) for column in rows.T] for name, rows in errors.items()}
     section = Section(
         "Figure 5: test error and hidden units",
         paragraphs=(
@@ -90,7 +92,7 @@ def analyze_fig5(results: TrialResults, runs: int) -> Analysis:
     return Analysis(section, {"data": title, "error": numbers})
 
 
-def _errors(runs: list[Numbers], name: str) -> FloatArray:
+def _errors(runs: Sequence[Numbers], name: str) -> FloatArray:
     """Return the errors of a method: one row per run, one column per number of hidden units."""
     errors = np.array(values(runs, name))
     return errors if name in ON_HIDDEN else np.tile(errors[:, None], len(FIG5_HIDDEN))
@@ -99,14 +101,14 @@ def _errors(runs: list[Numbers], name: str) -> FloatArray:
 def _fig5_claims(errors: dict[str, FloatArray]) -> list[Claim]:
     def gaps(name: str, other: str, least: int = 0) -> dict[int, Estimate]:
         columns = zip(FIG5_HIDDEN, errors[name].T, errors[other].T, strict=True)
-        return {L: difference(a.tolist(), b.tolist()) for L, a, b in columns if least <= L}
+        return {L: difference(a, b) for L, a, b in columns if least <= L}
 
     def listed(estimates: dict[int, Estimate]) -> str:
         return ", ".join(f"{gap.mean:+.2f} at L = {L}" for L, gap in estimates.items())
 
     claims = []
     for name in ON_HIDDEN[1:]:
-        mean = difference(errors[name].mean(axis=1).tolist(), errors["Local ELM"].mean(axis=1).tolist())
+        mean = difference(errors[name].mean(axis=1), errors["Local ELM"].mean(axis=1))
         claims.append(
             Claim(
                 f"{name} has a lower test error than Local ELM.",
@@ -124,7 +126,7 @@ def _fig5_claims(errors: dict[str, FloatArray]) -> list[Claim]:
                     combine(map(judge_below_zero, found.values())),
                 )
             )
-    growth = {name: difference(errors[name][:, -1].tolist(), errors[name][:, 0].tolist()) for name in ON_HIDDEN}
+    growth = {name: difference(errors[name][:, -1], errors[name][:, 0]) for name in ON_HIDDEN}
     loss, first_order = gaps("DMTL-ELM", "MTL-ELM")[300], gaps("DMTL-ELM", "FO-DMTL-ELM")[300]
     return [
         *claims,
@@ -166,10 +168,10 @@ def _fig5(curves: dict[str, list[Estimate]], title: str) -> Figure:
     )
 
 
-def analyze_fig6(results: TrialResults, runs: int) -> Analysis:
+def analyze_fig6(results: Results, runs: int) -> Analysis:
     """Compare the points with the text of the paper."""
-    (case,) = results.cases
-    found, data = results.of(case), DATASETS[case]
+    ((case, found),) = results.items()
+    data = DATASETS[case]
     points = {setting: _point(found, setting, data.components) for setting in SETTINGS}
     dnsp = values(found, "DNSP", "error")
     rows = [["DNSP", str(Estimate.of(dnsp)), "1", "1"]]
@@ -215,7 +217,7 @@ def analyze_fig6(results: TrialResults, runs: int) -> Analysis:
     return Analysis(section, numbers)
 
 
-def _point(runs: list[Numbers], setting: Setting, n_inputs: int) -> Point:
+def _point(runs: Sequence[Numbers], setting: Setting, n_inputs: int) -> Point:
     init, k, L = setting
     cells = values(runs, init, f"{L}", f"{k}")
     return Point(values(cells, "error"), paper_ratio(k, L, n_inputs), cells[0]["bytes"] / runs[0]["DNSP"]["bytes"])

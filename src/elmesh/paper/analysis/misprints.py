@@ -7,18 +7,17 @@ from functools import partial
 
 import numpy as np
 
-from elmesh.paper.analysis import Analysis
-from elmesh.paper.analysis.estimates import Estimate, values
+from elmesh.paper.analysis.estimates import Analysis, Estimate, Results, values
 from elmesh.paper.misprints import GAMMAS, METHODS, SIGN_ROUNDS, START_HIDDEN, STARTS
-from elmesh.paper.trials import Numbers, TrialResults
+from elmesh.paper.trials import Numbers
 from elmesh.report import STYLES, Curve, Figure, Section, draw_curves, figure
 
 __all__ = ["analyze_misprints"]
 
 
-def analyze_misprints(results: TrialResults, runs: int) -> Analysis:
+def analyze_misprints(results: Results, runs: int) -> Analysis:
     """Compare each misprint with its correction."""
-    start, sign, gamma = (results.of(case) for case in ("start", "sign", "gamma"))
+    start, sign, gamma = (results[case] for case in ("start", "sign", "gamma"))
     names = [f"{method}, {name}" for method in METHODS for name in STARTS]
     errors = {name: Estimate.of(values(start, name, "error")) for name in names}
     printed, corrected = ([run[name]["objective"][-1] for run in sign] for name in ("as printed", "ascent"))
@@ -48,7 +47,7 @@ def analyze_misprints(results: TrialResults, runs: int) -> Analysis:
     numbers = {
         "start": {name: {"error": estimate.to_json()} for name, estimate in errors.items()},
         "sign": {
-            "as printed, log10": Estimate.of(np.log10(printed).tolist()).to_json(),
+            "as printed, log10": Estimate.of(np.log10(printed)).to_json(),
             "consistent": Estimate.of(corrected).to_json(),
         },
         "gamma": {rule: Estimate.of(own).to_json() for rule, own in gaps.items()},
@@ -56,7 +55,7 @@ def analyze_misprints(results: TrialResults, runs: int) -> Analysis:
     return Analysis(section, numbers)
 
 
-def _describe_start(start: list[Numbers], errors: dict[str, Estimate]) -> str:
+def _describe_start(start: Sequence[Numbers], errors: dict[str, Estimate]) -> str:
     sentences = []
     for method in METHODS:
         ones, random, one = (errors[f"{method}, {name}"] for name in ("ones", "random", "rank one"))
