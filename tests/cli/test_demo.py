@@ -143,7 +143,7 @@ def no_fit(monkeypatch):
     def compare(*_):
         raise AssertionError("the work was started")
 
-    monkeypatch.setattr("elmesh.cli.digits.compare", compare)
+    monkeypatch.setattr("elmesh.cli.demo.compare", compare)
 
 
 @pytest.mark.usefixtures("no_fit")

@@ -1,23 +1,94 @@
-"""The command ``elmesh``: one file per command, imported when it runs."""
+"""The command ``elmesh``: one file per command, imported when it runs, so that ``elmesh --help`` starts fast."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import re
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
-from elmesh.cli.errors import BAD_INPUT, print_error
-from elmesh.cli.lazy import CommandSpec, lazy_group
+from elmesh.cli.errors import BAD_INPUT, fail, handle_errors, print_error
+from elmesh.errors import ElmeshError
 from elmesh.version import __version__
 
 __all__ = ["app", "main"]
 
+# Packages of optional dependencies, and the extra that installs them.
+_EXTRAS = {"cryptography": "network", "msgspec": "network"}
+
 _SUMMARY = "Learn many small related data sets together, without pooling their data."
 _NETWORK_SUMMARY = "Create, check and monitor a network of sites."
 
+
+@dataclass(frozen=True)
+class _CommandSpec:
+    """A command: a function of a module of ``elmesh.cli``, by default of the same name; examples are lines."""
+
+    name: str
+    summary: str
+    examples: str
+    module: str | None = None
+
+
+class _LazyCommand(TyperCommand):
+    """A command that shows its summary without its module, and imports the module to run or to show its help."""
+
+    def __init__(self, spec: _CommandSpec) -> None:
+        super().__init__(name=spec.name, help=spec.summary)
+        self._spec = spec
+
+    @cached_property
+    def loaded(self) -> Any:
+        spec = self._spec
+        function = getattr(_import(f"elmesh.cli.{spec.module or spec.name}"), spec.name)
+        # typer keeps the line ends within a paragraph of help, and takes an empty line for one line end of an epilog.
+        text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(function) or "")
+        single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+        examples = [line.strip() for line in spec.examples.strip().splitlines()]
+        single.command(spec.name, help=text, epilog="\n\n".join(["Examples:", *examples]))(handle_errors(function))
+        return get_command(single)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        return self.loaded.make_context(*args, **kwargs)
+
+
+def _lazy_group(commands: Sequence[_CommandSpec]) -> type[TyperGroup]:
+    """Return the class of a group of lazy commands, beside those that are added to it."""
+
+    class LazyGroup(TyperGroup):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            self.commands = {spec.name: _LazyCommand(spec) for spec in commands} | dict(self.commands)
+
+        def list_commands(self, ctx: Any) -> list[str]:
+            return list(self.commands)
+
+    return LazyGroup
+
+
+def _import(module: str) -> Any:
+    """Import a module; a missing optional dependency ends the command with a sentence."""
+    try:
+        return importlib.import_module(module)
+    except ElmeshError as error:
+        fail(str(error))
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        fail(f'This command needs the package {package}; install it with: pip install "elmesh[{_EXTRAS[package]}]"')
+
+
 _COMMANDS = [
-    CommandSpec(
+    _CommandSpec(
         "demo",
         "Compare learning alone and together on bundled digits, and write an HTML report.",
         """
@@ -25,7 +96,7 @@ _COMMANDS = [
         elmesh demo --json
         """,
     ),
-    CommandSpec(
+    _CommandSpec(
         "fit",
         "Fit the tasks of a table together and save the model.",
         """
@@ -35,7 +106,7 @@ _COMMANDS = [
         elmesh fit sites/ --target dose --out models/ --runtime mpi --ranks 4 --checkpoint state/ --restarts 3
         """,
     ),
-    CommandSpec(
+    _CommandSpec(
         "predict",
         "Predict new rows with a saved model.",
         """
@@ -43,7 +114,7 @@ _COMMANDS = [
         elmesh predict model/ new.csv --proba --quiet > predictions.csv
         """,
     ),
-    CommandSpec(
+    _CommandSpec(
         "evaluate",
         "Score a saved model on rows with known targets.",
         """
@@ -51,7 +122,7 @@ _COMMANDS = [
         elmesh evaluate model/ test.csv --json --quiet
         """,
     ),
-    CommandSpec(
+    _CommandSpec(
         "reproduce",
         "Run the paper's experiments, and compare the results with its claims.",
         """
@@ -60,7 +131,7 @@ _COMMANDS = [
         elmesh reproduce fig3 --runs 20 --json --quiet
         """,
     ),
-    CommandSpec(
+    _CommandSpec(
         "agent",
         "Run one site of a network, and save this site's model.",
         """
@@ -71,7 +142,7 @@ _COMMANDS = [
 ]
 
 _NETWORK_COMMANDS = [
-    CommandSpec(
+    _CommandSpec(
         "create",
         "Create a network: its file, and for a trial an authority and one folder per agent.",
         """
@@ -80,19 +151,19 @@ _NETWORK_COMMANDS = [
         """,
         "network_create",
     ),
-    CommandSpec(
+    _CommandSpec(
         "csr",
         "At a site: make the agent's key, and a request for its certificate.",
         "elmesh network csr network.toml --agent north --out north/",
-        "network_certificates",
+        "network_create",
     ),
-    CommandSpec(
+    _CommandSpec(
         "sign",
         "Sign an agent's certificate request.",
         "elmesh network sign net/ca north.csr --network net/network.toml",
-        "network_certificates",
+        "network_create",
     ),
-    CommandSpec(
+    _CommandSpec(
         "check",
         "Check an agent's files, and its connections to its neighbours.",
         """
@@ -101,7 +172,7 @@ _NETWORK_COMMANDS = [
         """,
         "network_check",
     ),
-    CommandSpec(
+    _CommandSpec(
         "status",
         "Show the state of an agent on this machine.",
         """
@@ -110,14 +181,14 @@ _NETWORK_COMMANDS = [
         """,
         "network_status",
     ),
-    CommandSpec(
+    _CommandSpec(
         "router", "Run the router of a network.", "elmesh network router net/router/agent.toml", "network_router"
     ),
 ]
 
 app = typer.Typer(
     name="elmesh",
-    cls=lazy_group(_COMMANDS),
+    cls=_lazy_group(_COMMANDS),
     help=_SUMMARY,
     epilog="Start with: elmesh demo",
     rich_markup_mode="rich",
@@ -126,7 +197,7 @@ app = typer.Typer(
 )
 _network = typer.Typer(
     name="network",
-    cls=lazy_group(_NETWORK_COMMANDS),
+    cls=_lazy_group(_NETWORK_COMMANDS),
     help=_NETWORK_SUMMARY,
     epilog="Start with: elmesh network create --help",
 )

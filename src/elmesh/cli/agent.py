@@ -75,15 +75,19 @@ def agent(
     with output.warnings_as_notes(), capture_zenoh_log(log):
         frame = load_table(data, identity.config, identity.name, target)
         site = NetworkAgent(identity, patience=patience, on_loss=on_loss, on_invalid=on_bad, fresh=fresh, log=log)
-        with site, status_file(site), serve_metrics(site, metrics_port), _failures(site, output, log):
-            # A resumed run may replace the model that it has saved.
+        # A resumed run may replace the model that it has saved.
+        with site, _failures(site, output, log):
             check_model_folder(out, force or (site.resumes and (out / "model.json").is_file()))
             if identity.days_left() < _EXPIRES_SOON:
                 log("certificate", agent=identity.name, days=identity.days_left())
             for caution in table_cautions(frame, identity.config):
                 output.note(caution)
-            summary = _fit(site, frame, target, out, output, log)
-            _print(output, summary)
+            with status_file(site), serve_metrics(site, metrics_port):
+                summary = _fit(site, frame, target, out, output, log)
+            others = count(len(summary["tasks"]) - 1, "other site")
+            encoded = count(len(summary["columns"]), "encoded column")
+            output.print(f"{problem(summary)}: {count(summary['rows'], 'row')} here, {encoded}; learned with {others}.")
+            print_result(output, summary, sender=" from here")
             output.result(summary)
 
 
@@ -121,24 +125,15 @@ class _LogOutput(Output):
             self.log("note", text=text)
 
 
-def _print(output: Output, summary: dict[str, Any]) -> None:
-    others = count(len(summary["tasks"]) - 1, "other site")
-    encoded = count(len(summary["columns"]), "encoded column")
-    output.print(f"{problem(summary)}: {count(summary['rows'], 'row')} here, {encoded}; learned with {others}.")
-    print_result(output, summary, sender=" from here")
-
-
 @contextmanager
 def _failures(site: NetworkAgent, output: Output, log: EventLog) -> Iterator[None]:
-    """Record in the status how a run failed, and exit with the code for it."""
+    """Exit with the code for a failure."""
     try:
         yield
     except StoppedError:
-        site.phase = "stopped"
         output.note(f"Stopped at round {max(site.round, 0)}; the same command resumes there.")
         raise typer.Exit(INTERRUPTED) from None
     except ElmeshError as error:
-        site.phase, site.problem = "failed", str(error)
         log("failed", reason=str(error))
         if isinstance(error, PeerError):
             fail(str(error), REFUSED if isinstance(error, RefusedError) else LOST)

@@ -23,7 +23,9 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "stranger": lambda f: (
         f'Ignored: {f["address"]} has the certificate of "{f["name"]}", which is not a neighbour of this agent.'
     ),
-    "rejected": lambda f: f"A connection was rejected: {f['reason']}{_before(f.get('more', 0))}.",
+    "rejected": lambda f: (
+        f"A connection was rejected: {f['reason']}" + (f", and {f['more']} before it." if "more" in f else ".")
+    ),
     "refused": lambda f: f"A message from {f['name']} was refused: {f['reason']}.",
     "resumed": lambda f: f"Resuming from the checkpoint of round {f['round']}.",
     "lost": lambda f: f"Lost: {f['reason']}",
@@ -43,10 +45,6 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "unconfirmed": lambda f: f"Leaving, although {', '.join(f['names'])} did not confirm the end of the run.",
     "certificate": lambda f: f"The certificate of {f['agent']} expires in {f['days']:.0f} days; renew it in time.",
 }
-
-
-def _before(n: int) -> str:
-    return f", and {n} before it" if n else ""
 
 
 def _restarted(evicted: list[str], parts: list[list[str]], rest: list[str]) -> str:

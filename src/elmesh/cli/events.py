@@ -1,4 +1,7 @@
-"""Events from ranks to the command that launched them: lines of JSON on standard output.
+"""The output of ranks, and the events by which they report to the command that launched them.
+
+Rank 0 prints for all ranks: as events for the launcher, or as text for whoever runs mpiexec. An event is a line of JSON
+on standard output.
 
 ========== =============================== ==========================================================
 event      with                            meaning
@@ -19,14 +22,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from elmesh.cli.console import Output
+from elmesh.cli.console import Output, at_intervals, plain
 from elmesh.cli.errors import BAD_INPUT
+from elmesh.run import Progress
 
-__all__ = ["EventReader", "JobFailure"]
+__all__ = ["EventOutput", "EventReader", "JobFailure", "rank_output"]
+
+# Seconds between reports of progress, to a launcher and to a reader.
+_EVENT_INTERVAL, _LINE_INTERVAL = 0.05, 5.0
 
 
 @dataclass(frozen=True)
@@ -121,3 +129,60 @@ def _clear_bar() -> None:
     if terminal.isatty():
         terminal.write("\r\x1b[2K")
         terminal.flush()
+
+
+@dataclass(frozen=True)
+class EventOutput(Output):
+    """A rank with a launcher. Rank 0 reports everything, because long lines of two ranks might mix; any a loss."""
+
+    reports: bool = True
+
+    def emit(self, event: str, **content: Any) -> None:
+        """Write an event as one line: those of other ranks may come between."""
+        sys.stdout.write(json.dumps({"event": event, **content}) + "\n")
+        sys.stdout.flush()
+
+    def print(self, text: str) -> None:
+        """Report a line of the summary."""
+        if self.reports:
+            self.emit("line", text=text)
+
+    def note(self, text: str) -> None:
+        """Report a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+            if self.reports:
+                self.emit("note", text=text)
+
+    def result(self, data: dict[str, Any]) -> None:
+        """Report the result."""
+        if self.reports:
+            self.emit("result", summary=plain({**data, "notes": []}))
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Callable[[Progress], None]]:
+        """Report the first round, and further ones at intervals."""
+
+        def show(step: Progress) -> None:
+            self.emit("round", round=step.round, max_iter=step.max_iter)
+
+        yield at_intervals(show, _EVENT_INTERVAL, first=True) if self.reports else (lambda step: None)
+
+
+class _LineOutput(Output):
+    """Rank 0 without a launcher: its output goes through mpiexec, which cannot show a progress bar."""
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Callable[[Progress], None]]:
+        def show(step: Progress) -> None:
+            sys.stderr.write(f"{title}: round {step.round} of at most {step.max_iter}\n")
+            sys.stderr.flush()
+
+        yield (lambda step: None) if self.quiet else at_intervals(show, _LINE_INTERVAL)
+
+
+def rank_output(rank: int, events: bool, as_json: bool, quiet: bool) -> Output:
+    """Return the output of a rank; those other than 0 print nothing, and collect notes for rank 0."""
+    if events:
+        return EventOutput(reports=rank == 0)
+    return _LineOutput(as_json, quiet) if rank == 0 else Output(json=False, quiet=True)

@@ -18,8 +18,8 @@ import typer
 
 from elmesh.cli.console import Output, check_model_folder, check_writable
 from elmesh.cli.errors import BAD_INPUT, INTERRUPTED, describe_os_error, print_error
+from elmesh.cli.events import EventOutput, rank_output
 from elmesh.cli.fit_options import FitOptions, check_kind
-from elmesh.cli.rank_output import EventOutput, rank_output
 from elmesh.cli.signals import StopRequest, stop_on_signal
 from elmesh.cli.summary import print_fit, summarize
 from elmesh.comm.communicator import raise_on_all
