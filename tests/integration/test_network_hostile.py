@@ -25,7 +25,7 @@ import pytest
 from rich.console import Console
 
 from elmesh.agent.limits import max_message_bytes
-from elmesh.cli.capture_zenoh_log import capture_zenoh_log
+from elmesh.cli.event_log import capture_zenoh_log
 from elmesh.cli.network_status import status_screen
 from elmesh.comm.network.wire import Kind, epoch_of
 from elmesh.comm.network.zenoh_session import Router, router_configuration, session_configuration

@@ -14,10 +14,9 @@ import typer
 
 from elmesh.agent import NetworkAgent, status_file
 from elmesh.agent.site_data import load_table, table_cautions
-from elmesh.cli.capture_zenoh_log import capture_zenoh_log
 from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, at_intervals, check_model_folder
 from elmesh.cli.errors import INTERRUPTED, LOST, REFUSED, check_option, fail
-from elmesh.cli.event_log import EventLog
+from elmesh.cli.event_log import EventLog, capture_zenoh_log
 from elmesh.cli.metrics import serve_metrics
 from elmesh.cli.signals import act_on_signal
 from elmesh.cli.summary import print_result, problem
@@ -75,8 +74,8 @@ def agent(
     with output.warnings_as_notes(), capture_zenoh_log(log):
         frame = load_table(data, identity.config, identity.name, target)
         site = NetworkAgent(identity, patience=patience, on_loss=on_loss, on_invalid=on_bad, fresh=fresh, log=log)
-        # A resumed run may replace the model that it has saved.
         with site, _failures(site, output, log):
+            # A resumed run may replace the model that it has saved.
             check_model_folder(out, force or (site.resumes and (out / "model.json").is_file()))
             if identity.days_left() < _EXPIRES_SOON:
                 log("certificate", agent=identity.name, days=identity.days_left())

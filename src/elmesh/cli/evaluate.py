@@ -15,28 +15,11 @@ from elmesh.cli.console import JsonOption, Output, QuietOption
 from elmesh.cli.predict import load_model, read_rows
 from elmesh.tables import FILE_TASK, TableSchema
 
-__all__ = ["evaluate", "scores"]
+__all__ = ["evaluate"]
 
 Scores = dict[str, float]
 _TITLES = {"error_percent": "error %", "r2": "R2", "rmse": "RMSE"}
 _FORMATS = {"error_percent": ".2f", "r2": ".4f", "rmse": ".4g"}
-
-
-def scores(truth: npt.NDArray[Any], predicted: npt.NDArray[Any], kind: str) -> Scores:
-    """Return ``error_percent``, or ``r2`` and ``rmse``; ``r2`` is NaN where all of ``truth`` is one value.
-
-    Examples
-    --------
-    >>> scores(np.array(["a", "b"]), np.array(["a", "a"]), "classification")
-    {'error_percent': 50.0}
-    >>> scores(np.array([1.0, 3.0]), np.array([1.0, 1.0]), "regression")["r2"]
-    -1.0
-    """
-    if kind == "classification":
-        return {"error_percent": 100.0 * float(np.mean(truth != predicted))}
-    squares = float(np.sum((truth - predicted) ** 2))
-    spread = float(np.sum((truth - truth.mean()) ** 2))
-    return {"r2": 1.0 - squares / spread if spread > 0 else math.nan, "rmse": math.sqrt(squares / len(truth))}
 
 
 def evaluate(
@@ -63,9 +46,9 @@ def evaluate(
                 output.note(f"{new} rows have a class that was not in training; they count as errors.")
         groups = {str(task): tasks == task for task in estimator.tasks_ if (tasks == task).any()}
         by_task = {
-            task: (int(rows.sum()), _by_target(schema, truth[rows], predicted[rows])) for task, rows in groups.items()
+            task: (int(rows.sum()), _scores(schema, truth[rows], predicted[rows])) for task, rows in groups.items()
         }
-        overall = _by_target(schema, truth, predicted)
+        overall = _scores(schema, truth, predicted)
         _print(output, schema, [*by_task.items(), ("all", (len(X), overall))])
         output.result(
             {
@@ -78,12 +61,17 @@ def evaluate(
         )
 
 
-def _by_target(schema: TableSchema, truth: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> dict[str, Scores]:
-    """Return the scores of each target."""
-    columns = zip(truth.reshape(len(truth), -1).T, predicted.reshape(len(truth), -1).T, strict=True)
-    return {
-        target.name: scores(*pair, schema.kind) for target, pair in zip(schema.target_columns, columns, strict=True)
-    }
+def _scores(schema: TableSchema, truth: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> dict[str, Scores]:
+    """Return ``error_percent``, or ``r2`` and ``rmse``, of each target; ``r2`` is NaN if all true values are equal."""
+    if schema.kind == "classification":
+        return {schema.target_columns[0].name: {"error_percent": 100.0 * float(np.mean(truth != predicted))}}
+    shape = (len(truth), len(schema.target_columns))
+    found = {}
+    for target, y, guess in zip(schema.target_columns, truth.reshape(shape).T, predicted.reshape(shape).T, strict=True):
+        squares, spread = float(np.sum((y - guess) ** 2)), float(np.sum((y - y.mean()) ** 2))
+        r2 = 1.0 - squares / spread if spread > 0 else math.nan
+        found[target.name] = {"r2": r2, "rmse": math.sqrt(squares / len(y))}
+    return found
 
 
 def _flat(found: dict[str, Scores]) -> dict[str, Any]:

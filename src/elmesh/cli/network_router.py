@@ -10,10 +10,9 @@ from typing import Annotated
 import typer
 
 from elmesh.agent.limits import max_message_bytes
-from elmesh.cli.capture_zenoh_log import capture_zenoh_log
 from elmesh.cli.console import QuietOption
 from elmesh.cli.errors import INTERRUPTED
-from elmesh.cli.event_log import EventLog
+from elmesh.cli.event_log import EventLog, capture_zenoh_log
 from elmesh.cli.signals import handle_signals
 from elmesh.comm.network.zenoh_session import Router
 from elmesh.errors import ElmeshError
