@@ -18,8 +18,7 @@ from elmesh.tables import FILE_TASK, TableSchema
 __all__ = ["evaluate"]
 
 Scores = dict[str, float]
-_TITLES = {"error_percent": "error %", "r2": "R2", "rmse": "RMSE"}
-_FORMATS = {"error_percent": ".2f", "r2": ".4f", "rmse": ".4g"}
+_COLUMNS = {"error_percent": ("error %", ".2f"), "r2": ("R2", ".4f"), "rmse": ("RMSE", ".4g")}
 
 
 def evaluate(
@@ -86,10 +85,10 @@ def _print(output: Output, schema: TableSchema, lines: Sequence[tuple[str, tuple
         for name, (count, by_target) in lines
         for target, found in by_target.items()
     ]
-    titles = [_TITLES[key] for key in next(iter(lines[-1][1][1].values()))]
+    titles = [_COLUMNS[key][0] for key in next(iter(lines[-1][1][1].values()))]
     task = "task" if schema.task == FILE_TASK else schema.task
     output.table([task, *(["target"] if several else []), "rows", *titles], rows, left=1 + several)
 
 
 def _format(name: str, value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:{_FORMATS[name]}}"
+    return "-" if math.isnan(value) else f"{value:{_COLUMNS[name][1]}}"

@@ -17,7 +17,7 @@ from elmesh.run import Backend, CheckpointConfig, Progress, RunConfig
 from elmesh.solvers import Solver, make_solver
 from elmesh.tables import FILE_TASK, ProblemKind
 
-__all__ = ["FitOptions", "build_solver", "check_kind"]
+__all__ = ["FitOptions", "check_kind"]
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,18 @@ class FitOptions:
         return self.task or FILE_TASK
 
     def make_solver(self) -> Solver:
-        """Return the solver."""
-        return build_solver(self.solver, self.mu, **self.parameters)
+        """Return the solver; ``mu`` is for all its penalties, and the graph "none" means all data in one place."""
+        solver = make_solver(self.solver)
+        known = solver.get_params()
+        given = {name: value for name, value in self.parameters.items() if value is not None}
+        for name in given:
+            if name not in known:
+                raise ElmeshError(f"{_option(name)} has no meaning for {self.solver}; leave it out.")
+        if self.mu is not None:
+            given |= {name: self.mu for name in ("mu", "mu1", "mu2") if name in known}
+        if given.get("graph") == "none":
+            given["graph"] = None
+        return make_solver(solver.set_params(**given))
 
     def make_estimator(self, kind: ProblemKind, n_columns: int) -> MultiTaskELMClassifier | MultiTaskELMRegressor:
         """Return the estimator for so many encoded columns."""
@@ -115,31 +125,6 @@ def check_kind(kind: str | None) -> ProblemKind | None:
     if kind is not None:
         check_option("--kind", kind, "classification", "regression")
     return cast("ProblemKind | None", kind)
-
-
-def build_solver(name: str, mu: float | None, **options: object) -> Solver:
-    """Return a solver from its short name and options of the command line, which are None where not given.
-
-    The penalty ``mu`` is for all penalties of the solver. The graph "none" stands for all data in one place.
-
-    Examples
-    --------
-    >>> build_solver("mtl-elm", 0.5, rank=3, graph=None)
-    MTLELM(mu1=0.5, mu2=0.5, rank=3)
-    >>> build_solver("mesh-elm", None, rank=3, graph="none")
-    MeshELM(graph=None, rank=3)
-    """
-    solver = make_solver(name)
-    known = solver.get_params()
-    if mu is not None:
-        options |= {key: mu for key in ("mu", "mu1", "mu2") if key in known}
-    given = {key: value for key, value in options.items() if value is not None}
-    for key in given:
-        if key not in known:
-            raise ElmeshError(f"{_option(key)} has no meaning for {name}; leave it out.")
-    if given.get("graph") == "none":
-        given["graph"] = None
-    return make_solver(solver.set_params(**given))
 
 
 def _option(name: str) -> str:

@@ -21,15 +21,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Placement:
-    """How many ranks run on what.
-
-    Examples
-    --------
-    >>> print(Placement(2, cores=8).description)
-    2 ranks on 8 cores: each bound to a core of its own, one BLAS thread each.
-    >>> print(Placement(8, cores=2).description)
-    8 ranks on 2 cores, which they share: bound to none, one BLAS thread each.
-    """
+    """How many ranks run on what."""
 
     ranks: int
     cores: int  # that this process may use; threads of one core count once, as for Open MPI
@@ -85,13 +77,7 @@ class Placement:
         return {**environ, **added}
 
     def options(self, variables: Mapping[str, str]) -> list[str]:
-        """Return the options of mpiexec, for the environment that it runs in.
-
-        Examples
-        --------
-        >>> " ".join(Placement(8, cores=2).options({"OMP_NUM_THREADS": "1"}))
-        '-n 8 -x OMP_NUM_THREADS --bind-to none'
-        """
+        """Return the options of mpiexec, for the environment that it runs in."""
         options = ["-n", str(self.ranks)]
         # mpiexec passes only its own variables on to other machines.
         for name in (*_THREADS, "PYTHONUNBUFFERED", "PYTHONPATH"):

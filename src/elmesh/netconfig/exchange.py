@@ -48,11 +48,6 @@ def current_solver(solver: str, parameters: Mapping[str, Any], exchange: Exchang
     """Return a solver's name and parameters as this version has them, from those of a file of version 0.4 as well.
 
     There dmtl-elm was two methods. With sums it is the one that is mesh-elm now, unless a parameter of ADMM is given.
-
-    Examples
-    --------
-    >>> current_solver("dmtl-elm", {"message_bits": 8}, "sums"), current_solver("dmtl-elm", {"rho": 1.0}, "sums")
-    (('mesh-elm', {'message_bits': 8}), ('dmtl-elm', {'rho': 1.0}))
     """
     rest = dict(parameters)
     if solver != "dmtl-elm":
