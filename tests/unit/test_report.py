@@ -21,7 +21,6 @@ from elmesh.report import (
     Claim,
     Comparison,
     Curve,
-    Fact,
     Figure,
     MethodResult,
     Page,
@@ -35,9 +34,8 @@ from elmesh.report import (
     panels,
     render,
 )
-from elmesh.report.figures import to_svg
+from elmesh.report.figures import COLORS, to_svg
 from elmesh.report.site_plots import draw_bars, draw_errors, draw_graph
-from elmesh.report.style import COLORS
 from helpers.pictures import assert_legible
 
 FIGURES = ("fig-graph", "fig-error", "fig-objective", "fig-bytes")
@@ -241,7 +239,7 @@ def test_without_a_certificate_no_result_is_called_certified():
     assert [row[-1] for row in result.table().rows] == ["–"] * 4
     assert "certificate" not in result.traffic_summary()
     page = comparison_page(result)
-    assert not [fact for fact in page.facts if "certified" in fact.meaning]
+    assert not [meaning for _, meaning in page.facts if "certified" in meaning]
     assert page.sections[0].figures[3].caption == "No method that sends messages has a bound."
     assert [method["certificate"] for method in result.to_json()["methods"]] == [None] * 4
 
@@ -310,7 +308,7 @@ def test_any_experiment_can_have_a_page():
     section = Section(
         "Growth", ["It is flat."], [Figure("fig-x", "Bars", "Two.", "Two bars.", drawing)], [table], [("a", "b")]
     )
-    reader = Reader(render(Page("T", "H", ["L"], [Fact("3", "things")], [section], "F")))
+    reader = Reader(render(Page("T", "H", ["L"], [("3", "things")], [section], "F")))
     assert "Growth It is flat. Bars Two. Speed Size Time 10 0.5 a b F" in re.sub(r"Bars Two bars. ", "", reader.text())
 
 

@@ -13,8 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from elmesh.report import STYLES, Curve, draw_curves, figure, panels, save_figure
-from elmesh.report.figures import to_svg
-from elmesh.report.style import COLORS
+from elmesh.report.figures import COLORS, to_svg
 from helpers.pictures import assert_legible
 
 METHODS = ("DMTL-ELM", "FO-DMTL-ELM", "MTL-ELM", "Local ELM", "DNSP", "DGSP", "GO-MTL", "MTFL")

@@ -23,7 +23,7 @@ from elmesh.paper.analysis.misprints import analyze_misprints
 from elmesh.paper.analysis.table1 import analyze_table1, analyze_tuning, analyze_variants
 from elmesh.paper.protocol import DATASETS, available_datasets, missing_reason
 from elmesh.paper.trials import Numbers, Trial, TrialLog, make_trials, run_trials, software_versions
-from elmesh.report import Claim, Fact, Page, Verdict, count_verdicts, render, save_figure
+from elmesh.report import Claim, Page, Verdict, count_verdicts, render, save_figure
 
 __all__ = ["EXPERIMENTS", "PAGE", "Experiment", "Reproduction", "reproduce"]
 
@@ -125,9 +125,9 @@ class Reproduction:
                 *(f"{DATASETS[name].title} is missing. {reason}" for name, reason in self.missing.items()),
             ],
             facts=[
-                Fact(str(counts[Verdict.AGREES]), "claims agree"),
-                Fact(str(counts[Verdict.DIFFERS]), "differ"),
-                Fact(str(counts[Verdict.UNDETERMINED]), "could not be determined"),
+                (str(counts[Verdict.AGREES]), "claims agree"),
+                (str(counts[Verdict.DIFFERS]), "differ"),
+                (str(counts[Verdict.UNDETERMINED]), "could not be determined"),
             ],
             sections=[analysis.section for analysis in self.analyses.values()],
             foot=f"Seed {self.seed}; {runs}; elmesh {elmesh.__version__}, {software}. All numbers are in {RESULTS}, "

@@ -1,7 +1,7 @@
 """Figures from data, and HTML pages that need only a browser.
 
 :mod:`~elmesh.report.page` lays out a page for any experiment. :mod:`~elmesh.report.curves` and
-:mod:`~elmesh.report.site_plots` draw plots, and :mod:`~elmesh.report.figures` arranges and saves them.
+:mod:`~elmesh.report.site_plots` draw plots; :mod:`~elmesh.report.figures` has their style, arranges and saves them.
 :mod:`~elmesh.report.comparison` describes a comparison of methods, and :mod:`~elmesh.report.comparison_report` makes a
 figure and a page from it.
 """
@@ -9,11 +9,10 @@ figure and a page from it.
 from elmesh.report.comparison import Comparison, MethodResult
 from elmesh.report.comparison_report import comparison_page, draw_overview
 from elmesh.report.curves import Curve, draw_curves
-from elmesh.report.figures import figure, panels, save_figure
-from elmesh.report.page import Claim, Fact, Figure, Page, Section, Table, Verdict, count_verdicts, render
-from elmesh.report.style import STYLES
+from elmesh.report.figures import STYLES, figure, panels, save_figure
+from elmesh.report.page import Claim, Figure, Page, Section, Table, Verdict, count_verdicts, render
 
 __all__ = [
-    "STYLES", "Claim", "Comparison", "Curve", "Fact", "Figure", "MethodResult", "Page", "Section", "Table", "Verdict",
+    "STYLES", "Claim", "Comparison", "Curve", "Figure", "MethodResult", "Page", "Section", "Table", "Verdict",
     "comparison_page", "count_verdicts", "draw_curves", "draw_overview", "figure", "panels", "render", "save_figure",
 ]  # fmt: skip

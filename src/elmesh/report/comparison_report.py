@@ -15,16 +15,14 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from elmesh.report.comparison import Comparison, MethodResult, format_megabytes
 from elmesh.report.curves import Curve, draw_curves
-from elmesh.report.figures import figure
-from elmesh.report.page import Fact, Figure, Page, Section, Table
+from elmesh.report.figures import COLORS, SUPERSCRIPT, TEXT, figure
+from elmesh.report.page import Figure, Page, Section, Table
 from elmesh.report.site_plots import draw_bars, draw_errors, draw_graph, format_change
-from elmesh.report.style import COLORS, TEXT
 
 __all__ = ["comparison_page", "draw_overview"]
 
 # Relative differences of objectives below this are rounding errors.
 ROUNDING = 1e-10
-SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 GRAPH, ERRORS = "Communication graph", "Test error per site"
 OBJECTIVE, TRAFFIC = "Objective against message rounds", "Objective against traffic"
 GUIDE = (
@@ -78,7 +76,7 @@ def draw_overview(comparison: Comparison) -> matplotlib.figure.Figure:
     errors = left.subplots()
     graph, means = middle.subplots(2, 1, height_ratios=[2.2, 1])
     objective, traffic = right.subplots(2, 1)
-    _draw_errors(errors, comparison)
+    draw_errors(errors, *(comparison.method(name).errors for name in (comparison.alone, comparison.together)))
     draw_graph(graph, comparison.graph, comparison.change)
     graph.set_anchor("N")
     sent = {m.name: m.traffic if m.pooled else f"{m.traffic} MB" for m in comparison.methods}
@@ -126,7 +124,7 @@ def comparison_page(comparison: Comparison) -> Page:
     )
 
 
-def _facts(comparison: Comparison) -> list[Fact]:
+def _facts(comparison: Comparison) -> list[tuple[str, str]]:
     better, _, _ = comparison.site_counts
     names = (comparison.alone, comparison.together, comparison.pooled)
     alone, together, pooled = (comparison.method(name) for name in names)
@@ -135,10 +133,10 @@ def _facts(comparison: Comparison) -> list[Fact]:
     errors = f"mean test error, alone → together; {pooled.error:.1f} % with all data in one place ({pooled.name})"
     distance = f"of the least objective of any rank, certified without pooling the data ({together.name})"
     return [
-        Fact(f"{better} of {len(alone.errors)}", f"sites did better together ({together.name}) than alone"),
-        Fact(f"{alone.error:.1f} % → {together.error:.1f} %", errors),
-        *([Fact(together.certified, distance)] if together.certificate is not None else []),
-        Fact(f"{format_megabytes(least.bytes)} MB", f"sent by all sites with {least.name}{more}; no row of data"),
+        (f"{better} of {len(alone.errors)}", f"sites did better together ({together.name}) than alone"),
+        (f"{alone.error:.1f} % → {together.error:.1f} %", errors),
+        *([(together.certified, distance)] if together.certificate is not None else []),
+        (f"{format_megabytes(least.bytes)} MB", f"sent by all sites with {least.name}{more}; no row of data"),
     ]
 
 
@@ -174,7 +172,8 @@ def _figures(comparison: Comparison) -> list[Figure]:
             description=f"The test error of each site alone ({alone.name}) and together ({together.name}). "
             f"{comparison.headline()}",
             drawing=figure(
-                partial(_draw_errors, comparison=comparison), (5.0, max(3.9, 1.5 + 0.24 * len(alone.errors)))
+                partial(draw_errors, alone=alone.errors, together=together.errors),
+                (5.0, max(3.9, 1.5 + 0.24 * len(alone.errors))),
             ),
             values=errors,
         ),
@@ -194,11 +193,6 @@ def _figures(comparison: Comparison) -> list[Figure]:
             drawing=figure(partial(_draw_traffic, comparison=comparison)),
         ),
     ]
-
-
-def _draw_errors(ax: Axes, comparison: Comparison) -> None:
-    alone, together = comparison.method(comparison.alone), comparison.method(comparison.together)
-    draw_errors(ax, alone.errors, together.errors)
 
 
 def _draw_objective(ax: Axes, comparison: Comparison) -> None:

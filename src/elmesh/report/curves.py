@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
-from elmesh.report.style import COLORS, TEXT, clean_axes, label_ends, set_range
+from elmesh.report.figures import COLORS, SUPERSCRIPT, TEXT, clean_axes, label_ends, set_range
 from elmesh.typing import FloatArray
 
 __all__ = ["Curve", "draw_curves"]
@@ -32,7 +32,6 @@ MARKER_SIZES: dict[str | None, float] = {"*": 11.0, "P": 8.5, "X": 8.5}
 LABEL_ROW = 1.35 * TEXT
 # Factor beyond the top of the axes at which values are cut off, because pixel coordinates would overflow.
 OUT_OF_SIGHT = 1e6
-SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,8 @@
-"""Figures from plot functions, as files and as SVG elements for a page.
+"""Figures from plot functions, as files and as SVG elements, and the style that all plots share.
 
-A plot function draws into the axes it is given. Nothing here uses pyplot or its global state.
+A plot function draws into the axes it is given. Nothing here uses pyplot or its global state. Readers with any common
+color blindness can distinguish :data:`COLORS`; pairs that are harder to distinguish also differ in dash and marker
+(:data:`STYLES`). Lines are labelled at their ends, so no plot needs a legend.
 """
 
 from __future__ import annotations
@@ -8,22 +10,161 @@ from __future__ import annotations
 import io
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any, TypedDict
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patheffects import withStroke
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.transforms import Affine2D
+from numpy.typing import ArrayLike
+from sklearn.isotonic import isotonic_regression
 
 from elmesh.files import atomic_write
-from elmesh.report.style import COLORS, TEXT
-from elmesh.typing import StrPath
+from elmesh.typing import FloatArray, StrPath
 
-__all__ = ["figure", "panels", "save_figure", "to_svg"]
+__all__ = [
+    "COLORS", "STYLES", "SUPERSCRIPT", "TEXT", "Style", "clean_axes", "figure", "label_ends", "label_margin",
+    "label_point", "panels", "save_figure", "set_range", "to_svg",
+]  # fmt: skip
 
+COLORS = {
+    "ink": "#1b1f24",
+    "muted": "#59636f",
+    "rule": "#dde2e8",
+    "surface": "#fefefe",
+    "blue": "#0069a8",
+    "orange": "#b36200",
+    "green": "#00785a",
+    "magenta": "#b0307a",
+    "violet": "#5a2ee0",
+    "red": "#6b0f12",
+    "olive": "#5a5600",
+}
+#: Font size in points. A figure is 5 inches wide: on a phone it has about as many CSS pixels as points.
+TEXT = 12.0
+SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 PlotFunction = Callable[[Axes], object]
+
+
+class Style(TypedDict):
+    """Color, dash and marker of a curve, for ``Curve(label, x, y, **style)``."""
+
+    color: str
+    dash: str
+    marker: str
+
+
+STYLES: tuple[Style, ...] = (
+    {"color": "blue", "dash": "-", "marker": "o"},
+    {"color": "orange", "dash": "--", "marker": "s"},
+    {"color": "green", "dash": "-", "marker": "^"},
+    {"color": "magenta", "dash": "-.", "marker": "D"},
+    {"color": "ink", "dash": ":", "marker": "X"},
+    {"color": "violet", "dash": "--", "marker": "v"},
+    {"color": "olive", "dash": "-.", "marker": "P"},
+    {"color": "red", "dash": ":", "marker": "*"},
+)
+
+
+def clean_axes(ax: Axes, grid: str) -> None:
+    """Remove the frame, and draw grid lines for the axis ``grid`` ("x" or "y") only."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(COLORS["muted"])
+    if grid == "x":
+        ax.spines["left"].set_visible(False)
+    (ax.xaxis if grid == "x" else ax.yaxis).grid(visible=True, color=COLORS["rule"], linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.tick_params(which="both", colors=COLORS["muted"], labelcolor=COLORS["ink"], labelsize=TEXT - 1)
+
+
+def set_range(ax: Axes, axis_name: str, low: float, high: float, *, logarithmic: bool, margin: float = 0.06) -> None:
+    """Set the range of the axis "x" or "y", with a margin (a share of the range) at both ends and few round ticks."""
+    axis = ax.xaxis if axis_name == "x" else ax.yaxis
+    if not logarithmic:
+        spread = high - low or abs(high) or 1.0
+        ax.set(**{f"{axis_name}lim": (low - margin * spread, high + margin * spread)})
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        return
+    factor = max(high / low, 2.0) ** margin
+    ax.set(**{f"{axis_name}scale": "log", f"{axis_name}lim": (low / factor, high * factor)})
+    wide = high > 100 * low
+    # Fewer than two decades have too few powers of ten: use 1, 2 and 5 times each.
+    axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=7))
+    powers = wide and (high > 1e4 or low < 1e-3)
+    axis.set_major_formatter(LogFormatterMathtext() if powers else FuncFormatter(lambda v, _: f"{v:,.6g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def label_point(ax: Axes, text: str, at: ArrayLike, offset: ArrayLike, ha: str, va: str) -> Text:
+    """Write inside the axes, ``offset`` points away from a point in data coordinates, legible over lines."""
+    x, y = np.asarray(at, float)
+    dx, dy = np.asarray(offset, float)
+    return ax.annotate(
+        text, (x, y), xytext=(dx, dy), textcoords="offset points", ha=ha, va=va, fontsize=TEXT - 1,
+        color=COLORS["ink"], path_effects=[withStroke(linewidth=3, foreground=COLORS["surface"])], zorder=5,
+    )  # fmt: skip
+
+
+def label_margin(ax: Axes, text: str, y: float, color: str) -> None:
+    """Write to the right of the axes at the height ``y`` in data coordinates."""
+    ax.annotate(
+        text, (1.0, y), xycoords=("axes fraction", "data"), xytext=(8, 0), textcoords="offset points",
+        ha="left", va="center", fontsize=TEXT - 1, color=color,
+    )  # fmt: skip
+
+
+def label_ends(ax: Axes, labels: Mapping[str, tuple[float, str]]) -> None:
+    """Write labels (text to height in data coordinates and color) to the right of the axes, without overlaps.
+
+    Positions are computed whenever the figure is drawn, because only then the size of the axes is known.
+    """
+    order = sorted(labels, key=lambda text: labels[text][0])
+    ends = [labels[text][0] for text in order]
+    for i, text in enumerate(order):
+        color = labels[text][1]
+        ax.annotate(
+            text, (0.0, 0.0), xycoords=_label_position(ax, ends, i, 17), ha="left", va="center", fontsize=TEXT - 1,
+            color=color, annotation_clip=False,
+        )  # fmt: skip
+        # A separate annotation, because Matplotlib counts an arrow as part of the bounding box of its text.
+        ax.annotate(
+            "", (1.0, ends[i]), xycoords=("axes fraction", "data"), xytext=(0.0, 0.0),
+            textcoords=_label_position(ax, ends, i, 15), annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.9, "shrinkA": 0, "shrinkB": 2},
+        )  # fmt: skip
+
+
+def _label_position(ax: Axes, ends: list[float], i: int, offset: float) -> Callable[[Any], Affine2D]:
+    """Return a function that gives Matplotlib the position of label ``i`` at each drawing."""
+
+    def transform(_: Any) -> Affine2D:
+        point = ax.figure.dpi / 72
+        heights = ax.transData.transform([(1.0, end) for end in ends])[:, 1]
+        return Affine2D().translate(
+            ax.bbox.x1 + offset * point, _spread(heights, ax.bbox, 1.35 * (TEXT - 1) * point)[i]
+        )
+
+    return transform
+
+
+def _spread(heights: FloatArray, box: Any, step: float) -> FloatArray:
+    """Move increasing heights at least ``step`` apart, within the box if they fit, with the least squared change.
+
+    Heights are at least a step apart if they still increase after ``step * index`` is subtracted: isotonic regression.
+    """
+    even = step * np.arange(len(heights))
+    slack = max(0.0, box.height - even[-1])
+    middle = box.y0 + (box.height - even[-1]) / 2
+    moved: FloatArray = isotonic_regression(heights - even, y_min=middle - slack / 2, y_max=middle + slack / 2) + even
+    return moved
 
 
 def figure(draw: PlotFunction, size: tuple[float, float] = (5.0, 3.9)) -> Figure:
@@ -68,7 +209,7 @@ def to_svg(fig: Figure, *, prefix: str, title: str, description: str) -> str:
     """Return a figure as an ``<svg>`` element for a page; the same figure gives the same text.
 
     The element has no size of its own. Colors are CSS variables named after the keys of
-    :data:`~elmesh.report.style.COLORS`, so that one figure serves light and dark pages. Text is outlines, which do not
+    :data:`COLORS`, so that one figure serves light and dark pages. Text is outlines, which do not
     depend on fonts. ``prefix`` precedes every id, so that the figures of a page share none; ``title`` and
     ``description`` are for screen readers.
     """

@@ -18,7 +18,7 @@ from jinja2 import Environment, StrictUndefined
 
 from elmesh.report.figures import to_svg
 
-__all__ = ["Claim", "Fact", "Figure", "Page", "Section", "Table", "Verdict", "count_verdicts", "render"]
+__all__ = ["Claim", "Figure", "Page", "Section", "Table", "Verdict", "count_verdicts", "render"]
 
 # Figures wider than this, in inches, take the whole width of the page.
 WIDE = 7.0
@@ -44,14 +44,6 @@ class Claim:
     statement: str
     found: str
     verdict: Verdict
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A number in large type, and its meaning."""
-
-    value: str
-    meaning: str
 
 
 @dataclass(frozen=True)
@@ -107,12 +99,15 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a page, top to bottom; ``contents`` adds a table of contents with the verdicts per section."""
+    """The content of a page, top to bottom; ``contents`` adds a table of contents with the verdicts per section.
+
+    A fact is a number, shown in large type, and its meaning.
+    """
 
     title: str
     headline: str
     lead: Sequence[str]
-    facts: Sequence[Fact] = ()
+    facts: Sequence[tuple[str, str]] = ()
     sections: Sequence[Section] = ()
     foot: str = ""
     contents: bool = False

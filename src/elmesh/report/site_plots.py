@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from elmesh.report.style import COLORS, TEXT, clean_axes, label_margin, label_point
+from elmesh.report.figures import COLORS, TEXT, clean_axes, label_margin, label_point
 
 __all__ = ["draw_bars", "draw_errors", "draw_graph", "format_change", "sign_of_change"]
 
