@@ -218,6 +218,19 @@ def test_progress_starts_with_the_trials_that_are_finished(ran, tmp_path):
     assert seen == [("fig3", 2, 4), ("fig3", 3, 4), ("fig3", 4, 4)]
 
 
+def test_an_analysis_gets_the_numbers_by_case_in_the_order_of_runs(ran, tmp_path, monkeypatch):
+    seen: list[dict] = []
+
+    def analyze(results, runs):
+        seen.append(dict(results))
+        return Analysis(Section("Two cases"), {})
+
+    experiment = Experiment(lambda trial: {"n": f"{trial.case}{trial.run}"}, analyze, lambda: ["a", "b"])
+    monkeypatch.setitem(EXPERIMENTS, "fig3", experiment)
+    reproduce({"fig3": 3}, 0, tmp_path)
+    assert seen == [{case: [{"n": f"{case}{run}"} for run in range(3)] for case in "ab"}]
+
+
 def test_json_is_one_object_and_nothing_else(ran, tmp_path):
     result = worked("fig3", "--runs", 2, "--out", tmp_path, "--json")
     assert result.stdout.count("\n") == 1
