@@ -1,4 +1,4 @@
-"""One BLAS thread a worker (they share the cores), scikit-learn's array API check switched on, no deadlines."""
+"""One BLAS thread per worker (they share the cores), scikit-learn's array API check switched on, no deadlines."""
 
 from __future__ import annotations
 
@@ -17,3 +17,6 @@ settings.register_profile("elmesh", deadline=None, suppress_health_check=[Health
 # For `make quick`: fewer random examples where a test does not give their number.
 settings.register_profile("quick", settings.get_profile("elmesh"), max_examples=20)
 settings.load_profile("elmesh")
+
+# Helpers have no doctests, and importing one that is a user's script would register its solvers for all tests.
+collect_ignore_glob = ["helpers/*"]

@@ -97,8 +97,10 @@ class NetworkAgent:
 
     Examples
     --------
-    >>> with NetworkAgent("net/north/agent.toml") as agent:  # doctest: +SKIP
-    ...     result = agent.fit("north.csv", target="y", out="north-model")
+    In a program at the site "north"::
+
+        with NetworkAgent("net/north/agent.toml") as agent:
+            result = agent.fit("north.csv", target="y", out="north-model")
     """
 
     def __init__(
