@@ -47,7 +47,7 @@ test: lint
 	$(MAKE) --no-print-directory docs-check
 
 test-all: lint
-	$(PYTEST) --ignore tests/docs
+	$(PYTEST) --hypothesis-profile exhaustive --ignore tests/docs
 	$(MAKE) --no-print-directory docs-check
 
 docs-check: $(VENV)/stamp

@@ -13,9 +13,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).pare
 
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("elmesh", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-# For `make quick`: fewer random examples where a test does not give their number.
-settings.register_profile("quick", settings.get_profile("elmesh"), max_examples=20)
+# `make test-all` tries more random examples, `make quick` fewer, where a test does not give their number.
+settings.register_profile("exhaustive", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("elmesh", settings.get_profile("exhaustive"), max_examples=40)
+settings.register_profile("quick", settings.get_profile("exhaustive"), max_examples=20)
 settings.load_profile("elmesh")
 
 # Helpers have no doctests, and importing one that is a user's script would register its solvers for all tests.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -10,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,15 +43,28 @@ LIMIT = 180.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports that are free."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Return different ports that are free, none of which is returned again.
+
+    They are below the range from which systems take the ports of outgoing connections: between here and its use, no
+    connection takes one. Workers that run tests in parallel have a range each.
+    """
+    ports: list[int] = []
+    while len(ports) < count:
+        port = next(_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as trial:
+            trial.bind(("127.0.0.1", port))
+            ports.append(port)
+    return ports
+
+
+def _ports() -> Iterator[int]:
+    low, size, workers = 10_000, 2_750, 8
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % workers
+    for k in itertools.count(os.getpid() * 97):
+        yield low + size * worker + k % size
+
+
+_PORTS = _ports()
 
 
 def make_config(names=NAMES, graph="ring", **changes) -> NetworkConfig:

@@ -98,8 +98,8 @@ def test_a_known_solver_with_unknown_parameters_still_predicts(tmp_path):
 
 
 @needs_mpi
-@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("solver", [SOLVERS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in SOLVERS[1:])])
 def test_under_mpi_any_number_of_ranks_gives_the_same_model(solver, n_ranks, folders, tmp_path):
     job = run_ranks(n_ranks, tmp_path, solver, "mpi", program=SCRIPT)
     assert job.code == 0, job.out + job.err

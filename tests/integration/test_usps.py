@@ -9,7 +9,7 @@ from elmesh import DMTLELM, MTLELM, LocalELM, MeshELM, MultiTaskELMClassifier
 from elmesh.datasets import load_usps, make_digit_tasks
 from helpers.marks import needs_data
 
-pytestmark = needs_data
+pytestmark = [needs_data, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-import socket
 import ssl
 import stat
 import tempfile
@@ -32,6 +31,7 @@ from elmesh.netconfig.identity import Identity, agent_toml
 from elmesh.netconfig.pki.authority import Authority, make_authority, sign
 from elmesh.netconfig.pki.csr import load_request, make_request
 from elmesh.netconfig.pki.keys import make_key
+from helpers.network import free_ports
 
 CONFIG = NetworkConfig(
     name="net",
@@ -627,9 +627,7 @@ def test_openssl_refuses_a_certificate_of_another_authority(tmp_path, authority,
 
 def test_zenoh_connects_two_agents_and_refuses_a_third(tmp_path, authority, stranger):
     zenoh = pytest.importorskip("zenoh", reason="the engine of networks, eclipse-zenoh, is not installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
 
     def session(name: str, signer: Authority, timeout: int = 20_000, **ends: list[str]):
         folder = tmp_path / name
