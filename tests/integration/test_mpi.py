@@ -40,6 +40,9 @@ pytestmark = needs_mpi
 
 _PARTS = {n: ["solvers", "halting", "chain"] for n in RANKS}
 _PARTS[3] += ["full_disk", "estimators", "errors", "privacy"]
+# More ranks than two cores take much longer: only the chain of checkpoints is in every run of the tests.
+MANY = 5
+_PARTS[MANY] = ["chain"]
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +51,24 @@ def jobs(tmp_path_factory) -> Path:
     return job_folder(tmp_path_factory, "mpi-jobs", run_all)
 
 
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> Path:
+    """The same for many ranks."""
+    return job_folder(
+        tmp_path_factory, "mpi-jobs-of-many", lambda folder: run_job(folder, MANY, ["solvers", "halting"])
+    )
+
+
 def run_all(folder: Path) -> None:
     for n in RANKS:
-        (folder / str(n)).mkdir()
-        job = run_ranks(n, folder / str(n), *_PARTS[n])
-        if job.code:
-            raise RuntimeError(f"{n} ranks ended with code {job.code}; their output:\n{job.out}{job.err}")
+        run_job(folder, n, _PARTS[n])
+
+
+def run_job(folder: Path, n: int, parts: list[str]) -> None:
+    (folder / str(n)).mkdir()
+    job = run_ranks(n, folder / str(n), *parts)
+    if job.code:
+        raise RuntimeError(f"{n} ranks ended with code {job.code}; their output:\n{job.out}{job.err}")
 
 
 @cache
@@ -90,9 +105,17 @@ def in_one_process(name: str) -> RunResult:
 def test_results_have_the_same_bits_for_every_number_of_ranks_and_every_placement(jobs, name):
     alone = outcome(jobs, 1, "solvers", f"{name}/even")
     assert alone[1]["equal"]
-    for n in RANKS:
+    for n in set(RANKS) - {MANY}:
         for placement in placements(name, n):
             assert_same_bits(alone, outcome(jobs, n, "solvers", f"{name}/{placement}"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_results_have_the_same_bits_on_many_ranks_in_every_placement(jobs, many, name):
+    alone = outcome(jobs, 1, "solvers", f"{name}/even")
+    for placement in placements(name, MANY):
+        assert_same_bits(alone, outcome(many, MANY, "solvers", f"{name}/{placement}"))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -153,9 +176,10 @@ def test_a_run_converges_after_more_than_ten_rounds(jobs):
 # Halting -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_ranks", RANKS)
+@pytest.mark.parametrize("n_ranks", [pytest.param(n, marks=[pytest.mark.slow] * (n == MANY)) for n in RANKS])
 @pytest.mark.parametrize("name", HALTED)
-def test_a_rank_that_asks_to_stop_stops_all_ranks_after_the_same_round(jobs, name, n_ranks):
+def test_a_rank_that_asks_to_stop_stops_all_ranks_after_the_same_round(request, name, n_ranks):
+    jobs = request.getfixturevalue("many" if n_ranks == MANY else "jobs")
     halted, notes = outcome(jobs, n_ranks, "halting", f"{name}/halted")
     assert notes["stop"] == "INTERRUPTED"
     assert notes["equal"]
