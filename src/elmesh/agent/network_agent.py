@@ -215,7 +215,7 @@ class NetworkAgent:
     ) -> AgentResult:
         own = self.resumes and (folder / "model.json").is_file()
         if folder.exists() and not overwrite and not own:
-            raise ElmeshError(f"{folder} exists already; choose another path, or say that it may be overwritten.")
+            raise ElmeshError(f"{folder} exists already; choose another path, or pass overwrite=True.")
         frame = load_table(data, self.identity.config, self.name, targets)
         self.open({"target": targets, "out": str(folder.absolute()), "data": table_digest(frame)})
         result = self._saved_result()
