@@ -6,7 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elmesh.comm import graph as graph_module
@@ -36,6 +36,11 @@ def remaining_error(topology, roots):
     for root in roots:
         x = x - laplacian @ x / root
     return np.linalg.norm(x - 1 / m, ord=2)
+
+
+def rounding_error(topology, roots):
+    """Return a bound on the rounding of the products in :func:`remaining_error`, whose factors are of order one."""
+    return topology.n_agents * len(roots) * np.finfo(float).eps
 
 
 @st.composite
@@ -199,14 +204,16 @@ def test_the_schedule_averages_to_the_given_precision_on_every_named_graph(name,
 def test_the_schedule_averages_to_the_given_precision_on_any_connected_graph(graph, precision):
     topology = make_topology(graph, range(len(graph)))
     roots = topology.averaging_roots(precision)
-    assert remaining_error(topology, roots) <= precision * (1 + 1e-6)
+    assert remaining_error(topology, roots) <= precision * (1 + 1e-6) + rounding_error(topology, roots)
 
 
 @settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), m=st.integers(15, 60))
+@example(seed=2571, m=51)
 def test_eigenvalues_that_nearly_coincide_leave_the_average_precise(seed, m):
     topology = make_topology(nx.random_labeled_tree(m, seed=seed), range(m))
-    assert remaining_error(topology, topology.averaging_roots(1e-10)) <= 1e-10 * (1 + 1e-6)
+    roots = topology.averaging_roots(1e-10)
+    assert remaining_error(topology, roots) <= 1e-10 * (1 + 1e-6) + rounding_error(topology, roots)
 
 
 @pytest.mark.parametrize("name", GRAPH_NAMES)
