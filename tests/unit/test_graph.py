@@ -28,19 +28,22 @@ def as_networkx(topology):
     return topology.to_networkx(range(topology.n_agents))
 
 
-def remaining_error(topology, roots):
+def remaining_error(topology, roots, dtype=np.float64):
     """Return the norm of the schedule's effect on deviations from the average, by networkx's Laplacian."""
     m = topology.n_agents
-    laplacian = nx.laplacian_matrix(as_networkx(topology), nodelist=range(m)).toarray().astype(float)
-    x = np.eye(m)
+    laplacian = nx.laplacian_matrix(as_networkx(topology), nodelist=range(m)).toarray().astype(dtype)
+    x = np.eye(m, dtype=dtype)
     for root in roots:
-        x = x - laplacian @ x / root
-    return np.linalg.norm(x - 1 / m, ord=2)
+        x = x - laplacian @ x / dtype(root)
+    return np.linalg.norm((x - dtype(1) / m).astype(float), ord=2)
 
 
-def rounding_error(topology, roots):
-    """Return a bound on the rounding of the products in :func:`remaining_error`, whose factors are of order one."""
-    return topology.n_agents * len(roots) * np.finfo(float).eps
+def assert_precise(topology, precision):
+    """Check the schedule itself, and that rounding to doubles adds no more than an epsilon per agent and round."""
+    roots = topology.averaging_roots(precision)
+    assert remaining_error(topology, roots, np.longdouble) <= precision * (1 + 1e-6)
+    rounding = topology.n_agents * len(roots) * np.finfo(float).eps
+    assert remaining_error(topology, roots) <= precision * (1 + 1e-6) + rounding
 
 
 @st.composite
@@ -203,8 +206,7 @@ def test_the_schedule_averages_to_the_given_precision_on_every_named_graph(name,
 @given(graph=connected_graphs(), precision=st.sampled_from([1e-3, 1e-6, 1e-10]))
 def test_the_schedule_averages_to_the_given_precision_on_any_connected_graph(graph, precision):
     topology = make_topology(graph, range(len(graph)))
-    roots = topology.averaging_roots(precision)
-    assert remaining_error(topology, roots) <= precision * (1 + 1e-6) + rounding_error(topology, roots)
+    assert_precise(topology, precision)
 
 
 @settings(max_examples=30)
@@ -212,8 +214,7 @@ def test_the_schedule_averages_to_the_given_precision_on_any_connected_graph(gra
 @example(seed=2571, m=51)
 def test_eigenvalues_that_nearly_coincide_leave_the_average_precise(seed, m):
     topology = make_topology(nx.random_labeled_tree(m, seed=seed), range(m))
-    roots = topology.averaging_roots(1e-10)
-    assert remaining_error(topology, roots) <= 1e-10 * (1 + 1e-6) + rounding_error(topology, roots)
+    assert_precise(topology, 1e-10)
 
 
 @pytest.mark.parametrize("name", GRAPH_NAMES)

@@ -185,7 +185,8 @@ class AgentCheckpoint:
             with open_arrays(self._state_file) as file:
                 labels = file.metadata()
                 about = json.loads(labels["about"])
-                arrays: dict[str, Any] = {name: read_array(file, name, labels) for name in file.keys()}  # noqa: SIM118
+                names = file.keys()  # a file of safetensors is not iterable itself
+                arrays: dict[str, Any] = {name: read_array(file, name, labels) for name in names}
                 if about["epoch"] != sorted(self.evicted) or about["run"] != self.run_id:
                     return None  # it was about to be removed
                 return AgentState.decode(about, arrays)
