@@ -21,7 +21,8 @@ from elmesh import datasets
 from elmesh.cli import app, main
 from elmesh.errors import ElmeshError
 from elmesh.paper import protocol, reproduction
-from elmesh.paper.analysis.estimates import Analysis, Estimate, judge_count
+from elmesh.paper.analysis.estimates import Analysis, Estimate
+from elmesh.paper.analysis.verdicts import judge_count
 from elmesh.paper.convergence import measure_fig3
 from elmesh.paper.reproduction import EXPERIMENTS, Experiment, reproduce
 from elmesh.paper.trials import run_trials

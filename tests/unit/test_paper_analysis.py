@@ -15,15 +15,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from elmesh.paper.analysis import table1 as table1_analysis
-from elmesh.paper.analysis.estimates import (
-    Analysis,
-    Estimate,
-    combine,
-    difference,
-    judge_below_zero,
-    judge_close,
-    judge_count,
-)
+from elmesh.paper.analysis.estimates import Analysis, Estimate, difference
+from elmesh.paper.analysis.verdicts import combine, judge_below_zero, judge_close, judge_count
 from elmesh.paper.classification import (
     FIG5_HIDDEN,
     FIG6_HIDDEN,

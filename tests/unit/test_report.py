@@ -31,7 +31,6 @@ from elmesh.report import (
     draw_curves,
     draw_overview,
     figure,
-    panels,
     render,
 )
 from elmesh.report.figures import COLORS, to_svg
@@ -321,7 +320,7 @@ def claims_page():
         "Wide", ["Method", *(f"Column {i}" for i in range(12))], [["A"] + ["12.34 ± 0.56"] * 12], note=f"Not {bad}"
     )
     curve = Curve("a", [1, 2], [1, 2])
-    broad = panels([lambda ax: draw_curves(ax, [curve], x_label="x", y_label="y")] * 2)
+    broad = figure(*[lambda ax: draw_curves(ax, [curve], x_label="x", y_label="y")] * 2)
     narrow = figure(lambda ax: draw_curves(ax, [curve], x_label="x", y_label="y"))
     sections = [
         Section("First: it <falls>", ["Words."], claims=claims),

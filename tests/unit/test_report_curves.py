@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from elmesh.report import STYLES, Curve, draw_curves, figure, panels, save_figure
+from elmesh.report import STYLES, Curve, draw_curves, figure, save_figure
 from elmesh.report.figures import COLORS, to_svg
 from helpers.pictures import assert_legible
 
@@ -70,7 +70,7 @@ def rising(label, rate=0.08, start=20):
 )  # fmt: skip
 def test_no_two_texts_overlap_and_none_is_cut_off_alone_or_in_panels(curves, options):
     assert_legible(figure(drawer(curves, **options)))
-    assert_legible(panels([drawer(curves, **options)] * 3))
+    assert_legible(figure(*[drawer(curves, **options)] * 3))
 
 
 @pytest.mark.thorough
@@ -266,7 +266,7 @@ def test_the_eight_styles_are_distinct_for_any_color_vision_and_their_labels_are
 
 
 def test_panels_have_letters_in_reading_order_and_fill_rows_first():
-    fig = panels([drawer([falling("a")])] * 5)
+    fig = figure(*[drawer([falling("a")])] * 5)
     letters = [next(t.get_text() for t in ax.texts if t.get_text().startswith("(")) for ax in fig.axes]
     assert letters == ["(a)", "(b)", "(c)", "(d)", "(e)"]
     FigureCanvasAgg(fig).draw()
@@ -279,7 +279,7 @@ def test_panels_have_letters_in_reading_order_and_fill_rows_first():
 def test_a_figure_is_saved_as_png_and_svg_the_same_each_time(tmp_path):
     def written(name):
         return save_figure(
-            panels([drawer(eight(), title="USPS & <MNIST>"), drawer([falling("a")])]), tmp_path / "new" / name
+            figure(drawer(eight(), title="USPS & <MNIST>"), drawer([falling("a")])), tmp_path / "new" / name
         )
 
     png, svg = written("fig5.v2")

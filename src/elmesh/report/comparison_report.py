@@ -173,7 +173,7 @@ def _figures(comparison: Comparison) -> list[Figure]:
             f"{comparison.headline()}",
             drawing=figure(
                 partial(draw_errors, alone=alone.errors, together=together.errors),
-                (5.0, max(3.9, 1.5 + 0.24 * len(alone.errors))),
+                size=(5.0, max(3.9, 1.5 + 0.24 * len(alone.errors))),
             ),
             values=errors,
         ),

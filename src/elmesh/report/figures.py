@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any, TypedDict
@@ -32,7 +32,7 @@ from elmesh.typing import FloatArray, StrPath
 
 __all__ = [
     "COLORS", "STYLES", "SUPERSCRIPT", "TEXT", "Style", "clean_axes", "figure", "label_ends", "label_margin",
-    "label_point", "panels", "save_figure", "set_range", "to_svg",
+    "label_point", "save_figure", "set_range", "to_svg",
 ]  # fmt: skip
 
 COLORS = {
@@ -167,25 +167,25 @@ def _spread(heights: FloatArray, box: Any, step: float) -> FloatArray:
     return moved
 
 
-def figure(draw: PlotFunction, size: tuple[float, float] = (5.0, 3.9)) -> Figure:
-    """Return a figure of one plot; ``size`` is in inches."""
-    fig = Figure(figsize=size, layout="constrained")
-    draw(fig.add_subplot())
-    return fig
+def figure(*draws: PlotFunction, size: tuple[float, float] = (5.0, 3.9)) -> Figure:
+    """Return a figure of one plot of a size in inches, or of several in two columns.
 
-
-def panels(draws: Sequence[PlotFunction]) -> Figure:
-    """Return a figure of several plots in two columns, row by row, each with its letter and 5 by 3.5 inches."""
+    Several plots are arranged row by row; each has a letter and is 5 by 3.5 inches.
+    """
     rows = -(-len(draws) // 2)
-    fig = Figure(figsize=(10.0, 3.5 * rows), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1))
+    several = len(draws) > 1
+    fig = Figure((10.0, 3.5 * rows) if several else size, layout="constrained")
+    if several:
+        fig.set_layout_engine(ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1))
     for i, draw in enumerate(draws):
-        ax = fig.add_subplot(rows, 2, i + 1)
+        ax = fig.add_subplot(rows, 1 + several, i + 1)
         draw(ax)
-        height = ax.transAxes + ax.titleOffsetTrans  # type: ignore[attr-defined]  # missing in Matplotlib's stubs
-        ax.annotate(
-            f"({string.ascii_lowercase[i]})", (0.0, 1.0), xycoords=height, xytext=(-7, 0),
-            textcoords="offset points", ha="right", fontsize=TEXT + 1, fontweight="bold", color=COLORS["ink"],
-        )  # fmt: skip
+        if several:
+            height = ax.transAxes + ax.titleOffsetTrans  # type: ignore[attr-defined]  # missing in Matplotlib's stubs
+            ax.annotate(
+                f"({string.ascii_lowercase[i]})", (0.0, 1.0), xycoords=height, xytext=(-7, 0),
+                textcoords="offset points", ha="right", fontsize=TEXT + 1, fontweight="bold", color=COLORS["ink"],
+            )  # fmt: skip
     return fig
 
 
