@@ -329,7 +329,7 @@ def claims_page():
             figures=[Figure("fig-b", "B", "C", "D", broad), Figure("fig-n", "B", "C", "D", narrow)],
             tables=[wide],
         ),
-        Section("Second"),
+        Section("Third"),
     ]
     return Page("T", "H", ["L"], sections=sections, contents=True)
 
@@ -360,7 +360,7 @@ def test_the_contents_link_to_every_section_and_count_its_verdicts():
     assert links == [f"#{attributes['id']}" for tag, attributes in tags if tag == "section"]
     assert len(set(links)) == 3
     nav = Reader(re.search(r"<nav.*?</nav>", text, re.DOTALL).group()).text()
-    expected = "First: it <falls> ✓ 2 agree ≠ 1 differs ? 1 could not be determined Second Second"
+    expected = "First: it <falls> ✓ 2 agree ≠ 1 differs ? 1 could not be determined Second Third"
     assert " ".join(nav.split()) == expected
     assert "<nav" not in render(comparison_page(comparison()))
 
@@ -385,7 +385,7 @@ def test_only_a_figure_of_panels_takes_the_whole_width():
 
 @pytest.mark.thorough
 def test_the_same_figure_gives_the_same_svg_with_colors_that_a_page_can_change(page):
-    curves = [Curve(f"{i}", [0, 1], [i, i + 1], **style) for i, style in enumerate(STYLES)]
+    curves = [Curve(f"{i}", [0, 1], [i, i + 1], *style) for i, style in enumerate(STYLES)]
 
     def draw():
         eight = figure(lambda ax: draw_curves(ax, curves, x_label="x", y_label="y"))

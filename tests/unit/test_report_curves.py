@@ -39,7 +39,7 @@ def eight(end=5.0, apart=0.05):
     curves = []
     for i, (name, style) in enumerate(zip(METHODS, STYLES, strict=True)):
         y = end + apart * i + 6 * np.exp(-(SIZES - 50) / (40 + 5 * i))
-        curves.append(Curve(name, SIZES, y, low=y - 0.4, high=y + 0.4, **style))
+        curves.append(Curve(name, SIZES, y, *style, band=(y - 0.4, y + 0.4)))
     return curves
 
 
@@ -186,7 +186,7 @@ def test_a_curve_that_does_not_diverge_from_others_is_shown_completely(curves):
 
 
 def test_the_scale_includes_bands_and_levels():
-    curve = Curve("a", [1, 2], [5, 6], low=[3, np.nan], high=[9, np.nan])
+    curve = Curve("a", [1, 2], [5, 6], band=([3, np.nan], [9, np.nan]))
     low, high = draw([curve], levels=[("far", 12.0)]).axes[0].get_ylim()
     assert low < 3
     assert high > 12
@@ -250,7 +250,7 @@ def test_a_light_page_has_the_colors_of_the_figures():
 
 @pytest.mark.parametrize("palette", palettes(), ids=["light", "dark"])
 def test_the_eight_styles_are_distinct_for_any_color_vision_and_their_labels_are_legible(palette):
-    colours = [luminance(palette[style["color"]]) for style in STYLES]
+    colours = [luminance(palette[color]) for color, _, _ in STYLES]
     weights = np.array([0.2126, 0.7152, 0.0722])
     ground = weights @ luminance(palette["surface"])
     for colour in colours:
@@ -258,8 +258,8 @@ def test_the_eight_styles_are_distinct_for_any_color_vision_and_their_labels_are
         assert (high + 0.05) / (low + 0.05) >= 4.49
     for (a, left), (b, right) in itertools.combinations(zip(STYLES, colours, strict=True), 2):
         assert min(np.linalg.norm(lab(eye @ left) - lab(eye @ right)) for eye in EYES) > 12
-        assert a["marker"] != b["marker"]
-    assert len({(style["color"], style["dash"]) for style in STYLES}) == len({s["color"] for s in STYLES}) == 8
+        assert a[2] != b[2]  # the markers
+    assert len(STYLES) == len({color for color, _, _ in STYLES}) == 8
 
 
 # Figures and files

@@ -9,7 +9,7 @@ with parameters chosen by cross-validation on training rows.
 from __future__ import annotations
 
 import math
-import time
+import timeit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -18,36 +18,17 @@ from sklearn.model_selection import StratifiedKFold
 
 from elmesh.datasets import TaskSplit
 from elmesh.math.objective import objective_of_U
-from elmesh.paper import methods
-from elmesh.paper.methods import (
-    FIGURE_WEIGHTS,
-    RANK,
-    RIVALS,
-    TABLE_WEIGHTS,
-    Method,
-    Parameters,
-    error_of,
-    fit_and_test,
-    method_with,
-    paper_methods,
-)  # fmt: skip
-from elmesh.paper.protocol import (
-    DATASETS,
-    DEFAULT_VARIANT,
-    SCALINGS,
-    ProtocolVariant,
-    draw_tasks,
-    hidden_features,
-    stack_tasks,
-)  # fmt: skip
+from elmesh.paper import methods, protocol
+from elmesh.paper.methods import RANK, RIVALS, Method, Parameters, error_of, fit_and_test, paper_methods
+from elmesh.paper.protocol import DATASETS, DEFAULT_VARIANT, SCALINGS, ProtocolVariant, draw_tasks
 from elmesh.paper.reference_formulas import ReferenceADMM, alternating_step
 from elmesh.paper.trials import Numbers, Trial
 from elmesh.typing import FloatArray
 
 __all__ = [
     "BASELINE", "FIG5_HIDDEN", "FIG6_HIDDEN", "FIG6_ROUNDS", "FOLDS", "FORMULA_ROUNDS", "FORMULA_RUNS", "GRIDS",
-    "PROPOSED", "SPECTRAL_ROUNDS", "TABLE_HIDDEN", "VARIANTS", "VARIANT_METHODS", "format_parameters", "measure_fig5",
-    "measure_fig6", "measure_table1", "measure_tuning", "measure_variants", "paper_ratio", "time_formulas",
+    "PROPOSED", "SPECTRAL_ROUNDS", "VARIANTS", "VARIANT_METHODS", "format_parameters", "measure_fig5", "measure_fig6",
+    "measure_table1", "measure_tuning", "measure_variants", "paper_ratio",
 ]  # fmt: skip
 
 #: The methods that the paper proposes.
@@ -89,7 +70,7 @@ def measure_fig5(trial: Trial, hidden: Sequence[int] = FIG5_HIDDEN) -> Numbers:
         title: [error_of(method, split, L, seed) for L in hidden]
         if method.hidden
         else error_of(method, split, hidden[-1], seed)
-        for title, method in paper_methods(data, FIGURE_WEIGHTS).items()
+        for title, method in paper_methods(data, methods.FIGURE_WEIGHTS).items()
     }
 
 
@@ -103,7 +84,7 @@ def measure_fig6(
     data, split, seed = DATASETS[trial.case], draw_tasks(trial.case, trial.seed), trial.seed
     numbers: Numbers = {"DNSP": fit_and_test(paper_methods(data)["DNSP"], split, hidden[0], seed)[1]}
     for init, sizes, schedule in (("random", hidden, rounds), ("spectral", hidden[-1:], spectral_rounds)):
-        dmtl_elm = {k: paper_methods(data, FIGURE_WEIGHTS, init=init, rounds=k)["DMTL-ELM"] for k in schedule}
+        dmtl_elm = {k: paper_methods(data, methods.FIGURE_WEIGHTS, init=init, rounds=k)["DMTL-ELM"] for k in schedule}
         numbers[init] = {
             f"{L}": {f"{k}": fit_and_test(method, split, L, seed)[1] for k, method in dmtl_elm.items()} for L in sizes
         }
@@ -121,8 +102,8 @@ def measure_table1(trial: Trial, n_hidden: int = TABLE_HIDDEN, formula_rounds: i
     own = paper_methods(data)
     simple = {title: own[title] for title in ("Local ELM", *RIVALS)} | methods.tuned_methods(trial.case)
     numbers = {title: fit_and_test(method, split, n_hidden, seed)[1] for title, method in simple.items()}
-    H, T = hidden_features(split, n_hidden, seed)
-    task, mu = stack_tasks(H, T), math.sqrt(data.penalty)
+    H, T = protocol.hidden_features(split, n_hidden, seed)
+    task, mu = protocol.stack_tasks(H, T), math.sqrt(data.penalty)
     with_objective = {title: own[title] for title in PROPOSED} | methods.extra_methods(data)
     for title, method in with_objective.items():
         model, tested = fit_and_test(method, split, n_hidden, seed)
@@ -145,47 +126,31 @@ def time_formulas(H: list[FloatArray], T: list[FloatArray], mu: float, seed: int
     U, A = rng.uniform(-1, 1, (L, RANK)) / L, rng.uniform(-1, 1, (m, RANK, d))
     star = [(0, t) for t in range(1, m)]
     degree = np.array([m - 1] + [1] * (m - 1))
-
-    def admm(tau: int, first_order: bool) -> ReferenceADMM:
-        P, Q = tau + degree, np.full(m, TABLE_WEIGHTS.zeta)
-        start = np.broadcast_to(U, (m, *U.shape))
-        return ReferenceADMM(H, T, star, start, A, mu, mu, 1.0, P, Q, delta=100.0, first_order=first_order)
-
-    steps: dict[str, Callable[[], object]] = {
-        "MTL-ELM": lambda: alternating_step(H, T, A, mu, mu),
-        "DMTL-ELM": admm(TABLE_WEIGHTS.tau, first_order=False).step,
-        "FO-DMTL-ELM": admm(TABLE_WEIGHTS.tau_first_order, first_order=True).step,
-    }
-    seconds = {}
-    for title, step in steps.items():
-        start = time.perf_counter()
-        for _ in range(rounds):
-            step()
-        seconds[title] = time.perf_counter() - start
-    return seconds
+    weights = methods.TABLE_WEIGHTS
+    steps: dict[str, Callable[[], object]] = {"MTL-ELM": lambda: alternating_step(H, T, A, mu, mu)}
+    for title, tau in (("DMTL-ELM", weights.tau), ("FO-DMTL-ELM", weights.tau_first_order)):
+        steps[title] = ReferenceADMM(
+            H, T, star, np.broadcast_to(U, (m, *U.shape)), A, mu, mu, 1.0, P=tau + degree, Q=np.full(m, weights.zeta),
+            delta=100.0, first_order=title == "FO-DMTL-ELM",
+        ).step  # fmt: skip
+    return {title: timeit.timeit(step, number=rounds) for title, step in steps.items()}
 
 
 def measure_variants(trial: Trial, n_hidden: int = TABLE_HIDDEN) -> Numbers:
     """Test four methods on one draw in every variant that applies to the data set."""
     numbers: Numbers = {}
     for name, variant in VARIANTS.items():
-        if variant.pool == DEFAULT_VARIANT.pool or trial.case == "usps":
-            # Methods that a variant does not affect are not run again.
-            numbers[name] = numbers.get(BASELINE, {}) | _variant_errors(trial, variant, n_hidden)
+        if variant.pool != DEFAULT_VARIANT.pool and trial.case != "usps":
+            continue
+        split, paper = draw_tasks(trial.case, trial.seed, variant), paper_methods(DATASETS[trial.case])
+        paper["DNSP"] = replace(paper["DNSP"], intercept=variant.rivals_intercept)
+        # Methods that a variant does not affect are not run again.
+        numbers[name] = dict(numbers.get(BASELINE, {}))
+        for title in VARIANT_METHODS if variant.rivals_intercept else ("DNSP",):
+            if title != "Local ELM":
+                paper[title].solver.set_params(rank=variant.rank)
+            numbers[name][title] = error_of(paper[title], split, n_hidden, trial.seed)
     return numbers
-
-
-def _variant_errors(trial: Trial, variant: ProtocolVariant, n_hidden: int) -> Numbers:
-    data, split = DATASETS[trial.case], draw_tasks(trial.case, trial.seed, variant)
-    errors: Numbers = {}
-    for title in VARIANT_METHODS if variant.rivals_intercept else ("DNSP",):
-        method = paper_methods(data)[title]
-        if title == "DNSP":
-            method = replace(method, intercept=variant.rivals_intercept)
-        if "rank" in method.solver.get_params():
-            method.solver.set_params(rank=variant.rank)
-        errors[title] = error_of(method, split, n_hidden, trial.seed)
-    return errors
 
 
 def measure_tuning(
@@ -195,7 +160,9 @@ def measure_tuning(
     data, split = DATASETS[trial.case], draw_tasks(trial.case, trial.seed)
     return {
         title: {
-            format_parameters(point): _validation_error(method_with(title, data, point), split, n_hidden, trial.seed)
+            format_parameters(point): _validation_error(
+                methods.method_with(title, data, point), split, n_hidden, trial.seed
+            )
             for point in grid
         }
         for title, grid in grids.items()

@@ -7,6 +7,7 @@ can continue after an interrupt, add runs, or add an experiment.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any
 import elmesh
 from elmesh.errors import ElmeshError
 from elmesh.files import atomic_write
-from elmesh.paper import classification, convergence, misprints
+from elmesh.paper import classification as measures
+from elmesh.paper import convergence, misprints
 from elmesh.paper.analysis.convergence import analyze_fig3, analyze_fig4
 from elmesh.paper.analysis.estimates import Analysis, Results
 from elmesh.paper.analysis.fig5_fig6 import analyze_fig5, analyze_fig6
@@ -23,7 +25,7 @@ from elmesh.paper.analysis.misprints import analyze_misprints
 from elmesh.paper.analysis.table1 import analyze_table1, analyze_tuning, analyze_variants
 from elmesh.paper.protocol import DATASETS, available_datasets, missing_reason
 from elmesh.paper.trials import Numbers, Trial, TrialLog, make_trials, run_trials, software_versions
-from elmesh.report import Claim, Page, Verdict, count_verdicts, render, save_figure
+from elmesh.report import Page, Verdict, count_verdicts, render, save_figure
 
 __all__ = ["EXPERIMENTS", "PAGE", "Experiment", "Reproduction", "reproduce"]
 
@@ -45,24 +47,23 @@ class Experiment:
         return make_trials(name, self.cases(), min(runs, self.max_runs or runs), seed)
 
 
-BOTH = ("usps", "mnist")
+USPS, BOTH = ("usps",), ("usps", "mnist")
 EXPERIMENTS = {
     "fig3": Experiment(convergence.measure_fig3, analyze_fig3, lambda: convergence.CASES),
     "fig4": Experiment(convergence.measure_fig4, analyze_fig4, lambda: ["a"]),
+    # A missing data set is replaced by the digits even if the other one is available.
     "table1": Experiment(
-        classification.measure_table1,
+        measures.measure_table1,
         analyze_table1,
-        lambda: list(dict.fromkeys(available_datasets(name)[0] for name in BOTH)),
+        lambda: list(dict.fromkeys(available_datasets(n)[0] for n in BOTH)),
         BOTH,
     ),
-    "fig5": Experiment(classification.measure_fig5, analyze_fig5, lambda: available_datasets("usps"), ("usps",)),
-    "fig6": Experiment(classification.measure_fig6, analyze_fig6, lambda: available_datasets("usps"), ("usps",)),
+    "fig5": Experiment(measures.measure_fig5, analyze_fig5, lambda: available_datasets(*USPS), USPS),
+    "fig6": Experiment(measures.measure_fig6, analyze_fig6, lambda: available_datasets(*USPS), USPS),
     "misprints": Experiment(misprints.measure_misprint, analyze_misprints, lambda: misprints.CASES),
     # Differences between variants are paired, so that 30 draws decide.
-    "readings": Experiment(
-        classification.measure_variants, analyze_variants, lambda: available_datasets(*BOTH), BOTH, 30
-    ),
-    "choice": Experiment(classification.measure_tuning, analyze_tuning, lambda: available_datasets(*BOTH), BOTH, 5),
+    "readings": Experiment(measures.measure_variants, analyze_variants, lambda: available_datasets(*BOTH), BOTH, 30),
+    "choice": Experiment(measures.measure_tuning, analyze_tuning, lambda: available_datasets(*BOTH), BOTH, 5),
 }
 
 
@@ -74,11 +75,6 @@ class Reproduction:
     runs: Mapping[str, int]  # by experiment
     seed: int
     missing: Mapping[str, str]  # data sets that are not available, and how to get them
-
-    @property
-    def claims(self) -> list[Claim]:
-        """All claims with their verdicts."""
-        return [claim for analysis in self.analyses.values() for claim in analysis.section.claims]
 
     def verdicts(self, name: str) -> str:
         """Count the verdicts of an experiment, in words."""
@@ -112,7 +108,9 @@ class Reproduction:
 
     def page(self) -> Page:
         """Return the report."""
-        counts = {verdict: sum(claim.verdict is verdict for claim in self.claims) for verdict in Verdict}
+        claims = [claim for analysis in self.analyses.values() for claim in analysis.section.claims]
+        counts = Counter(claim.verdict for claim in claims)
+        words = {Verdict.AGREES: "claims agree", Verdict.DIFFERS: "differ"}
         software = ", ".join(f"{name} {number}" for name, number in software_versions().items())
         runs = ", ".join(f"{name} {count} runs" for name, count in self.runs.items())
         return Page(
@@ -124,11 +122,7 @@ class Reproduction:
                 "the runs confirm it, and differs if fewer than half do. Otherwise it could not be determined.",
                 *(f"{DATASETS[name].title} is missing. {reason}" for name, reason in self.missing.items()),
             ],
-            facts=[
-                (str(counts[Verdict.AGREES]), "claims agree"),
-                (str(counts[Verdict.DIFFERS]), "differ"),
-                (str(counts[Verdict.UNDETERMINED]), "could not be determined"),
-            ],
+            facts=[(str(counts[verdict]), words.get(verdict, verdict.value)) for verdict in Verdict],
             sections=[analysis.section for analysis in self.analyses.values()],
             foot=f"Seed {self.seed}; {runs}; elmesh {elmesh.__version__}, {software}. All numbers are in {RESULTS}, "
             f"all trials in {LOG}.",

@@ -15,6 +15,7 @@ import pandas as pd
 from elmesh.math.certificate import Certificate
 from elmesh.report.page import Table
 from elmesh.report.site_plots import format_change, sign_of_change
+from elmesh.report.wording import Wording
 
 __all__ = ["Comparison", "MethodResult", "format_megabytes"]
 
@@ -156,31 +157,27 @@ class Comparison:
         if len(self.draws) < 2:
             return ""
         alone, together = np.array(self.draws).T
-        change = together.mean() - alone.mean()
-        lower = int(np.sum(together < alone - 1e-9))
-        spread = np.std(together - alone, ddof=1) / np.sqrt(len(alone))
-        return (
-            f"Over {len(alone)} random draws of the sites, the mean test error was {alone.mean():.2f} % alone and "
-            f"{together.mean():.2f} % together, a change of {change:+.2f} points (standard error {spread:.2f}). It was "
-            f"lower together in {lower} of {len(alone)} draws."
-        )
+        numbers = {
+            "runs": len(alone),
+            "alone": alone.mean(),
+            "together": together.mean(),
+            "change": together.mean() - alone.mean(),
+            "spread": np.std(together - alone, ddof=1) / np.sqrt(len(alone)),
+            "lower": int(np.sum(together < alone - 1e-9)),
+        }
+        return Wording("elmesh.report", "lead").text("draws", **numbers)
 
     def traffic_summary(self) -> str:
         """Return the kind and amount of data sent by the method in the headline, and then by the other methods."""
-        together, (rows, columns) = self.method(self.together), self.shape
-        certificate = "" if together.certificate is None else " including the certificate"
+        own, others = self.method(self.together), [m for m in self.senders if m.name != self.together]
+        total, start = (format_megabytes(size) for size in (own.bytes, own.start_bytes))
+        certificate = "" if own.certificate is None else " including the certificate"
+        wording = Wording("elmesh.report", "lead", shape=self.shape, rounds=own.rounds, exchanges=own.exchanges)
         parts = [
-            f"The sites sent sums of their gradients for the shared layer U ({rows} × {columns} numbers): "
-            f"{format_megabytes(together.bytes - together.start_bytes)} MB in {together.rounds:,} rounds{certificate}, "
-            f"and {format_megabytes(together.start_bytes)} MB before the first round to agree on a start. No row of "
-            "data left its site."
-        ]
-        parts += [
-            f"{method.name}: {format_megabytes(method.bytes)} MB in total instead of "
-            f"{format_megabytes(together.bytes)} MB, in {method.exchanges:,} message rounds instead of "
-            f"{together.exchanges:,}."
-            for method in self.senders
-            if method is not together
+            wording.text(
+                "traffic", sent=format_megabytes(own.bytes - own.start_bytes), start=start, certificate=certificate
+            ),
+            *(wording.text("other_traffic", other=m, sent=format_megabytes(m.bytes), instead=total) for m in others),
         ]
         return " ".join(parts)
 
@@ -191,12 +188,7 @@ class Comparison:
             for m in self.methods
         ]
         draws = f" and {len(self.draws)} draws, the rest is from the first draw" if len(self.draws) > 1 else ""
-        caption = (
-            f"Test error is the mean over sites{draws}. MB sent is the sum over sites. Certified is the proven "
-            "distance of the final objective from the least objective of any rank."
-        )
-        columns = ["Method", "Test error, %", "Seconds", "Rounds", "MB sent", "Certified"]
-        return Table(caption, columns, rows, frozenset({"Certified"}))
+        return Wording("elmesh.report", "methods").table("methods", rows, draws=draws)
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers of the comparison."""

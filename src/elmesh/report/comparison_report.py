@@ -1,7 +1,7 @@
 """A comparison of methods as an overview figure and as a page.
 
 The page starts with the result (which sites gained, how much, how much traffic it took), then shows the figures, then
-explains how to read them. Captions end with the values at the ends of the lines.
+explains how to read them. Captions end with the values at the ends of the lines. The words are in ``texts.toml``.
 """
 
 from __future__ import annotations
@@ -16,53 +16,14 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from elmesh.report.comparison import Comparison, MethodResult, format_megabytes
 from elmesh.report.curves import Curve, draw_curves
 from elmesh.report.figures import COLORS, SUPERSCRIPT, TEXT, figure
-from elmesh.report.page import Figure, Page, Section, Table
+from elmesh.report.page import Page, Section
 from elmesh.report.site_plots import draw_bars, draw_errors, draw_graph, format_change
+from elmesh.report.wording import Wording
 
 __all__ = ["comparison_page", "draw_overview"]
 
 # Relative differences of objectives below this are rounding errors.
 ROUNDING = 1e-10
-GRAPH, ERRORS = "Communication graph", "Test error per site"
-OBJECTIVE, TRAFFIC = "Objective against message rounds", "Objective against traffic"
-GUIDE = (
-    (
-        GRAPH,
-        "Dots are sites. Lines connect sites that can send messages to each other; 2-bit messages use only the fewest "
-        "lines that connect all sites. Blue sites had a lower test error together than alone, magenta sites a higher "
-        "one, and grey sites the same.",
-        "fig-graph",
-    ),
-    (
-        ERRORS,
-        "The open circle is the test error of the site alone, the full circle its test error together with its "
-        "neighbours; further left is better. The numbers on the right are the change in percentage points.",
-        "fig-error",
-    ),
-    (
-        OBJECTIVE,
-        "The methods minimise the error on the training rows plus a penalty on large weights; lower is better. The "
-        "dotted line is the final objective of the method with all data in one place. In a message round every site "
-        "can send one message to each neighbour. One round of a method takes several message rounds, until its sums "
-        "have passed through the graph. The figure shows how long the sites wait for each other.",
-        "fig-objective",
-    ),
-    (
-        TRAFFIC,
-        "The same runs against the amount of data sent. A line begins where the sites have agreed on a start, and its "
-        "last part is the traffic of the certificate. The height is the distance of the objective from the highest "
-        "lower bound that any of the methods certified. Both scales are logarithmic: each step along a scale "
-        "multiplies by the same factor.",
-        "fig-bytes",
-    ),
-    (
-        "Certified",
-        "At the end the sites compute, with the same kind of sums, a lower bound on the objective for a shared layer "
-        "of any rank, and whether a larger rank would help. The distance of the objective from the bound is partly "
-        "what is left to gain, and partly because the bound is not tight. An iterative method computes the bound in a "
-        "few passes, so it may be slightly too high. It is a statement about the objective, not about the test error.",
-    ),
-)
 
 
 def draw_overview(comparison: Comparison) -> matplotlib.figure.Figure:
@@ -84,7 +45,8 @@ def draw_overview(comparison: Comparison) -> matplotlib.figure.Figure:
     _draw_objective(objective, comparison)
     _draw_traffic(traffic, comparison)
     titles = {
-        errors: ERRORS, graph: GRAPH, means: "Mean test error and traffic", objective: OBJECTIVE, traffic: TRAFFIC,
+        errors: "Test error per site", graph: "Communication graph", means: "Mean test error and traffic",
+        objective: "Objective against message rounds", traffic: "Objective against traffic",
     }  # fmt: skip
     for ax, title in titles.items():
         ax.set_title(title, loc="left", fontsize=TEXT + 1, color=COLORS["ink"], pad=10)
@@ -101,26 +63,21 @@ def comparison_page(comparison: Comparison) -> Page:
         f"{comparison.site_summary()} {comparison.traffic_summary()}",
         comparison.draw_summary(),
     )
-    settings, versions = (
-        Table(caption, columns, list(items.items()), frozenset(columns))
-        for caption, columns, items in (
-            ("Settings, given and found", ("Setting", "Value"), comparison.settings),
-            ("Software", ("Part", "Version"), comparison.versions),
-        )
-    )
+    settings, guide = (Wording("elmesh.report", name) for name in ("settings", "guide"))
+    software = {"settings": comparison.settings, "versions": comparison.versions}
     return Page(
         title="elmesh: learning together against learning alone",
         headline=comparison.headline(),
         lead=[text for text in lead if text],
         facts=_facts(comparison),
         sections=[
-            Section("Results", figures=_figures(comparison)),
-            Section("The methods compared", paragraphs=notes, tables=[comparison.table()]),
-            Section("How to read the figures", terms=GUIDE),
+            _results(comparison),
+            Wording("elmesh.report", "methods").section(notes, tables=[comparison.table()]),
+            guide.section(),
             Section("The methods explained", terms=[(m.name, m.description) for m in comparison.methods]),
-            Section("Settings and versions", tables=[settings, versions]),
+            settings.section(tables=[settings.table(key, list(items.items())) for key, items in software.items()]),
         ],
-        foot="All numbers on this page come from the run that wrote it. Times are from one run on one machine.",
+        foot=Wording("elmesh.report", "lead").text("foot"),
     )
 
 
@@ -140,59 +97,33 @@ def _facts(comparison: Comparison) -> list[tuple[str, str]]:
     ]
 
 
-def _figures(comparison: Comparison) -> list[Figure]:
+def _results(comparison: Comparison) -> Section:
     alone, together = comparison.method(comparison.alone), comparison.method(comparison.together)
+    better, same, worse = comparison.site_counts
     degrees = [degree for _, degree in comparison.graph.degree]
     few, many = min(degrees), max(degrees)
-    better, same, worse = comparison.site_counts
-    errors = Table(
-        "Test error, %",
-        ["Site", "Alone", "Together", "Change"],
-        [
-            [task, f"{alone.errors[task]:.1f}", f"{together.errors[task]:.1f}", format_change(change)]
-            for task, change in comparison.change.items()
-        ],
-    )
-    one_row = f"A site has {comparison.test_rows} test rows, so one row is {100 / comparison.test_rows:.1f} points."
-    objective, above = _objective_ends(comparison), _bound_ends(comparison)
-    return [
-        Figure(
-            id="fig-graph",
-            title=GRAPH,
-            caption=f"Each of the {len(degrees)} sites exchanges messages only with its neighbours "
-            f"({few if few == many else f'{few} to {many}'} per site). Sums travel from neighbour to neighbour.",
-            description=f"A graph of {len(degrees)} sites and {comparison.graph.number_of_edges()} links. The color of "
-            f"a site shows whether it did better ({better}), the same ({same}) or worse ({worse}) together than alone.",
-            drawing=figure(partial(draw_graph, graph=comparison.graph, change=comparison.change)),
-        ),
-        Figure(
-            id="fig-error",
-            title=f"{ERRORS}, alone and together",
-            caption=f"{better} better, {same} the same, {worse} worse. {one_row}",
-            description=f"The test error of each site alone ({alone.name}) and together ({together.name}). "
-            f"{comparison.headline()}",
-            drawing=figure(
-                partial(draw_errors, alone=alone.errors, together=together.errors),
-                size=(5.0, max(3.9, 1.5 + 0.24 * len(alone.errors))),
-            ),
-            values=errors,
-        ),
-        Figure(
-            id="fig-objective",
-            title=OBJECTIVE,
-            caption=objective,
-            description=f"The objective of each method that sends messages, against message rounds. {objective}",
-            drawing=figure(partial(_draw_objective, comparison=comparison)),
-        ),
-        Figure(
-            id="fig-bytes",
-            title=TRAFFIC,
-            caption=above,
-            description="The distance of the objective of each method that sends messages from the certified bound, "
-            f"against megabytes sent. {above}",
-            drawing=figure(partial(_draw_traffic, comparison=comparison)),
-        ),
+    wording = Wording(
+        "elmesh.report", "results", sites=len(degrees), links=comparison.graph.number_of_edges(),
+        neighbors=few if few == many else f"{few} to {many}", better=better, same=same, worse=worse, alone=alone.name,
+        together=together.name, headline=comparison.headline(), rows=comparison.test_rows,
+        one_row=100 / comparison.test_rows, objective=_objective_ends(comparison), above_bound=_bound_ends(comparison),
+    )  # fmt: skip
+    rows = [
+        [task, f"{alone.errors[task]:.1f}", f"{together.errors[task]:.1f}", format_change(change)]
+        for task, change in comparison.change.items()
     ]
+    errors = figure(
+        partial(draw_errors, alone=alone.errors, together=together.errors),
+        size=(5.0, max(3.9, 1.5 + 0.24 * len(alone.errors))),
+    )
+    graph = figure(partial(draw_graph, graph=comparison.graph, change=comparison.change))
+    figures = [
+        wording.figure("graph", graph),
+        wording.figure("error", errors, wording.table("errors", rows)),
+        wording.figure("objective", figure(partial(_draw_objective, comparison=comparison))),
+        wording.figure("bytes", figure(partial(_draw_traffic, comparison=comparison))),
+    ]
+    return wording.section(figures=figures)
 
 
 def _draw_objective(ax: Axes, comparison: Comparison) -> None:

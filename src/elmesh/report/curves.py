@@ -43,9 +43,8 @@ class Curve:
     y: ArrayLike  # points that are not finite are left out; infinity counts as divergence
     color: str = "blue"  # a key of COLORS
     dash: str = "-"  # a line style of Matplotlib
-    low: ArrayLike | None = None  # with high: a band, such as a 95 % interval
-    high: ArrayLike | None = None
     marker: str | None = None  # of Matplotlib
+    band: tuple[ArrayLike, ArrayLike] | None = None  # lower and upper ends, such as those of a 95 % interval
     thin: bool = False  # for one of many
 
     def points(self) -> tuple[FloatArray, FloatArray]:
@@ -54,16 +53,9 @@ class Curve:
         valid = np.isfinite(x) & (np.isfinite(y) | (y == np.inf))
         return x[valid], y[valid]
 
-    def band(self) -> tuple[FloatArray, FloatArray, FloatArray] | None:
-        """Return ``x``, ``low`` and ``high``, or None."""
-        if self.low is None or self.high is None:
-            return None
-        return np.asarray(self.x, dtype=float), np.asarray(self.low, dtype=float), np.asarray(self.high, dtype=float)
-
     def heights(self) -> FloatArray:
         """Return all finite heights of the curve and its band."""
-        band = self.band()
-        heights: FloatArray = np.concatenate([np.asarray(self.y, dtype=float), *(band[1:] if band else ())])
+        heights: FloatArray = np.concatenate([np.asarray(y, dtype=float) for y in (self.y, *(self.band or ()))])
         return heights[np.isfinite(heights)]
 
 
@@ -131,11 +123,10 @@ def _wide_range(heights: FloatArray) -> bool:
 
 
 def _draw(ax: Axes, curve: Curve, x: FloatArray, y: FloatArray) -> None:
-    color, band = COLORS[curve.color], curve.band()
-    if band is not None:
-        ax.fill_between(*band, color=color, alpha=0.13, linewidth=0, zorder=2)
-        if len(x) == 1:  # the band of a single point has no width
-            ax.vlines(*band, color=color, linewidth=1.4, zorder=2)
+    color = COLORS[curve.color]
+    if curve.band is not None:
+        x_band, low, high = (np.asarray(values, dtype=float) for values in (curve.x, *curve.band))
+        ax.fill_between(x_band, low, high, color=color, alpha=0.13, linewidth=0, zorder=2)
     y = np.minimum(y, OUT_OF_SIGHT * abs(ax.get_ylim()[1]))
     if curve.thin:
         ax.plot(x, y, color=color, linestyle=curve.dash, linewidth=1.0, alpha=0.75, zorder=2.5)

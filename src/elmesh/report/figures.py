@@ -13,7 +13,7 @@ import string
 from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -31,47 +31,26 @@ from elmesh.files import atomic_write
 from elmesh.typing import FloatArray, StrPath
 
 __all__ = [
-    "COLORS", "STYLES", "SUPERSCRIPT", "TEXT", "Style", "clean_axes", "figure", "label_ends", "label_margin",
+    "COLORS", "STYLES", "SUPERSCRIPT", "TEXT", "clean_axes", "figure", "label_ends", "label_margin",
     "label_point", "save_figure", "set_range", "to_svg",
 ]  # fmt: skip
 
 COLORS = {
-    "ink": "#1b1f24",
-    "muted": "#59636f",
-    "rule": "#dde2e8",
-    "surface": "#fefefe",
-    "blue": "#0069a8",
-    "orange": "#b36200",
-    "green": "#00785a",
-    "magenta": "#b0307a",
-    "violet": "#5a2ee0",
-    "red": "#6b0f12",
-    "olive": "#5a5600",
-}
+    "ink": "#1b1f24", "muted": "#59636f", "rule": "#dde2e8", "surface": "#fefefe",
+    "blue": "#0069a8", "orange": "#b36200", "green": "#00785a", "magenta": "#b0307a",
+    "violet": "#5a2ee0", "red": "#6b0f12", "olive": "#5a5600",
+}  # fmt: skip
 #: Font size in points. A figure is 5 inches wide: on a phone it has about as many CSS pixels as points.
 TEXT = 12.0
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 PlotFunction = Callable[[Axes], object]
 
 
-class Style(TypedDict):
-    """Color, dash and marker of a curve, for ``Curve(label, x, y, **style)``."""
-
-    color: str
-    dash: str
-    marker: str
-
-
-STYLES: tuple[Style, ...] = (
-    {"color": "blue", "dash": "-", "marker": "o"},
-    {"color": "orange", "dash": "--", "marker": "s"},
-    {"color": "green", "dash": "-", "marker": "^"},
-    {"color": "magenta", "dash": "-.", "marker": "D"},
-    {"color": "ink", "dash": ":", "marker": "X"},
-    {"color": "violet", "dash": "--", "marker": "v"},
-    {"color": "olive", "dash": "-.", "marker": "P"},
-    {"color": "red", "dash": ":", "marker": "*"},
-)
+#: Color, dash and marker of each curve of a plot, for ``Curve(label, x, y, *style)``.
+STYLES = (
+    ("blue", "-", "o"), ("orange", "--", "s"), ("green", "-", "^"), ("magenta", "-.", "D"),
+    ("ink", ":", "X"), ("violet", "--", "v"), ("olive", "-.", "P"), ("red", ":", "*"),
+)  # fmt: skip
 
 
 def clean_axes(ax: Axes, grid: str) -> None:
@@ -172,20 +151,20 @@ def figure(*draws: PlotFunction, size: tuple[float, float] = (5.0, 3.9)) -> Figu
 
     Several plots are arranged row by row; each has a letter and is 5 by 3.5 inches.
     """
+    if len(draws) == 1:
+        fig = Figure(size, layout="constrained")
+        draws[0](fig.add_subplot())
+        return fig
     rows = -(-len(draws) // 2)
-    several = len(draws) > 1
-    fig = Figure((10.0, 3.5 * rows) if several else size, layout="constrained")
-    if several:
-        fig.set_layout_engine(ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1))
+    fig = Figure((10.0, 3.5 * rows), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1))
     for i, draw in enumerate(draws):
-        ax = fig.add_subplot(rows, 1 + several, i + 1)
+        ax = fig.add_subplot(rows, 2, i + 1)
         draw(ax)
-        if several:
-            height = ax.transAxes + ax.titleOffsetTrans  # type: ignore[attr-defined]  # missing in Matplotlib's stubs
-            ax.annotate(
-                f"({string.ascii_lowercase[i]})", (0.0, 1.0), xycoords=height, xytext=(-7, 0),
-                textcoords="offset points", ha="right", fontsize=TEXT + 1, fontweight="bold", color=COLORS["ink"],
-            )  # fmt: skip
+        height = ax.transAxes + ax.titleOffsetTrans  # type: ignore[attr-defined]  # missing in Matplotlib's stubs
+        ax.annotate(
+            f"({string.ascii_lowercase[i]})", (0.0, 1.0), xycoords=height, xytext=(-7, 0),
+            textcoords="offset points", ha="right", fontsize=TEXT + 1, fontweight="bold", color=COLORS["ink"],
+        )  # fmt: skip
     return fig
 
 

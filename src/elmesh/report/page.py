@@ -93,8 +93,17 @@ class Section:
     paragraphs: Sequence[str] = ()
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
-    terms: Sequence[tuple[str, str] | tuple[str, str, str]] = ()
+    terms: Sequence[Sequence[str]] = ()
     claims: Sequence[Claim] = ()
+
+    @property
+    def id(self) -> str:
+        """The id that links refer to, from the title.
+
+        >>> Section("Figure 3: (a) and (b)").id
+        'section-figure-3-a-and-b'
+        """
+        return "-".join(["section", *re.findall(r"\w+", self.title.lower())])
 
 
 @dataclass(frozen=True)
@@ -123,10 +132,7 @@ def render(page: Page) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["keep_units"] = _keep_units
     template = files("elmesh.report").joinpath("template.html").read_text(encoding="utf-8")
-    sections = list(zip(_section_ids(page.sections), page.sections, strict=True))
-    return environment.from_string(template).render(
-        page=page, sections=sections, count_verdicts=count_verdicts, signs=SIGNS
-    )
+    return environment.from_string(template).render(page=page, count_verdicts=count_verdicts, signs=SIGNS)
 
 
 def count_verdicts(claims: Iterable[Claim]) -> dict[Verdict, str]:
@@ -147,13 +153,3 @@ def count_verdicts(claims: Iterable[Claim]) -> dict[Verdict, str]:
 def _keep_units(text: str) -> str:
     """Put no-break spaces between numbers and their units."""
     return re.sub(r"(?<=\d) (?=%|MB|×)|(?<=×) (?=\d)", "\N{NO-BREAK SPACE}", text)
-
-
-def _section_ids(sections: Sequence[Section]) -> list[str]:
-    """Derive ids from titles, so that links stay valid; a repeated title gets a number.
-
-    >>> _section_ids([Section("Figure 3: (a) and (b)"), Section("Data"), Section("Data"), Section("μ")])
-    ['section-figure-3-a-and-b', 'section-data', 'section-data-2', 'section-μ']
-    """
-    slugs = ["-".join(["section", *re.findall(r"\w+", section.title.lower())]) for section in sections]
-    return [slug if slugs.index(slug) == i else f"{slug}-{slugs[: i + 1].count(slug)}" for i, slug in enumerate(slugs)]

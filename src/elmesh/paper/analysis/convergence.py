@@ -163,7 +163,7 @@ def _fig4(first: Numbers, accuracies: dict[str, dict[str, FloatArray]]) -> matpl
         for name in DECENTRALIZED:
             logs = np.log10(np.maximum(accuracies[key][name], 1e-17))
             mean, low, high = (10**log for log in (logs.mean(axis=0), logs.min(axis=0), logs.max(axis=0)))
-            curves.append(Curve(name, SAVED_ROUNDS, mean, *LINES[name], low=low, high=high))
+            curves.append(Curve(name, SAVED_ROUNDS, mean, *LINES[name], band=(low, high)))
         return partial(draw, curves=curves, y_label=f"accuracy of {key}", x_scale="rounds", y_scale="log")
 
     draw = partial(draw_curves, x_label="iteration")

@@ -62,8 +62,8 @@ def analyze_fig5(results: Results, runs: int) -> Analysis:
     curves = {name: [Estimate.of(column) for column in rows.T] for name, rows in errors.items()}
     lines = []
     for (name, own), style in zip(curves.items(), STYLES, strict=True):
-        low, high = ([e.low for e in own], [e.high for e in own]) if name in ON_HIDDEN and runs > 1 else (None, None)
-        lines.append(Curve(name, FIG5_HIDDEN, [e.mean for e in own], **style, low=low, high=high))
+        band = ([e.low for e in own], [e.high for e in own]) if name in ON_HIDDEN and runs > 1 else None
+        lines.append(Curve(name, FIG5_HIDDEN, [e.mean for e in own], *style, band=band))
     draw = partial(draw_curves, curves=lines, x_label="hidden units L", y_label="test error, %")
     wording = Wording(PACKAGE, "fig5", data=data, runs=runs, negligible=NEGLIGIBLE)
     section = wording.section(
@@ -175,7 +175,7 @@ def _draw_points(points: dict[Setting, Point], dnsp: float, ratio: str, label: s
     groups = {f"k = {k}": [points["random", k, L] for L in FIG6_HIDDEN] for k in FIG6_ROUNDS}
     groups["spectral"] = [points["spectral", k, WIDEST] for k in SPECTRAL_ROUNDS]
     curves = [
-        Curve(name, [getattr(p, ratio) for p in group], [p.error.mean for p in group], **style)
+        Curve(name, [getattr(p, ratio) for p in group], [p.error.mean for p in group], *style)
         for (name, group), style in zip(groups.items(), STYLES, strict=False)
     ]
     levels = [("DNSP", dnsp)]

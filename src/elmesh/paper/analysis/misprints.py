@@ -35,7 +35,7 @@ def analyze_misprints(results: Results, runs: int) -> Analysis:
             wording.text("start", method=method, ones=ones, random=random, one=one, broken=len(broken), when=when)
         )
     names = [f"{method}, {name}" for name in ("ones", "random") for method in METHODS]
-    styles = [(style["color"], style["dash"]) for style in STYLES]
+    styles = [(color, dash) for color, dash, _ in STYLES]
     drawings = {
         "start": _draw("second singular value / first", names, [start[0][name]["second"] for name in names], styles),
         "sign": _draw(
