@@ -80,7 +80,7 @@ class TrialLog:
         self._done: dict[Trial, Numbers] = {}
         if path.exists() and not fresh:
             first, *rest = path.read_text(encoding="utf-8").splitlines() or [""]
-            self._check_header(_parse(first), header)
+            self._check_header(_parse_header(first), header)
             # A line that a crash cut short is dropped, so its trial runs again.
             self._done = dict(filter(None, map(_parse_trial, rest)))
         lines = [json.dumps(header), *(_trial_line(trial, numbers) for trial, numbers in self._done.items())]
@@ -115,17 +115,16 @@ def _trial_line(trial: Trial, numbers: Numbers) -> str:
     return json.dumps({"trial": asdict(trial), "numbers": numbers})
 
 
-def _parse(line: str) -> Numbers:
+def _parse_header(line: str) -> Numbers:
     try:
-        value = json.loads(line)
-    except json.JSONDecodeError:
+        return dict(json.loads(line))
+    except (TypeError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _parse_trial(line: str) -> tuple[Trial, Numbers] | None:
     try:
-        entry = _parse(line)
+        entry = json.loads(line)
         return Trial(**entry["trial"]), dict(entry["numbers"])
     except (KeyError, TypeError, ValueError):
         return None

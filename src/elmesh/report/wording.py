@@ -34,6 +34,12 @@ class Wording:
         The table of the section in this file.
     **values : object
         Values that all texts of the section may refer to. Every method takes further ones.
+
+    Examples
+    --------
+    >>> wording = Wording("elmesh.report", "lead", runs=5)
+    >>> wording.fill("The mean over {runs} draws is {mean:.1f} %.", mean=2.04)
+    'The mean over 5 draws is 2.0 %.'
     """
 
     def __init__(self, package: str, name: str, **values: object) -> None:
