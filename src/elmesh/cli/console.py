@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from elmesh.run.result import Progress as RoundProgress
 
 __all__ = [
+    "AgentArgument",
     "ForceOption",
     "JsonOption",
+    "LogJsonOption",
     "Output",
     "QuietOption",
     "at_intervals",
@@ -44,6 +46,8 @@ __all__ = [
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, notes or summary.")]
+LogJsonOption = Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")]
+AgentArgument = Annotated[Path, typer.Argument(metavar="AGENT", help="The agent's file, agent.toml.")]
 ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace existing files.")]
 
 
@@ -61,10 +65,13 @@ class Output:
             make_console(sys.stdout).print(one_line(text), soft_wrap=True)
 
     def note(self, text: str) -> None:
-        """Print a note on standard error, once."""
-        if text in self.notes:
-            return
-        self.notes.append(text)
+        """Show a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+            self.show_note(text)
+
+    def show_note(self, text: str) -> None:
+        """Print a note on standard error."""
         if not self.quiet:
             make_console(sys.stderr).print(f"note: {one_line(text)}", soft_wrap=True)
 

@@ -26,8 +26,10 @@ from elmesh.netconfig.pki.verify import load_certificates, verify_certificate
 from elmesh.netconfig.toml import CheckedStruct, decode_toml
 from elmesh.typing import StrPath
 
-__all__ = ["Identity", "agent_toml"]
+__all__ = ["EXPIRES_SOON", "Identity", "agent_toml"]
 
+#: Days before its end from which on a certificate is mentioned.
+EXPIRES_SOON = 30
 _MAX_BYTES = 64 * 2**10
 _REMEDIES = {
     "network": "copy the network file to this path",
