@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -165,7 +166,7 @@ def check_model_folder(path: Path, force: bool) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return plain JSON: no NumPy types, and null for numbers that are not finite."""
+    """Return plain JSON: no NumPy types, text for times and paths, and null for numbers that are not finite."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -174,4 +175,6 @@ def plain(value: Any) -> Any:
         return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, datetime):
+        return value.isoformat()
     return str(value) if isinstance(value, Path) else value

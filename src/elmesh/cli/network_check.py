@@ -60,13 +60,10 @@ def check(
             "agent": identity.name,
             "network": config.name,
             "file": config.digest.hex(),
-            "valid_until": identity.valid_until.isoformat(),
+            "valid_until": identity.valid_until,
             "running": running,
             "sound": sound,
-            "neighbors": [
-                {**vars(found), "valid_until": None if found.valid_until is None else found.valid_until.isoformat()}
-                for found in checks
-            ],
+            "neighbors": list(map(vars, checks)),
         }
     )
     if not sound:
