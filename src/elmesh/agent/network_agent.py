@@ -297,14 +297,11 @@ class NetworkAgent:
 
     # The run, and what interrupts it.
 
-    def open(self, fields: Mapping[str, Any]) -> bool:
-        """Connect to the neighbours; return whether there is a run to resume.
-
-        ``fields`` is what this agent computes, in plain JSON: a checkpoint of something else is refused.
-        """
+    def open(self, fields: Mapping[str, Any]) -> None:
+        """Connect to the neighbours, to compute what ``fields`` describe; a checkpoint of something else is refused."""
         identity, checkpoint = self.identity, self.checkpoint
         asked = {"network file": identity.config.digest.hex(), "agent": identity.name, **fields}
-        resumed = checkpoint.open(asked, self._fresh)
+        checkpoint.open(asked, self._fresh)
         self._fresh = False
         endpoint, evicted = identity.endpoint(), checkpoint.evicted
         self._session = ZenohSession(
@@ -333,7 +330,6 @@ class NetworkAgent:
             neighbors=identity.config.neighbors(identity.name),
             file=identity.config.digest.hex(),
         )
-        return resumed
 
     def latest(self, remote: Sequence[int] = ()) -> SavedRun | None:
         """Return the saved run that a fit resumes from."""

@@ -26,15 +26,15 @@ _ENDED = ("ended", "failed", "stopped")
 
 
 @contextmanager
-def status_file(agent: NetworkAgent, every: float = 1.0) -> Iterator[None]:
-    """Write an agent's status to its folder at intervals, and once more at the end, with the failure if it is one."""
+def status_file(agent: NetworkAgent) -> Iterator[None]:
+    """Write an agent's status to its folder every second, and once more at the end, with the failure if it is one."""
     path, end = agent.identity.state / _NAME, threading.Event()
 
     def write() -> None:
         _write(path, {"version": _VERSION, "pid": os.getpid(), **agent.status()})
 
     def renew() -> None:
-        while not end.wait(every):
+        while not end.wait(1.0):
             write()
 
     thread = threading.Thread(target=renew, name="elmesh-status", daemon=True)
