@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any
 
 import typer
@@ -33,14 +34,19 @@ class _LazyCommand(TyperCommand):
         super().__init__(name=name, help=summary)
         self._function, self._module, self._examples = name, module or name, examples
 
-    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+    @cached_property
+    def loaded(self) -> Any:
+        """The command with its options."""
         function = getattr(_import(f"elmesh.cli.{self._module}"), self._function)
         # typer keeps the line ends within a paragraph of help, and takes an empty line for one line end of an epilog.
         text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(function) or "")
         single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
         epilog = "\n\n".join(["Examples:", *self._examples])
         single.command(self._function, help=text, epilog=epilog)(handle_errors(function))
-        return get_command(single).make_context(*args, **kwargs)
+        return get_command(single)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        return self.loaded.make_context(*args, **kwargs)
 
 
 def _lazy_group(commands: Sequence[_LazyCommand]) -> type[TyperGroup]:
