@@ -84,6 +84,19 @@ def test_status_and_metrics_show_an_agent_that_waits(tmp_path):
         assert "Agent left of test: killed" in killed.stdout
 
 
+def test_an_agent_that_refuses_its_output_folder_has_failed_in_its_status(tmp_path):
+    with ForkedNetwork(tmp_path, make_config(("left", "right"), graph="path")) as network:
+        left = network.agents["left"]
+        left.out.mkdir()
+        (left.out / "notes.txt").touch()
+        network.start("left")
+        assert network.wait("left") == {"left": 2}
+        assert (left.status["phase"], left.status["running"]) == ("failed", False)
+        assert left.status["problem"] == f"{left.out} exists; choose another name, or give --force to replace it."
+        (failed,) = left.events("failed")
+        assert failed["reason"] == left.status["problem"]
+
+
 def test_through_a_router_the_result_is_the_same_to_the_bit(tmp_path):
     (port,) = free_ports(1)
     config = make_config(("a", "b", "c"), graph="path", routers=(f"127.0.0.1:{port}",))

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from elmesh.agent.checkpoint import AgentCheckpoint, CheckpointTiming
+from elmesh.agent.checkpoint import AgentCheckpoint, CheckpointTiming, is_locked
 from elmesh.agent.status import read_status
+from elmesh.comm.transport import CommState
 from elmesh.errors import ElmeshError
+from elmesh.run.monitor import RoundSnapshot
+from elmesh.run.result import RunHistory
+from elmesh.solvers.base import RoundReport, Solution
+from elmesh.solvers.state import SolverState
 
 FIELDS = {"network file": "ab" * 32, "agent": "north", "target": ["y"], "data": "cd" * 32}
+#: Seconds for what takes moments.
+LIMIT = 60
 #: As version 0.4 wrote it.
 OLD_RUN = {"version": 1, "life": 1234567, "gone": ["west"], "notes": {}, "fields": FIELDS}
 
@@ -110,6 +121,62 @@ def test_a_folder_has_one_agent_at_a_time(make, tmp_path):
     make()
     with pytest.raises(ElmeshError, match="Another process runs this agent already"):
         AgentCheckpoint(tmp_path, CheckpointTiming(), lambda *_, **__: None)
+
+
+def test_a_folder_is_locked_from_the_start_of_an_agent_to_its_end(tmp_path):
+    assert not is_locked(tmp_path)
+    checkpoint = AgentCheckpoint(tmp_path, CheckpointTiming(), lambda *_, **__: None)
+    assert is_locked(tmp_path)
+    checkpoint.close()
+    assert not is_locked(tmp_path)
+
+
+@pytest.fixture
+def slow_disk(monkeypatch):
+    """A disk that takes nothing until it is asked to go on."""
+    disk = SimpleNamespace(asked=threading.Event(), go_on=threading.Event())
+    sync = os.fsync
+
+    def wait_and_sync(descriptor: int) -> None:
+        disk.asked.set()
+        disk.go_on.wait(LIMIT)
+        sync(descriptor)
+
+    disk.stall = lambda: monkeypatch.setattr(os, "fsync", wait_and_sync)
+    yield disk
+    disk.go_on.set()
+
+
+def save_first_round(folder, disk, **timing: float) -> AgentCheckpoint:
+    """Return a checkpoint that is writing its first state to a disk that does not respond."""
+    checkpoint = AgentCheckpoint(folder, CheckpointTiming(**timing), lambda *_, **__: None)
+    checkpoint.open(FIELDS, fresh=False)
+    checkpoint.about = {"agent": 0, "rank": 1, "data": "cd"}
+    # No neighbours, and no messages.
+    checkpoint.attach(
+        SimpleNamespace(buffered_bytes=0, link_states=dict, mark_saved=lambda _: None, check_stop=lambda: None)
+    )
+    disk.stall()
+    nothing = np.zeros(1)
+    report = RoundReport(Solution(None, nothing), nothing, (nothing, nothing), (nothing, nothing), (SolverState(0),))
+    checkpoint.save(RoundSnapshot(report, CommState(), 0, None), RunHistory)
+    assert disk.asked.wait(LIMIT)
+    return checkpoint
+
+
+def test_the_end_of_an_agent_waits_for_its_last_checkpoint(tmp_path, slow_disk):
+    checkpoint = save_first_round(tmp_path, slow_disk)
+    threading.Timer(0.1, slow_disk.go_on.set).start()
+    checkpoint.close()
+    assert (tmp_path / "checkpoint.safetensors").exists()
+    assert not is_locked(tmp_path)
+
+
+def test_the_end_of_an_agent_does_not_wait_for_ever_for_a_disk_that_does_not_respond(tmp_path, slow_disk):
+    checkpoint = save_first_round(tmp_path, slow_disk, close=0.01)
+    with pytest.raises(ElmeshError, match=r"disk does not respond: .*0\.01 seconds.*start the agent again"):
+        checkpoint.close()
+    assert is_locked(tmp_path)  # so no other process writes to it meanwhile
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

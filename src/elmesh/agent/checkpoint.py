@@ -11,7 +11,6 @@ What cannot be computed again is written before it is acted upon: the random num
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -19,7 +18,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,7 +33,7 @@ from elmesh.run.array_io import DamagedError, HistoryArrays, SavedRun, open_arra
 from elmesh.run.monitor import RoundSnapshot
 from elmesh.run.result import RunHistory
 
-__all__ = ["AgentCheckpoint", "CheckpointTiming"]
+__all__ = ["AgentCheckpoint", "CheckpointTiming", "is_locked"]
 
 _VERSION = 2
 
@@ -54,6 +52,8 @@ class CheckpointTiming:
     #: Seconds between attempts to write to a full disk, and to wait for space on it.
     retry: float = 0.5
     patience: float = 600.0
+    #: Seconds to wait at the end for a checkpoint that is being written.
+    close: float = 60.0
 
 
 class _Version(msgspec.Struct):
@@ -77,10 +77,10 @@ class AgentCheckpoint:
         self._folder, self._timing, self._log = folder, timing, log
         self._lock = _lock(folder)
         self._state_file, self._run_file = folder / "checkpoint.safetensors", folder / "run.json"
-        self._writer = ThreadPoolExecutor(1, "elmesh-checkpoint")
-        self._pending: Future[None] | None = None
+        self._idle, self._closing = threading.Event(), threading.Event()
+        self._idle.set()
+        self._writer_error: Exception | None = None
         self._problem: str | None = None
-        self._closing = False
         self._last_round, self._last_time = -1, time.monotonic()
         self._history, self._written = HistoryArrays(), 0
         self._messenger: ReliableMessenger | None = None
@@ -138,23 +138,22 @@ class AgentCheckpoint:
             "with that version, or start again with --fresh, here and at every other agent."
         )
 
-    def _write_run(self, patience: float | None = None) -> None:
+    def _write_run(self) -> None:
+        """Write the run file, as soon as there is space for it."""
+        if not self._wait_until(self._try_to_write_run):
+            raise self._full_disk()
+
+    def _try_to_write_run(self) -> bool:
         data = msgspec.json.encode(_Run(_VERSION, self.run_id, sorted(self.evicted), self.notes, self._fields))
-        end = time.monotonic() + (self._timing.patience if patience is None else patience)
-        while True:
-            try:
-                with self._writing:
-                    atomic_write(self._run_file, data, mode=0o600)
-            except OSError as error:
-                self._set_problem(error)
-                if time.monotonic() > end:
-                    raise self._full_disk() from None
-                self._check_stop()
-                time.sleep(self._timing.retry)
-            else:
-                if not self._busy:
-                    self._clear_problem()
-                return
+        try:
+            with self._writing:
+                atomic_write(self._run_file, data, mode=0o600)
+        except OSError as error:
+            self._set_problem(error)
+            return False
+        if self._idle.is_set():  # otherwise a state may be waiting for more space than this took
+            self._set_problem(None)
+        return True
 
     def note(self, name: str, value: Any) -> None:
         """Save something that was agreed on."""
@@ -166,8 +165,7 @@ class AgentCheckpoint:
         known = self.notes.get(what, [])
         if peer not in known:
             self.notes[what] = sorted([*known, peer])
-            with contextlib.suppress(ElmeshError):
-                self._write_run(patience=0.0)
+            self._try_to_write_run()
 
     def evict(self, evicted: frozenset[str]) -> None:
         """Save an eviction, before it is sent to others; the run starts again without these agents."""
@@ -211,16 +209,17 @@ class AgentCheckpoint:
         self._last = snapshot, history
         k, now = snapshot.report.round, time.monotonic()
         self._raise_writer_error()
-        if self._problem is not None and k - self._last_round >= timing.most_behind:
-            self._wait_for_space()
+        behind = k - self._last_round >= timing.most_behind
+        if behind and not self._wait_until(lambda: self._problem is None):
+            raise self._full_disk()
         due = k - self._last_round >= timing.rounds or now - self._last_time >= timing.seconds or k == 0
-        if (due or messenger.buffered_bytes > timing.most_bytes) and not self._busy:
+        if (due or messenger.buffered_bytes > timing.most_bytes) and self._idle.is_set():
             self._submit(snapshot, history())
 
     def mark_saved(self, result: Mapping[str, Any]) -> None:
         """Save that the model is saved, and all messages that neighbours may still ask for: before they learn of it."""
         self._drain()
-        if self._last is None or self._busy:
+        if self._last is None or not self._idle.is_set():
             return  # then a restart from here has to wait for neighbours that may have left
         snapshot, history = self._last
         self._submit(snapshot, history(), dict(result))
@@ -238,46 +237,39 @@ class AgentCheckpoint:
         rows = self._history.convert(history)
         state = encode_state(snapshot, agent, lambda: rows, self._attached().link_states(), about)
         self._last_round, self._last_time = snapshot.report.round, time.monotonic()
-        self._pending = self._writer.submit(self._write_state, *state)
+        self._idle.clear()
+        # Not a pool, whose threads Python joins at its exit without a limit.
+        threading.Thread(target=self._write_state, args=state, name="elmesh-checkpoint", daemon=True).start()
 
     def _write_state(self, arrays: dict[str, NDArray[Any]], labels: dict[str, str], received: dict[str, int]) -> None:
         """Write a state, as soon as there is space for it, and acknowledge the messages that led to it."""
-        while True:
-            try:
-                write_arrays(self._state_file, arrays, labels)
-            except OSError as error:
-                self._set_problem(error)
-                if self._closing:
-                    return
-                time.sleep(self._timing.retry)
-            else:
-                self._clear_problem()
-                self._written += 1
-                self._attached().mark_saved(received)
-                return
-
-    @property
-    def _busy(self) -> bool:
-        """Whether a state is being written."""
-        return self._pending is not None and not self._pending.done()
+        try:
+            while True:
+                try:
+                    write_arrays(self._state_file, arrays, labels)
+                    break
+                except OSError as error:
+                    self._set_problem(error)
+                    if self._closing.wait(self._timing.retry):
+                        return
+            self._set_problem(None)
+            self._written += 1
+            self._attached().mark_saved(received)
+        except Exception as error:  # raised by the run's own thread
+            self._writer_error = error
+        finally:
+            self._idle.set()
 
     def _raise_writer_error(self) -> None:
-        if self._pending is not None and self._pending.done():
-            self._pending.result()
+        if self._writer_error is not None:
+            raise self._writer_error
 
-    def _check_stop(self) -> None:
-        if self._messenger is not None:
-            self._messenger.check_stop()
-
-    def _set_problem(self, error: OSError) -> None:
-        if self._problem is None:
-            self._log("checkpoint", folder=str(self._folder), problem=error.strerror or str(error))
-        self._problem = error.strerror or str(error)
-
-    def _clear_problem(self) -> None:
-        if self._problem is not None:
-            self._log("checkpoint", folder=str(self._folder), problem=None)
-        self._problem = None
+    def _set_problem(self, error: OSError | None) -> None:
+        """Note why nothing can be written, or that it can; log the change."""
+        problem = None if error is None else error.strerror or str(error)
+        if (problem is None) != (self._problem is None):
+            self._log("checkpoint", folder=str(self._folder), problem=problem)
+        self._problem = problem
 
     def check(self) -> None:
         """Raise if the checkpoint cannot be written: other problems are likely to follow from that."""
@@ -291,20 +283,20 @@ class AgentCheckpoint:
             "where it was."
         )
 
-    def _wait_for_space(self) -> None:
+    def _wait_until(self, done: Callable[[], bool], pause: float | None = None) -> bool:
+        """Try until something is done; return whether it was within the patience. A request to stop is raised."""
         end = time.monotonic() + self._timing.patience
-        while self._problem is not None:
+        while not done():
             if time.monotonic() > end:
-                raise self._full_disk()
-            self._check_stop()
-            time.sleep(self._timing.retry)
+                return False
+            if self._messenger is not None:
+                self._messenger.check_stop()
+            time.sleep(self._timing.retry if pause is None else pause)
+        return True
 
     def _drain(self) -> None:
         """Wait until nothing is being written."""
-        end = time.monotonic() + self._timing.patience
-        while self._busy and time.monotonic() < end:
-            self._check_stop()
-            wait([self._pending] if self._pending else [], timeout=0.2)
+        self._wait_until(lambda: self._idle.wait(0.2), pause=0.0)
         self._raise_writer_error()
 
     def status(self) -> dict[str, Any]:
@@ -317,10 +309,24 @@ class AgentCheckpoint:
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Stop writing, and release the folder."""
-        self._closing = True
-        self._writer.shutdown()
+        """Stop writing, and release the folder; raise if a write does not end in time."""
+        self._closing.set()
+        if not self._idle.wait(self._timing.close):
+            raise ElmeshError(
+                f"The disk does not respond: the last checkpoint in {self._folder} was not written within "
+                f"{self._timing.close:g} seconds, and the folder stays locked until this process ends. Check the disk "
+                "and start the agent again: it resumes from the checkpoint before."
+            )
         os.close(self._lock)
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a process runs the agent of a folder."""
+    try:
+        with open(folder / "lock", "r+b") as file:
+            return not _try_lock(file.fileno())
+    except FileNotFoundError:
+        return False
 
 
 def _lock(folder: Path) -> int:
@@ -331,11 +337,15 @@ def _lock(folder: Path) -> int:
         raise ElmeshError(
             f"The agent's folder {folder} cannot be used: {(error.strerror or str(error)).lower()}."
         ) from None
+    if not _try_lock(descriptor):
+        os.close(descriptor)
+        raise ElmeshError(f"Another process runs this agent already (it holds {folder / 'lock'}); end that one first.")
+    return descriptor
+
+
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(descriptor)
-        raise ElmeshError(
-            f"Another process runs this agent already (it holds {folder / 'lock'}); end that one first."
-        ) from None
-    return descriptor
+        return False
+    return True

@@ -10,7 +10,10 @@ as if it had never been there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -24,14 +27,7 @@ from elmesh.agent.checkpoint import AgentCheckpoint, CheckpointTiming
 from elmesh.agent.limits import max_message_bytes
 from elmesh.agent.site_data import load_table, present_values, table_digest
 from elmesh.checks import check_choice, check_number
-from elmesh.comm.network.errors import (
-    EvictionError,
-    FailedError,
-    LostError,
-    PeerError,
-    RefusedError,
-    StoppedError,
-)
+from elmesh.comm.network.errors import EvictionError, FailedError, LostError, PeerError, RefusedError, StoppedError
 from elmesh.comm.network.messenger import Log, ReliableMessenger
 from elmesh.comm.network.peer import Counters, Timing
 from elmesh.comm.network.zenoh_session import ZenohSession
@@ -194,51 +190,47 @@ class NetworkAgent:
         StoppedError
             If :meth:`stop` was called; the same call resumes later.
         """
+        targets, folder = [target] if isinstance(target, str) else list(target), Path(out)
+        with self.record_failure():
+            own = self.resumes and (folder / "model.json").is_file()
+            if folder.exists() and not overwrite and not own:
+                raise ElmeshError(f"{folder} exists already; choose another path, or pass overwrite=True.")
+            frame = load_table(data, self.identity.config, self.name, targets)
+            self.open({"target": targets, "out": str(folder.absolute()), "data": table_digest(frame)})
+            state = self.checkpoint.latest_state()
+            result = None if state is None else state.result
+            if result is not None and not (folder / "model.json").is_file():
+                raise ElmeshError(
+                    f"The model that this run saved in {folder} is missing; restore it, or start again with --fresh, "
+                    "here and at every other agent."
+                )
+            while True:
+                try:
+                    if result is None:
+                        result = self._learn(frame, targets, folder, callback)
+                    self.phase = "staying"
+                    self._log("saved", out=str(folder))
+                    unconfirmed = self.finish()
+                    break
+                except (PeerError, EvictionError) as problem:
+                    self.handle_failure(problem)  # starts again without some agents, or raises
+                    result = None
+            if unconfirmed:
+                self._log("unconfirmed", names=unconfirmed)
+            self.phase = "ended"
+            return AgentResult(str(folder), result, sorted(self.checkpoint.evicted), unconfirmed)
+
+    @contextmanager
+    def record_failure(self) -> Iterator[None]:
+        """Record what ends the agent inside, as its phase and its problem."""
         try:
-            return self._fit(
-                data, [target] if isinstance(target, str) else list(target), Path(out), overwrite, callback
-            )
+            yield
         except StoppedError:
             self.phase = "stopped"
             raise
         except ElmeshError as error:
             self.phase, self.problem = "failed", str(error)
             raise
-
-    def _fit(
-        self,
-        data: StrPath | pd.DataFrame,
-        targets: list[str],
-        folder: Path,
-        overwrite: bool,
-        callback: Callable[[Progress], bool | None] | None,
-    ) -> AgentResult:
-        own = self.resumes and (folder / "model.json").is_file()
-        if folder.exists() and not overwrite and not own:
-            raise ElmeshError(f"{folder} exists already; choose another path, or pass overwrite=True.")
-        frame = load_table(data, self.identity.config, self.name, targets)
-        self.open({"target": targets, "out": str(folder.absolute()), "data": table_digest(frame)})
-        result = self._saved_result()
-        if result is not None and not (folder / "model.json").is_file():
-            raise ElmeshError(
-                f"The model that this run saved in {folder} is missing; restore it, or start again with --fresh, here "
-                "and at every other agent."
-            )
-        while True:
-            try:
-                if result is None:
-                    result = self._learn(frame, targets, folder, callback)
-                self.phase = "staying"
-                self._log("saved", out=str(folder))
-                unconfirmed = self.finish()
-                break
-            except (PeerError, EvictionError) as problem:
-                self.handle_failure(problem)  # starts again without some agents, or raises
-                result = None
-        if unconfirmed:
-            self._log("unconfirmed", names=unconfirmed)
-        self.phase = "ended"
-        return AgentResult(str(folder), result, sorted(self.checkpoint.evicted), unconfirmed)
 
     def _learn(
         self,
@@ -305,14 +297,11 @@ class NetworkAgent:
 
     # The run, and what interrupts it.
 
-    def open(self, fields: Mapping[str, Any]) -> bool:
-        """Connect to the neighbours; return whether there is a run to resume.
-
-        ``fields`` is what this agent computes, in plain JSON: a checkpoint of something else is refused.
-        """
+    def open(self, fields: Mapping[str, Any]) -> None:
+        """Connect to the neighbours, to compute what ``fields`` describe; a checkpoint of something else is refused."""
         identity, checkpoint = self.identity, self.checkpoint
         asked = {"network file": identity.config.digest.hex(), "agent": identity.name, **fields}
-        resumed = checkpoint.open(asked, self._fresh)
+        checkpoint.open(asked, self._fresh)
         self._fresh = False
         endpoint, evicted = identity.endpoint(), checkpoint.evicted
         self._session = ZenohSession(
@@ -341,11 +330,6 @@ class NetworkAgent:
             neighbors=identity.config.neighbors(identity.name),
             file=identity.config.digest.hex(),
         )
-        return resumed
-
-    def _saved_result(self) -> dict[str, Any] | None:
-        state = self.checkpoint.latest_state()
-        return None if state is None else state.result
 
     def latest(self, remote: Sequence[int] = ()) -> SavedRun | None:
         """Return the saved run that a fit resumes from."""
@@ -415,9 +399,17 @@ class NetworkAgent:
             self._messenger.stop()
 
     def status(self) -> dict[str, Any]:
-        """Return the state of the neighbours, the traffic and the checkpoint, in plain JSON."""
-        messenger = self._messenger
+        """Return the state of the run, the neighbours, the traffic and the checkpoint, in plain JSON."""
+        messenger, step = self._messenger, self.progress
+        names = ("round", "rounds", "objective", "consensus_gap", "residual")
+        figures: Sequence[float | None] = [None] * len(names)
+        if step is not None:
+            figures = [step.round, step.max_iter, step.objective, step.consensus_gap, step.dual_residual]
         return {
+            "time": time.time(),
+            "phase": self.phase,
+            "problem": self.problem,
+            **{name: x if x is None or math.isfinite(x) else None for name, x in zip(names, figures, strict=True)},
             "agent": self.name,
             "network": self.identity.config.name,
             "file": self.identity.config.digest.hex(),

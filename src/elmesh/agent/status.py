@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,47 +19,33 @@ from elmesh.errors import ElmeshError
 if TYPE_CHECKING:
     from elmesh.agent.network_agent import NetworkAgent
 
-__all__ = ["agent_status", "read_status", "status_file"]
+__all__ = ["read_status", "status_file"]
 
 _NAME, _VERSION = "status.json", 2
 _ENDED = ("ended", "failed", "stopped")
 
 
-def agent_status(agent: NetworkAgent) -> dict[str, Any]:
-    """Return the state of an agent in plain JSON."""
-    step = agent.progress
-    return {
-        "version": _VERSION,
-        "pid": os.getpid(),
-        "time": time.time(),
-        "phase": agent.phase,
-        "problem": agent.problem,
-        "round": None if step is None else step.round,
-        "rounds": None if step is None else step.max_iter,
-        "objective": None if step is None else _finite(step.objective),
-        "consensus_gap": None if step is None else _finite(step.consensus_gap),
-        "residual": None if step is None else _finite(step.dual_residual),
-        **agent.status(),
-    }
-
-
 @contextmanager
-def status_file(agent: NetworkAgent, every: float = 1.0) -> Iterator[None]:
-    """Write an agent's status to its folder at intervals, and once more at the end."""
+def status_file(agent: NetworkAgent) -> Iterator[None]:
+    """Write an agent's status to its folder every second, and once more at the end, with the failure if it is one."""
     path, end = agent.identity.state / _NAME, threading.Event()
 
+    def write() -> None:
+        _write(path, {"version": _VERSION, "pid": os.getpid(), **agent.status()})
+
     def renew() -> None:
-        while not end.wait(every):
-            _write(path, agent_status(agent))
+        while not end.wait(1.0):
+            write()
 
     thread = threading.Thread(target=renew, name="elmesh-status", daemon=True)
     thread.start()
     try:
-        yield
+        with agent.record_failure():
+            yield
     finally:
         end.set()
         thread.join()
-        _write(path, agent_status(agent))
+        write()
 
 
 def _write(path: Path, status: dict[str, Any]) -> None:
@@ -101,7 +85,3 @@ def _is_running(pid: int) -> bool:
     except OSError:
         return True
     return True
-
-
-def _finite(x: float) -> float | None:
-    return x if math.isfinite(x) else None

@@ -7,14 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import pandas as pd
 import typer
 
 from elmesh.agent import NetworkAgent, status_file
 from elmesh.agent.site_data import load_table, table_cautions
-from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, at_intervals, check_model_folder
+from elmesh.cli.console import (
+    AgentArgument,
+    ForceOption,
+    JsonOption,
+    LogJsonOption,
+    Output,
+    QuietOption,
+    at_intervals,
+    check_model_folder,
+)
 from elmesh.cli.errors import INTERRUPTED, LOST, REFUSED, check_option, fail
 from elmesh.cli.event_log import EventLog, capture_zenoh_log
 from elmesh.cli.metrics import serve_metrics
@@ -22,18 +30,17 @@ from elmesh.cli.signals import act_on_signal
 from elmesh.cli.summary import print_result, problem
 from elmesh.comm.network.errors import PeerError, RefusedError, StoppedError
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.identity import Identity
+from elmesh.netconfig.identity import EXPIRES_SOON, Identity
 from elmesh.run import Progress
 from elmesh.text import count
 
 __all__ = ["agent"]
 
-# Days before its end from which on a certificate is mentioned, and seconds between log entries about rounds.
-_EXPIRES_SOON, _LOG_INTERVAL = 30, 10.0
+_LOG_INTERVAL = 10.0  # seconds between log entries about rounds
 
 
 def agent(
-    agent: Annotated[Path, typer.Argument(metavar="AGENT", help="The agent's file, agent.toml.")],
+    agent: AgentArgument,
     data: Annotated[Path, typer.Option(metavar="TABLE", help="This site's rows: a CSV or Parquet file.")],
     target: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column to predict; several for a regression.")],
     out: Annotated[Path, typer.Option(help="Folder to save this site's model in.")],
@@ -50,7 +57,7 @@ def agent(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start again, whatever the checkpoint holds; all sites must.")
     ] = False,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
+    log_json: LogJsonOption = False,
     metrics_port: Annotated[
         int | None, typer.Option(help="Port of this machine for Prometheus.", min=1, max=65535, show_default="none")
     ] = None,
@@ -71,45 +78,45 @@ def agent(
     identity = Identity.read(agent)
     log = EventLog(identity.name, log_json, quiet)
     output = _LogOutput(as_json, quiet, log=log) if log_json else Output(as_json, quiet)
+
+    def log_round(step: Progress) -> None:
+        log("round", round=step.round, rounds=step.max_iter, gap=step.consensus_gap)
+
+    log_if_due = at_intervals(log_round, _LOG_INTERVAL)
     with output.warnings_as_notes(), capture_zenoh_log(log):
         frame = load_table(data, identity.config, identity.name, target)
         site = NetworkAgent(identity, patience=patience, on_loss=on_loss, on_invalid=on_bad, fresh=fresh, log=log)
-        with site, _failures(site, output, log):
+        with site, _failures(site, output, log), status_file(site):
             # A resumed run may replace the model that it has saved.
             check_model_folder(out, force or (site.resumes and (out / "model.json").is_file()))
-            if identity.days_left() < _EXPIRES_SOON:
+            if identity.days_left() < EXPIRES_SOON:
                 log("certificate", agent=identity.name, days=identity.days_left())
             for caution in table_cautions(frame, identity.config):
                 output.note(caution)
-            with status_file(site), serve_metrics(site, metrics_port):
-                summary = _fit(site, frame, target, out, output, log)
+            with (
+                serve_metrics(site, metrics_port),
+                output.progress("Fitting") as show,
+                act_on_signal(site.stop, signal.SIGINT, signal.SIGTERM),
+            ):
+                result = site.fit(
+                    frame, target, out, overwrite=True, callback=lambda step: show(step) or log_if_due(step)
+                )
+            config = identity.config
+            summary = {
+                **result.summary,
+                "command": "agent",
+                "agent": site.name,
+                "network": config.name,
+                "file": config.digest.hex(),
+                "model": str(out),
+                "evicted": result.evicted,
+                "unconfirmed": result.unconfirmed,
+            }
             others = count(len(summary["tasks"]) - 1, "other site")
             encoded = count(len(summary["columns"]), "encoded column")
             output.print(f"{problem(summary)}: {count(summary['rows'], 'row')} here, {encoded}; learned with {others}.")
             print_result(output, summary, sender=" from here")
             output.result(summary)
-
-
-def _fit(
-    site: NetworkAgent, frame: pd.DataFrame, target: list[str], out: Path, output: Output, log: EventLog
-) -> dict[str, Any]:
-    def log_round(step: Progress) -> None:
-        log("round", round=step.round, rounds=step.max_iter, gap=step.consensus_gap)
-
-    log_if_due = at_intervals(log_round, _LOG_INTERVAL)
-    with output.progress("Fitting") as show, act_on_signal(site.stop, signal.SIGINT, signal.SIGTERM):
-        result = site.fit(frame, target, out, overwrite=True, callback=lambda step: show(step) or log_if_due(step))
-    config = site.identity.config
-    return {
-        **result.summary,
-        "command": "agent",
-        "agent": site.name,
-        "network": config.name,
-        "file": config.digest.hex(),
-        "model": str(out),
-        "evicted": result.evicted,
-        "unconfirmed": result.unconfirmed,
-    }
 
 
 @dataclass(frozen=True)
@@ -118,10 +125,8 @@ class _LogOutput(Output):
 
     log: EventLog = field(kw_only=True)
 
-    def note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
-            self.log("note", text=text)
+    def show_note(self, text: str) -> None:
+        self.log("note", text=text)
 
 
 @contextmanager

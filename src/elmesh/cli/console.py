@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from elmesh.run.result import Progress as RoundProgress
 
 __all__ = [
+    "AgentArgument",
     "ForceOption",
     "JsonOption",
+    "LogJsonOption",
     "Output",
     "QuietOption",
     "at_intervals",
@@ -44,6 +47,8 @@ __all__ = [
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, notes or summary.")]
+LogJsonOption = Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")]
+AgentArgument = Annotated[Path, typer.Argument(metavar="AGENT", help="The agent's file, agent.toml.")]
 ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace existing files.")]
 
 
@@ -61,10 +66,13 @@ class Output:
             make_console(sys.stdout).print(one_line(text), soft_wrap=True)
 
     def note(self, text: str) -> None:
-        """Print a note on standard error, once."""
-        if text in self.notes:
-            return
-        self.notes.append(text)
+        """Show a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+            self.show_note(text)
+
+    def show_note(self, text: str) -> None:
+        """Print a note on standard error."""
         if not self.quiet:
             make_console(sys.stderr).print(f"note: {one_line(text)}", soft_wrap=True)
 
@@ -158,7 +166,7 @@ def check_model_folder(path: Path, force: bool) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return plain JSON: no NumPy types, and null for numbers that are not finite."""
+    """Return plain JSON: no NumPy types, text for times and paths, and null for numbers that are not finite."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -167,4 +175,6 @@ def plain(value: Any) -> Any:
         return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, datetime):
+        return value.isoformat()
     return str(value) if isinstance(value, Path) else value

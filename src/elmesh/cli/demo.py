@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from sklearn.exceptions import ConvergenceWarning
@@ -89,47 +89,39 @@ def demo(
     output.result({"command": "demo", **results, "files": list(map(str, files.values()))})
 
 
-class _Entry(NamedTuple):
-    name: str
-    solver: Solver
-    description: str
-    color: str = "muted"
-    dash: str = "-"
-
-
 def _draw(seed: int) -> TaskSplit:
     return load_digits_tasks(n_tasks=SITES, classes=CLASSES, n_train=TRAIN_ROWS, n_test=TEST_ROWS, pca=None, seed=seed)
 
 
-def _entries(graph: str) -> Iterator[_Entry]:
-    yield _Entry(
-        ALONE,
-        LocalELM(),
-        "Every site learns alone from its own rows and receives no messages. It is the baseline for the other three.",
+def _methods(graph: str) -> Iterator[tuple[Solver, dict[str, Any]]]:
+    """Yield the solver of each method, and how the report presents it."""
+    alone = (
+        "Every site learns alone from its own rows and receives no messages. It is the baseline for the other three."
     )
-    yield _Entry(
-        POOLED,
-        MeshELM(graph=None),
+    yield LocalELM(), {"name": ALONE, "description": alone}
+    pooled = (
         "All data are in one place, which fits one shared layer U and separate weights A for every site. The sites "
-        "want to avoid this, and the next two methods should reach the same objective.",
-        "green",
-        ":",
+        "want to avoid this, and the next two methods should reach the same objective."
     )
-    yield _Entry(
-        TOGETHER,
-        MeshELM(graph=graph),
+    yield MeshELM(graph=None), {"name": POOLED, "description": pooled, "color": "green", "dash": ":"}
+    together = (
         "Every site keeps its rows and its A. In each step the sites add up their gradients for U over the graph and "
         "then take the same step, so that all of them always have the same U. A neighbour may receive the gradient of "
-        "a single site, but never its rows.",
-        "blue",
+        "a single site, but never its rows."
     )
-    yield _Entry(
-        COARSE,
-        MeshELM(graph=graph, message_bits=2),
+    yield MeshELM(graph=graph), {"name": TOGETHER, "description": together, "color": "blue"}
+    coarse = (
         "The same method, but a message contains only the change since the last message, with 2 bits per number, and "
-        "messages use a spanning tree of the graph. It needs more rounds and far fewer bytes for the same optimum.",
-        "orange",
-        "--",
+        "messages use a spanning tree of the graph. It needs more rounds and far fewer bytes for the same optimum."
+    )
+    yield (
+        MeshELM(graph=graph, message_bits=2),
+        {
+            "name": COARSE,
+            "description": coarse,
+            "color": "orange",
+            "dash": "--",
+        },
     )
 
 
@@ -137,25 +129,35 @@ def compare(splits: Sequence[TaskSplit], output: Output, seed: int, hidden: int,
     """Fit every method on every draw; errors are means over the draws, everything else is from the first draw."""
     methods: list[MethodResult] = []
     means: dict[str, list[float]] = {}
-    for entry in _entries(graph):
-        errors = []
+    for solver, about in _methods(graph):
+        name, errors = about["name"], []
         for k, split in enumerate(splits):
-            title = f"{entry.name:<{len(POOLED)}}" + (f" draw {k + 1} of {len(splits)}" if len(splits) > 1 else "")
-            model: Any = MultiTaskELMClassifier(hidden, solver=entry.solver, random_state=seed + k)
+            title = f"{name:<{len(POOLED)}}" + (f" draw {k + 1} of {len(splits)}" if len(splits) > 1 else "")
+            model: Any = MultiTaskELMClassifier(hidden, solver=solver, random_state=seed + k)
             with output.progress(title) as show, warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # it does not name the method; the note does
                 began = time.perf_counter()
                 model.fit(split.X_train, split.y_train, tasks=split.tasks_train, run=RunConfig(callback=show))
                 seconds = time.perf_counter() - began
             errors.append(_errors(model, split))
-            if k == 0 and model.stop_ not in (StopReason.CONVERGED, StopReason.DIRECT):
-                output.note(f"{entry.name}, after {model.n_iter_} rounds: {model.stop_.value}")
             if k == 0:
                 first, took = model, seconds
-        means[entry.name] = [sum(draw.values()) / len(draw) for draw in errors]
-        averaged = {site: sum(draw[site] for draw in errors) / len(errors) for site in errors[0]}
-        methods.append(_method(entry, first, averaged, took))
-        if entry.name == TOGETHER:
+        if first.stop_ not in (StopReason.CONVERGED, StopReason.DIRECT):
+            output.note(f"{name}, after {first.n_iter_} rounds: {first.stop_.value}")
+        means[name] = [sum(draw.values()) / len(draw) for draw in errors]
+        facts = first.summary()
+        methods.append(
+            MethodResult(
+                **about,
+                errors={site: sum(draw[site] for draw in errors) / len(errors) for site in errors[0]},
+                seconds=took,
+                history=first.history_[["round", "objective", "consensus_gap", "exchanges", "bytes"]],
+                certificate=first.certificate_,
+                penalties=first.penalties_ or (),
+                **{key: facts[key] for key in ("rounds", "exchanges", "bytes", "stop", "advice", "pooled", "rank")},
+            )
+        )
+        if name == TOGETHER:
             network, shape = first.graph_, first.U_.shape[-2:]
     return Comparison(
         introduction=INTRODUCTION,
@@ -206,25 +208,3 @@ def _each(found: dict[str, str]) -> str:
 def _penalties(method: MethodResult) -> str:
     mu1, mu2 = method.penalties
     return f"mu1 = mu2 = {mu1:g}" if mu1 == mu2 else f"mu1 = {mu1:g}, mu2 = {mu2:g}"
-
-
-def _method(entry: _Entry, model: Any, errors: dict[str, float], seconds: float) -> MethodResult:
-    history = model.history_
-    return MethodResult(
-        name=entry.name,
-        description=entry.description,
-        errors=errors,
-        seconds=seconds,
-        rounds=int(model.n_iter_),
-        exchanges=int(model.n_exchanges_),
-        bytes=int(history["bytes"].iloc[-1]) if len(history) else 0,
-        stop=model.stop_.name,
-        advice=model.stop_.value,
-        history=history[["round", "objective", "consensus_gap", "exchanges", "bytes"]],
-        pooled=entry.name == POOLED,
-        certificate=model.certificate_,
-        rank=None if model.U_ is None else int(model.U_.shape[-1]),
-        penalties=model.penalties_ or (),
-        color=entry.color,
-        dash=entry.dash,
-    )

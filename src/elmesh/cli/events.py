@@ -147,12 +147,10 @@ class EventOutput(Output):
         if self.reports:
             self.emit("line", text=text)
 
-    def note(self, text: str) -> None:
-        """Report a note, once."""
-        if text not in self.notes:
-            self.notes.append(text)
-            if self.reports:
-                self.emit("note", text=text)
+    def show_note(self, text: str) -> None:
+        """Report a note."""
+        if self.reports:
+            self.emit("note", text=text)
 
     def result(self, data: dict[str, Any]) -> None:
         """Report the result."""

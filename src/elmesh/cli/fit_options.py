@@ -2,44 +2,105 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from elmesh.cli.console import Output, check_writable
+import typer
+
+from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, check_writable
 from elmesh.cli.errors import check_option
 from elmesh.data.features import weight_scale
 from elmesh.errors import ElmeshError
 from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.estimators.regressor import MultiTaskELMRegressor
 from elmesh.run import Backend, CheckpointConfig, Progress, RunConfig
-from elmesh.solvers import Solver, make_solver
+from elmesh.solvers import Solver, make_solver, solver_classes
 from elmesh.tables import FILE_TASK, ProblemKind
 
-__all__ = ["FitOptions", "check_kind"]
+__all__ = ["FitOptions", "check_kind", "with_options"]
+
+
+# What belongs to the command that starts ranks, and to the output, and not to the fit.
+_NOT_OF_THE_FIT = ("ranks", "restarts", "as_json", "quiet", "events")
 
 
 @dataclass(frozen=True)
 class FitOptions:
     """The options of ``elmesh fit``; None where an option is not given."""
 
-    data: Path
-    target: list[str]
-    out: Path
-    task: str | None
-    kind: str | None
-    drop: list[str]
-    solver: str
-    mu: float | None
-    parameters: dict[str, Any]
-    hidden: int
-    seed: int
-    force: bool
-    runtime: str
-    gather: bool
-    checkpoint: Path | None
-    every: int
+    data: Annotated[
+        Path,
+        typer.Argument(metavar="DATA", help="A CSV or Parquet file, or a folder with one such file for each task."),
+    ]
+    target: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column to predict; several for a regression.")]
+    out: Annotated[Path, typer.Option(help="Folder to save the model in.")]
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column with the task of each row; without it, the task is the file."),
+    ] = None
+    kind: Annotated[
+        str | None, typer.Option(metavar="classification|regression", help="Inferred from the target by default.")
+    ] = None
+    drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out; repeatable.")] = None
+    solver: Annotated[str, typer.Option(metavar="NAME", help=f"One of {', '.join(solver_classes())}.")] = "mesh-elm"
+    rank: Annotated[
+        int | None,
+        typer.Option(help="Number of directions that the tasks share.", show_default="chosen by the certificate"),
+    ] = None
+    graph: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Communication graph: ring, path, star, complete, random or grid. With mesh-elm also none: all data "
+            "in one place.",
+            show_default="ring",
+        ),
+    ] = None
+    hidden: Annotated[int, typer.Option(help="Hidden units.")] = 300
+    mu: Annotated[
+        float | None, typer.Option(help="Penalty on the weights.", show_default="from the estimated noise, or 1")
+    ] = None
+    message_bits: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BITS",
+            help="Bits per number in messages: 2, 4, 8, 16, 32, 64 or auto. Fewer bits need fewer bytes and more "
+            "rounds.",
+            show_default="64",
+        ),
+    ] = None
+    max_bytes: Annotated[
+        float | None, typer.Option(help="Stop before all sites together send more.", show_default="no limit")
+    ] = None
+    max_iter: Annotated[int | None, typer.Option(help="Maximum number of rounds.", show_default="the solver's")] = None
+    tol: Annotated[float | None, typer.Option(help="Tolerance to stop at.", show_default="the solver's")] = None
+    seed: Annotated[int, typer.Option(help="Seed of the hidden weights.")] = 0
+    runtime: Annotated[
+        str, typer.Option(metavar="local|mpi", help="Where tasks run: all in this process, or spread over MPI ranks.")
+    ] = "local"
+    ranks: Annotated[
+        int | None,
+        typer.Option(help="With --runtime mpi: the number of ranks to start.", show_default="those of mpiexec, or one"),
+    ] = None
+    gather: Annotated[
+        bool, typer.Option("--gather", help="With --runtime mpi: save one model of all tasks, not one per task.")
+    ] = False
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Folder for checkpoints, from which the same command resumes.", show_default="none"),
+    ] = None
+    every: Annotated[int, typer.Option(help="Rounds between checkpoints.", min=1)] = 10
+    restarts: Annotated[
+        int, typer.Option(help="With --ranks: how often to restart after the loss of a rank.", min=0)
+    ] = 0
+    force: ForceOption = False
+    as_json: JsonOption = False
+    quiet: QuietOption = False
+    events: Annotated[bool, typer.Option("--events", hidden=True)] = False
 
     @property
     def column(self) -> str:
@@ -50,7 +111,8 @@ class FitOptions:
         """Return the solver; ``mu`` is for all its penalties, and the graph "none" means all data in one place."""
         solver = make_solver(self.solver)
         known = solver.get_params()
-        given = {name: value for name, value in self.parameters.items() if value is not None}
+        names = ("rank", "graph", "message_bits", "max_bytes", "max_iter", "tol")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         for name in given:
             if name not in known:
                 raise ElmeshError(f"{_option(name)} has no meaning for {self.solver}; leave it out.")
@@ -58,6 +120,8 @@ class FitOptions:
             given |= {name: self.mu for name in ("mu", "mu1", "mu2") if name in known}
         if given.get("graph") == "none":
             given["graph"] = None
+        if given.get("message_bits", "").isdecimal():
+            given["message_bits"] = int(given["message_bits"])
         return make_solver(solver.set_params(**given))
 
     def make_estimator(self, kind: ProblemKind, n_columns: int) -> MultiTaskELMClassifier | MultiTaskELMRegressor:
@@ -81,10 +145,9 @@ class FitOptions:
             check_writable(self.checkpoint / "checkpoint.json", force=True)
 
     def by_option(self) -> dict[str, Any]:
-        """Return all values by the names of the options, in plain JSON."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "parameters"} | self.parameters
-        named = {_option(name): value for name, value in values.items()}
-        return {name: str(value) if isinstance(value, Path) else value for name, value in named.items()}
+        """Return the values that describe the fit by the names of the options, in plain JSON."""
+        values = {_option(f.name): getattr(self, f.name) for f in fields(self) if f.name not in _NOT_OF_THE_FIT}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
     def run_config(
         self,
@@ -118,6 +181,18 @@ class FitOptions:
                     word for item in (value if isinstance(value, list) else [value]) for word in (name, str(item))
                 ]
         return [*words, "--", str(self.data)]  # a name may begin with a dash
+
+
+def with_options(function: Callable[[FitOptions], None]) -> Callable[..., None]:
+    """Return a function of the options as a command is: each is a parameter of its own."""
+
+    @functools.wraps(function)
+    def command(**options: Any) -> None:
+        function(FitOptions(**options))
+
+    command.__signature__ = inspect.signature(FitOptions, eval_str=True)  # type: ignore[attr-defined]
+    command.__annotations__ = {}
+    return command
 
 
 def check_kind(kind: str | None) -> ProblemKind | None:

@@ -52,10 +52,10 @@ class Job:
             start_new_session=True,
             bufsize=0,
         )
+        self._streams = [stream for stream in (self._process.stdout, self._process.stderr) if stream is not None]
         self._selector = selectors.DefaultSelector()
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                self._selector.register(stream, selectors.EVENT_READ)
+        for stream in self._streams:
+            self._selector.register(stream, selectors.EVENT_READ)
         self._line = b""
         self._errors = b""
 
@@ -65,9 +65,8 @@ class Job:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.end()
         self._selector.close()
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
+        for stream in self._streams:
+            stream.close()
 
     @property
     def code(self) -> int | None:

@@ -89,8 +89,10 @@ def launch(
             last = failure.checkpoint
             how = "starting again" if last is None else f"resuming from the checkpoint of round {last}"
             output.note(f"{failure}; {how} (restart {len(failures)} of {restarts}).")
+    if asked.code == 128 + signal.SIGHUP:  # the terminal is closed
+        raise typer.Exit(asked.code)
     if asked.code is not None:
-        _exit_on_signal(asked.code)
+        fail("Aborted." if asked.code == INTERRUPTED else "Terminated.", asked.code)
     if events.error is not None:
         fail(*events.error)
     if failure is not None:
@@ -170,10 +172,3 @@ def _give_up(failure: JobFailure, errors: Sequence[str], restarts: int) -> NoRet
     if failure.rank is None:
         sys.stderr.write("".join(f"{line}\n" for line in errors[-_LAST_LINES:]))
     raise typer.Exit(LOST)
-
-
-def _exit_on_signal(code: int) -> NoReturn:
-    """End the command after a signal, once the ranks have ended."""
-    if code == 128 + signal.SIGHUP:  # the terminal is closed
-        raise typer.Exit(code)
-    fail("Aborted." if code == INTERRUPTED else "Terminated.", code)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from elmesh.agent import NetworkAgent, agent_status
+from elmesh.agent import NetworkAgent
 from elmesh.errors import ElmeshError
 
 __all__ = ["serve_metrics"]
@@ -64,7 +64,7 @@ class _Collector:
 
     def collect(self) -> Iterator[Any]:
         gauge, counter = self._prometheus.GaugeMetricFamily, self._prometheus.CounterMetricFamily
-        identity, status = self._agent.identity, agent_status(self._agent)
+        identity, status = self._agent.identity, self._agent.status()
 
         def metric(family: Any, name: str, text: str, values: dict[tuple[str, ...], Any], *labels: str) -> Any:
             found = family(f"elmesh_{name}", text, labels=["network", "agent", *labels])

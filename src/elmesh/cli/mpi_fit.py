@@ -20,7 +20,7 @@ from elmesh.cli.console import Output, check_model_folder, check_writable
 from elmesh.cli.errors import BAD_INPUT, INTERRUPTED, describe_os_error, print_error
 from elmesh.cli.events import EventOutput, rank_output
 from elmesh.cli.fit_options import FitOptions, check_kind
-from elmesh.cli.signals import StopRequest, stop_on_signal
+from elmesh.cli.signals import StopRequest, handle_signals
 from elmesh.cli.summary import print_fit, summarize
 from elmesh.comm.communicator import raise_on_all
 from elmesh.comm.graph import make_topology
@@ -36,18 +36,16 @@ from elmesh.version import __version__
 __all__ = ["check_output_folder", "fit_on_rank", "save_models"]
 
 
-def fit_on_rank(options: FitOptions, *, events: bool, as_json: bool, quiet: bool) -> None:
-    """Fit as one rank of the job that this process is part of, and save this rank's models.
-
-    With ``events`` a launcher reads the output.
-    """
+def fit_on_rank(options: FitOptions) -> None:
+    """Fit as one rank of the job that this process is part of, and save this rank's models."""
     world = world_communicator()
-    output = rank_output(world.rank, events, as_json, quiet)
+    output = rank_output(world.rank, options.events, options.as_json, options.quiet)
     checkpoints: list[int] = []  # the round of the last one
+    request = StopRequest()
     world.on_failure(lambda failure: _report_failure(output, failure, checkpoints))
     try:
         # From the first line to the last: without a handler the signal would end the rank.
-        with stop_on_signal(signal.SIGUSR1) as request, output.warnings_as_notes(), world.monitored():
+        with handle_signals(request.ask, signal.SIGUSR1), output.warnings_as_notes(), world.monitored():
             stopped = _fit(options, world, output, request, checkpoints)
     except ElmeshError as error:
         # All ranks raise the same error; one prints it.
@@ -76,7 +74,7 @@ def _fit(
         output.print(_describe_machines(world))
     frames, labels = _read_own_tasks(options, world, output)
     kind, reason, schema = agree_schema(
-        frames, options.column, options.target, check_kind(options.kind), drop=options.drop, communicator=world
+        frames, options.column, options.target, check_kind(options.kind), drop=options.drop or (), communicator=world
     )
     with _sentence_on_all(world):
         encoded = [schema.encode(frame) for frame in frames.values()]

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from elmesh.agent.checkpoint import is_locked
 from elmesh.agent.diagnostics import PeerCheck, check_neighbors
-from elmesh.cli.console import JsonOption, Output, QuietOption
+from elmesh.cli.console import AgentArgument, JsonOption, Output, QuietOption
 from elmesh.cli.errors import UNSOUND
-from elmesh.netconfig.identity import Identity
+from elmesh.netconfig.identity import EXPIRES_SOON, Identity
 
 __all__ = ["check"]
 
-# Seconds between clocks, and days before a certificate's end, that are mentioned.
-_CLOCK_DIFFERENCE, _EXPIRES_SOON = 60.0, 30
+_CLOCK_DIFFERENCE = 60.0  # seconds between clocks that are mentioned
 
 
 def check(
-    agent: Annotated[Path, typer.Argument(metavar="AGENT", help="The agent's file, agent.toml.")],
+    agent: AgentArgument,
     wait: Annotated[float, typer.Option(help="Seconds to wait for neighbours to answer.", min=0.0, max=3600.0)] = 5.0,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -38,9 +35,9 @@ def check(
     output.print(f"Agent {identity.name} of {config.name}, reached at {identity.address}.")
     output.print(f"Network file fingerprint {config.digest.hex()[:16]}: compare it with the other sites'.")
     output.print(f"Its certificate is valid until {_day(identity.valid_until)}, {days:.0f} days from now.")
-    if days < _EXPIRES_SOON:
+    if days < EXPIRES_SOON:
         output.note(f"The certificate of {identity.name} expires in {days:.0f} days; renew it in time.")
-    running = _is_running(identity)
+    running = is_locked(identity.state)
     with output.bar("Asking the neighbours") as show:
         show(0, 1, f"for at most {wait:g} seconds")
         checks = check_neighbors(identity.endpoint(), wait, listening=not running)
@@ -63,13 +60,10 @@ def check(
             "agent": identity.name,
             "network": config.name,
             "file": config.digest.hex(),
-            "valid_until": identity.valid_until.isoformat(),
+            "valid_until": identity.valid_until,
             "running": running,
             "sound": sound,
-            "neighbors": [
-                {**vars(found), "valid_until": None if found.valid_until is None else found.valid_until.isoformat()}
-                for found in checks
-            ],
+            "neighbors": list(map(vars, checks)),
         }
     )
     if not sound:
@@ -85,18 +79,3 @@ def _row(found: PeerCheck) -> list[str]:
 
 def _day(time: datetime) -> str:
     return f"{time.astimezone(UTC):%Y-%m-%d}"
-
-
-def _is_running(identity: Identity) -> bool:
-    """Return whether another process runs this agent."""
-    path = identity.state / "lock"
-    if not path.exists():
-        return False
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

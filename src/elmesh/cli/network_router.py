@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from elmesh.agent.limits import max_message_bytes
-from elmesh.cli.console import QuietOption
+from elmesh.cli.console import LogJsonOption, QuietOption
 from elmesh.cli.errors import INTERRUPTED
 from elmesh.cli.event_log import EventLog, capture_zenoh_log
 from elmesh.cli.signals import handle_signals
@@ -24,7 +24,7 @@ __all__ = ["router"]
 
 def router(
     agent: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's file, agent.toml.")],
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
+    log_json: LogJsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Run the router of a network, until Ctrl-C.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from elmesh.agent import read_status
-from elmesh.cli.console import JsonOption, Output, QuietOption, make_console, make_table
+from elmesh.cli.console import AgentArgument, JsonOption, Output, QuietOption, make_console, make_table
 from elmesh.cli.errors import INTERRUPTED, one_line
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.identity import Identity
@@ -24,7 +23,7 @@ _HEAD = ("neighbour", "", "sent", "received", "buffered")
 
 
 def status(
-    agent: Annotated[Path, typer.Argument(metavar="AGENT", help="The agent's file, agent.toml.")],
+    agent: AgentArgument,
     watch: Annotated[bool, typer.Option("--watch", help="Repeat every second, until Ctrl-C.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,

@@ -12,7 +12,7 @@ from types import FrameType
 
 from elmesh.cli.console import Output
 
-__all__ = ["StopRequest", "act_on_signal", "handle_signals", "print_stopping", "stop_on_interrupt", "stop_on_signal"]
+__all__ = ["StopRequest", "act_on_signal", "handle_signals", "print_stopping", "stop_on_interrupt"]
 
 
 @dataclass
@@ -20,6 +20,10 @@ class StopRequest:
     """Whether a signal has asked to stop."""
 
     asked: bool = False
+
+    def ask(self, *_: object) -> None:
+        """Ask to stop; this may be the handler of a signal."""
+        self.asked = True
 
 
 @contextmanager
@@ -68,20 +72,8 @@ def stop_on_interrupt(output: Output, when: str = "after this round") -> Iterato
     request = StopRequest()
 
     def stop() -> None:
-        request.asked = True
+        request.ask()
         print_stopping(output, when)
 
     with act_on_signal(stop, signal.SIGINT):
-        yield request
-
-
-@contextmanager
-def stop_on_signal(number: int) -> Iterator[StopRequest]:
-    """Record a signal."""
-    request = StopRequest()
-
-    def handle(*_: object) -> None:
-        request.asked = True
-
-    with handle_signals(handle, number):
         yield request

@@ -26,8 +26,10 @@ from elmesh.netconfig.pki.verify import load_certificates, verify_certificate
 from elmesh.netconfig.toml import CheckedStruct, decode_toml
 from elmesh.typing import StrPath
 
-__all__ = ["Identity", "agent_toml"]
+__all__ = ["EXPIRES_SOON", "Identity", "agent_toml"]
 
+#: Days before its end from which on a certificate is mentioned.
+EXPIRES_SOON = 30
 _MAX_BYTES = 64 * 2**10
 _REMEDIES = {
     "network": "copy the network file to this path",
@@ -89,7 +91,15 @@ class Identity:
         ElmeshError
             If a file is missing or readable by others, files do not belong together, or the network has no such agent.
         """
-        identity = cls._read_files(Path(path))
+        fields = decode_toml(read_text(Path(path), "agent file", _MAX_BYTES), _AgentFile, str(path))
+        folder = Path(path).absolute().parent
+        paths = {name: folder / getattr(fields, name) for name in _REMEDIES}
+        for name, remedy in _REMEDIES.items():
+            if not paths[name].exists():
+                raise ElmeshError(f"The {name} file {paths[name]} does not exist; {remedy}.")
+        config = NetworkConfig.read(paths.pop("network"))
+        config.address_of(fields.name)  # raises if the network has no such agent
+        identity = cls(fields.name, config, folder, **paths, state=folder / fields.state, listen=fields.listen)
         key = read_key(identity.key)
         if public_bytes(identity._leaf.public_key()) != public_bytes(key.public_key()):
             raise ElmeshError(
@@ -104,19 +114,6 @@ class Identity:
             )
         verify_certificate(identity.certificate, identity.authority, now or datetime.now(UTC))
         return identity
-
-    @classmethod
-    def _read_files(cls, path: Path) -> Identity:
-        """Read ``agent.toml`` and the network file, and check that the other files exist."""
-        fields = decode_toml(read_text(path, "agent file", _MAX_BYTES), _AgentFile, str(path))
-        folder = path.absolute().parent
-        paths = {name: folder / getattr(fields, name) for name in _REMEDIES}
-        for name, remedy in _REMEDIES.items():
-            if not paths[name].exists():
-                raise ElmeshError(f"The {name} file {paths[name]} does not exist; {remedy}.")
-        config = NetworkConfig.read(paths.pop("network"))
-        config.address_of(fields.name)  # raises if the network has no such agent
-        return cls(fields.name, config, folder, **paths, state=folder / fields.state, listen=fields.listen)
 
     def endpoint(self) -> Endpoint:
         """Return what a transport must know of the network and of this agent."""
