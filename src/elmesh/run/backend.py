@@ -49,27 +49,13 @@ _DEFAULT = RunConfig()
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """The tasks of a fit, and who has which.
+    """The tasks of a fit, and who has which."""
 
-    Parameters
-    ----------
-    labels : list
-        All tasks, sorted.
-    own : list
-        Those of this process, sorted.
-    topology : Topology or None
-        The graph of agents; None where tasks are not agents of a graph.
-    ranks : ndarray of int
-        The process of each task.
-    rank : int
-        This process.
-    """
-
-    labels: list[Label]
-    own: list[Label]
-    topology: Topology | None
-    ranks: IndexArray
-    rank: int = 0
+    labels: list[Label]  # all tasks, sorted
+    own: list[Label]  # those of this process, sorted
+    topology: Topology | None  # the graph of agents; None where tasks are not agents of a graph
+    ranks: IndexArray  # the process of each task
+    rank: int = 0  # this process
 
     @property
     def degree(self) -> FloatArray:

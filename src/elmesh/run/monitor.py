@@ -111,7 +111,7 @@ class RunMonitor:
         With ``wait`` the metrics of this report are waited for.
         """
         transport, pending = self._transport, self._pending
-        known = [snapshot.pending.advance() for snapshot in pending]
+        known = [next(snapshot.pending) for snapshot in pending]
         started = transport.start_metrics(local_metrics(report), self._halt)
         comm = CommState() if wait and self._save is None else transport.state()
         pending.append(RoundSnapshot(report, comm, transport.n_exchanges, started))
@@ -122,7 +122,7 @@ class RunMonitor:
         while pending:
             metrics = known.pop(0)
             while metrics is None and wait:
-                metrics = pending[0].pending.advance()
+                metrics = next(pending[0].pending)
             if metrics is None:
                 break
             snapshot = pending.popleft()
@@ -140,7 +140,7 @@ class RunMonitor:
     def _complete_pending(self) -> None:
         """Complete pending reductions, for which other processes wait, and discard them."""
         for snapshot in self._pending:
-            while snapshot.pending.advance() is None:
+            while next(snapshot.pending) is None:
                 pass
         self._pending.clear()
         self._synchronised = True

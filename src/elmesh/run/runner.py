@@ -26,30 +26,14 @@ __all__ = ["LocalAgents", "SnapshotStore", "agent_context", "run_solver"]
 
 @dataclass(frozen=True, eq=False)
 class LocalAgents:
-    """The agents of one process.
+    """The agents of one process."""
 
-    Parameters
-    ----------
-    agents : sequence of int
-        Their numbers, increasing.
-    labels : sequence
-        Their tasks' labels.
-    tasks : sequence of Task
-        The data of each.
-    degree : sequence of int
-        The number of neighbours of each.
-    batches : sequence of ndarray of int
-        Places of agents that are computed together.
-    problems : sequence of Problem
-        One per batch.
-    """
-
-    agents: Sequence[int]
-    labels: Sequence[object]
+    agents: Sequence[int]  # their numbers, increasing
+    labels: Sequence[object]  # of their tasks
     tasks: Sequence[Task]
-    degree: Sequence[int]
-    batches: Sequence[IndexArray]
-    problems: Sequence[Problem]
+    degree: Sequence[int]  # numbers of neighbours
+    batches: Sequence[IndexArray]  # places of agents that are computed together
+    problems: Sequence[Problem]  # one per batch
 
 
 class SnapshotStore(Protocol):
@@ -92,12 +76,8 @@ def run_solver(
 
     Parameters
     ----------
-    solver : Solver
-        What to run.
-    agents : LocalAgents
-        The agents here.
-    transport : Transport
-        How they reach the others.
+    solver, agents, transport
+        What to run, the agents here, and how they reach the others.
     zero_objective : float
         The objective at zero weights, over all agents.
     threads : context manager

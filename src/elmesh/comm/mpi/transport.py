@@ -12,6 +12,8 @@ has its own U, the mean of those, summed as integers, whose sum does not depend 
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from elmesh.comm.local import check_hub, trimmed_widths
 from elmesh.comm.mpi.communicator import MPICommunicator, mpi_module
 from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
 from elmesh.comm.traffic import TrafficLog
-from elmesh.comm.transport import CommState, LocalMetrics, RoundMetrics, Transport
+from elmesh.comm.transport import CommState, LocalMetrics, PendingMetrics, RoundMetrics, Transport
 from elmesh.typing import FloatArray, IndexArray
 
 __all__ = ["MPITransport"]
@@ -35,19 +37,7 @@ _INTEGER_BITS, _HEADROOM = 62, 8
 
 
 class MPITransport(Transport):
-    """The agents of this process, and how they reach the others.
-
-    Parameters
-    ----------
-    world : MPICommunicator
-        All processes.
-    topology : Topology
-        The graph of all agents.
-    ranks : ndarray of int of shape (m,)
-        The process of each agent.
-    message_bits : int or "auto"
-        Bits per number of sums over all agents.
-    """
+    """The agents of this process, and how they reach the others; ``ranks`` has the process of each agent."""
 
     def __init__(self, world: MPICommunicator, topology: Topology, ranks: IndexArray, message_bits: int | str = 64):
         self._relay = _MPIRelay(world.comm, ranks, int(topology.tree.order[0]))
@@ -115,10 +105,12 @@ class MPITransport(Transport):
         # Ranks have values of different widths for the hub.
         return int(self._world.allreduce_max(np.array([float(most)]))[0]) if isinstance(request, HubReduce) else most
 
-    def start_metrics(self, local: LocalMetrics, halt: bool) -> _PendingMetrics:
+    def start_metrics(self, local: LocalMetrics, halt: bool) -> PendingMetrics:
         """Start to gather a round's metrics."""
         self._world.set_round(local.round)
-        return _PendingMetrics(self._gatherer, local, self._log.total, halt)
+        pending = self._gatherer.gather(local, self._log.total, halt)
+        next(pending)
+        return pending
 
     def traffic(self) -> TrafficLog:
         """Return the traffic along every edge so far."""
@@ -267,7 +259,7 @@ class _MetricsGatherer:
     """
 
     def __init__(self, world: MPICommunicator, topology: Topology, ranks: IndexArray) -> None:
-        self.world, self.n_agents = world, topology.n_agents
+        self._world, self._n_agents = world, topology.n_agents
         counts = np.bincount(ranks, minlength=world.size)
         self._sizes = counts * _PER_AGENT + _PER_PROCESS
         ends = np.cumsum(self._sizes)
@@ -281,88 +273,59 @@ class _MetricsGatherer:
         #: Exponent of the power of two that no entry of any U exceeds; None before the first mean.
         self.exponent: int | None = None
 
-    def start_gather(self, own: FloatArray, sent: int, halt: bool) -> tuple[FloatArray, Any]:
-        """Start to gather all agents' numbers; return the array they arrive in, and what to wait for."""
-        local = np.concatenate([own.ravel(), [float(sent), float(halt)]])
+    def gather(self, local: LocalMetrics, sent: int, halt: bool) -> PendingMetrics:
+        """Gather first the mean of U, where agents have one each; then all agents' numbers.
+
+        The first step starts the first collective. Buffers live as long as this generator.
+        """
+        own, size = np.concatenate([local.values, np.zeros((len(local.values), 1))], axis=-1), 1.0
+        if local.U is not None:
+            U = local.U.reshape(len(local.U), -1)
+            mean = yield from self._mean(U)
+            apart = U - mean
+            own[:, -1] = np.vecdot(apart, apart)
+            size = math.sqrt(float(np.vdot(mean, mean)))
+        numbers = np.concatenate([own.ravel(), [float(sent), float(halt)]])
         gathered = np.empty(self._agents_at.size + self._processes_at.size)
-        pending = self.world.comm.Iallgatherv(local, [gathered, self._sizes])
-        return gathered, (pending, local)  # the buffers live as long as the message
-
-    def split(self, gathered: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the numbers per agent and per process."""
-        return gathered[self._agents_at], gathered[self._processes_at]
-
-    def agree_on_exponent(self, largest: float) -> int | None:
-        """Return the exponent of the power of two that no process's largest entry exceeds; None if one is infinite."""
-        over_all = self.world.allreduce_max(np.array([largest if np.isfinite(largest) else math.inf]))[0]
-        return int(np.frexp(over_all)[1]) if np.isfinite(over_all) else None
-
-
-class _PendingMetrics:
-    """Metrics that are being gathered: first the mean of U, where agents have one each; then all agents' numbers."""
-
-    def __init__(self, gatherer: _MetricsGatherer, local: LocalMetrics, sent: int, halt: bool) -> None:
-        self._gatherer, self._log, self._halt = gatherer, sent, halt
-        self._own = np.concatenate([local.values, np.zeros((len(local.values), 1))], axis=-1)
-        self._U = None if local.U is None else local.U.reshape(len(local.U), -1)
-        self._size = 1.0
-        self._mean: _PendingMean | None = None
-        self._gathered: tuple[FloatArray, Any] | None = None
-        if self._U is None:
-            self._gathered = gatherer.start_gather(self._own, sent, halt)
-        else:
-            self._mean = _PendingMean(gatherer, self._U)
-
-    def advance(self) -> RoundMetrics | None:
-        """Complete the pending collective and start the next; return the metrics once they are complete."""
-        if self._mean is not None and self._U is not None:
-            mean, self._mean = self._mean.wait(), None
-            apart = self._U - mean
-            self._own[:, -1] = np.vecdot(apart, apart)
-            self._size = math.sqrt(float(np.vdot(mean, mean)))
-            self._gathered = self._gatherer.start_gather(self._own, self._log, self._halt)
-            return None
-        if self._gathered is None:
-            raise TypeError("Metrics were asked for before their collective was started.")
-        gathered, (pending, _) = self._gathered
+        pending = self._world.comm.Iallgatherv(numbers, [gathered, self._sizes])
+        yield None
         pending.Wait()
-        agents, processes = self._gatherer.split(gathered)
-        *sums, apart2 = agents.sum(axis=0).tolist()
-        sent, halts = processes.sum(axis=0).tolist()
-        distance = math.sqrt(apart2 / self._gatherer.n_agents)
-        return RoundMetrics.from_sums(np.array(sums), distance, self._size, int(sent), halts > 0)
+        *sums, apart2 = gathered[self._agents_at].sum(axis=0).tolist()
+        total, halts = gathered[self._processes_at].sum(axis=0).tolist()
+        distance = math.sqrt(apart2 / self._n_agents)
+        yield from repeat(RoundMetrics.from_sums(np.array(sums), distance, size, int(total), halts > 0))
 
-
-class _PendingMean:
-    """The mean of all agents' U, being summed in integers."""
-
-    def __init__(self, gatherer: _MetricsGatherer, U: FloatArray) -> None:
-        self._gatherer, self._U = gatherer, U
-        self._largest = float(np.abs(U).max(initial=0.0))
-        if gatherer.exponent is None:
-            gatherer.exponent = gatherer.agree_on_exponent(self._largest) or 0
-        self._start(gatherer.exponent)
-
-    def _start(self, exponent: int) -> None:
-        spare = _INTEGER_BITS - math.ceil(math.log2(self._gatherer.n_agents + 1)) - _HEADROOM
-        self._shift = spare - exponent
-        fits = self._largest < math.ldexp(1.0, exponent + _HEADROOM)
-        integers = np.zeros(self._U.shape[1] + 1, np.int64)
-        if fits:
-            integers[:-1] = np.rint(np.ldexp(self._U, self._shift)).astype(np.int64).sum(axis=0)
-        integers[-1] = not fits
-        self._integers, self._total = integers, np.empty_like(integers)
-        self._pending = self._gatherer.world.comm.Iallreduce(integers, self._total)
-
-    def wait(self) -> FloatArray:
-        """Return the mean; NaN if an agent's U is not finite."""
-        self._pending.Wait()
-        if self._total[-1]:
+    def _mean(self, U: FloatArray) -> Generator[None, None, FloatArray]:
+        """Return the mean of all agents' U, summed in integers; NaN if one is not finite."""
+        largest = float(np.abs(U).max(initial=0.0))
+        if self.exponent is None:
+            self.exponent = self._agree_on_exponent(largest) or 0
+        shift, integers = self._to_integers(U, largest, self.exponent)
+        total = np.empty_like(integers)
+        pending = self._world.comm.Iallreduce(integers, total)
+        yield
+        pending.Wait()
+        if total[-1]:
             # An agent's values have outgrown the scale, and all processes see it: again, with a larger one.
-            exponent = self._gatherer.agree_on_exponent(self._largest)
+            exponent = self._agree_on_exponent(largest)
             if exponent is None:
-                return np.full(self._U.shape[1], np.nan)
-            self._gatherer.exponent = exponent
-            self._start(exponent)
-            self._pending.Wait()
-        return np.ldexp(self._total[:-1].astype(np.float64), -self._shift) / self._gatherer.n_agents
+                return np.full(U.shape[1], np.nan)
+            self.exponent = exponent
+            shift, integers = self._to_integers(U, largest, exponent)
+            self._world.comm.Allreduce(integers, total)
+        return np.ldexp(total[:-1].astype(np.float64), -shift) / self._n_agents
+
+    def _to_integers(self, U: FloatArray, largest: float, exponent: int) -> tuple[int, NDArray[np.int64]]:
+        """Return the sum of this process's U, shifted by so many bits, and whether it is too large for that."""
+        shift = _INTEGER_BITS - math.ceil(math.log2(self._n_agents + 1)) - _HEADROOM - exponent
+        integers = np.zeros(U.shape[1] + 1, np.int64)
+        if largest < math.ldexp(1.0, exponent + _HEADROOM):
+            integers[:-1] = np.rint(np.ldexp(U, shift)).astype(np.int64).sum(axis=0)
+        else:
+            integers[-1] = 1
+        return shift, integers
+
+    def _agree_on_exponent(self, largest: float) -> int | None:
+        """Return the exponent of the power of two that no process's largest entry exceeds; None if one is infinite."""
+        over_all = self._world.allreduce_max(np.array([largest if np.isfinite(largest) else math.inf]))[0]
+        return int(np.frexp(over_all)[1]) if np.isfinite(over_all) else None
