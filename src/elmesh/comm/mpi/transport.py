@@ -12,6 +12,7 @@ has its own U, the mean of those, summed as integers, whose sum does not depend 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Generator
 from itertools import repeat
 from typing import Any
@@ -60,31 +61,26 @@ class MPITransport(Transport):
 
     def reduce_at_hub(self, request: HubReduce) -> FloatArray:
         """Return the hub's result; agent 0 sends itself no message."""
-        topology, comm, hub = self._topology, self._world.comm, int(self._ranks[0])
-        check_hub(topology)
+        check_hub(self._topology)
+        m, hub = self._topology.n_agents, int(self._ranks[0])
         values, rows = request.value, request.value.shape[1]
         widths = trimmed_widths(values)
-        counts = np.bincount(self._ranks, minlength=self._world.size)
-        all_widths = np.empty(topology.n_agents, np.int64)
-        at_hub = self._world.rank == hub
-        comm.Gatherv(widths, [all_widths, counts] if at_hub else None, hub)
-        trimmed = np.concatenate([value[:, :width].ravel() for value, width in zip(values, widths, strict=True)])
+        trimmed = [value[:, :width].ravel() for value, width in zip(values, widths, strict=True)]
+        gathered = self._world.gather_bytes(np.concatenate([widths.astype(np.float64), *trimmed]).tobytes(), hub)
         result = np.empty(0)
-        if at_hub:
-            # In the order of ranks, and within each of agents.
-            order = np.argsort(self._ranks, kind="stable")
-            sizes = np.bincount(self._ranks[order], weights=all_widths * rows, minlength=self._world.size)
-            gathered = np.empty(int(all_widths.sum()) * rows)
-            comm.Gatherv(trimmed, [gathered, sizes.astype(np.int64)], hub)
-            stack = np.zeros((topology.n_agents, rows, int(all_widths.max(initial=0))))
-            parts = np.split(gathered, np.cumsum(all_widths * rows)[:-1])
-            for agent, width, part in zip(order.tolist(), all_widths.tolist(), parts, strict=True):
-                stack[agent, :, :width] = part.reshape(rows, width)
+        if gathered:
+            matrices: dict[int, FloatArray] = {}
+            for rank, data in enumerate(gathered):
+                agents, numbers = np.flatnonzero(self._ranks == rank).tolist(), np.frombuffer(data)
+                ends = np.cumsum(numbers[: len(agents)]).astype(np.intp) * rows
+                parts = np.split(numbers[len(agents) :], ends[:-1])
+                matrices |= {agent: part.reshape(rows, -1) for agent, part in zip(agents, parts, strict=True)}
+            stack = np.zeros((m, rows, max(matrix.shape[1] for matrix in matrices.values())))
+            for agent, matrix in matrices.items():
+                stack[agent, :, : matrix.shape[1]] = matrix
             result = np.ascontiguousarray(request.function(stack))
-        else:
-            comm.Gatherv(trimmed, None, hub)
         result = self._world.broadcast(result, hub)
-        if topology.n_agents > 1:
+        if m > 1:
             self.n_exchanges += 2  # to the hub and back
         for agent, width in zip(self.agents.tolist(), widths.tolist(), strict=True):
             if agent:
@@ -118,9 +114,9 @@ class MPITransport(Transport):
 
     def state(self) -> CommState:
         """Return what to resume from."""
-        state, exponent = super().state(), self._gatherer.exponent
-        if exponent is not None:
-            state.common["scale"] = np.array(float(exponent))
+        state = super().state()
+        if self._gatherer.exponent is not None:
+            state.common["scale"] = np.array(float(self._gatherer.exponent))
         return state
 
     def restore(self, state: CommState) -> None:
@@ -170,25 +166,25 @@ class _Routes:
     """Which values go to which process, and where each agent finds its neighbours'."""
 
     def __init__(self, world: MPICommunicator, topology: Topology, ranks: IndexArray) -> None:
-        own = np.flatnonzero(ranks == world.rank)
-        place = {agent: k for k, agent in enumerate(own.tolist())}
-        receiver, sender = topology.ends
-        here = ranks[receiver] == world.rank
-        receiver, sender = receiver[here], sender[here]
-        remote = ranks[sender] != world.rank
+        own, rank_of = np.flatnonzero(ranks == world.rank).tolist(), ranks.tolist()
+        receiver, sender = (end.tolist() for end in topology.ends)
+        edges = [(r, s) for r, s in zip(receiver, sender, strict=True) if rank_of[r] == world.rank]
         # Remote agents with neighbours here, and agents here with neighbours there: sorted by process and then by
         # agent, so that both sides agree.
-        self.peers = sorted({int(rank) for rank in ranks[sender[remote]]})
-        self.incoming = [sorted({int(s) for s in sender[remote] if ranks[s] == peer}) for peer in self.peers]
-        leaving = [sorted({int(r) for r in receiver[ranks[sender] == peer]}) for peer in self.peers]
-        self.outgoing = [[place[agent] for agent in agents] for agents in leaving]
+        remote = [(r, s) for r, s in edges if rank_of[s] != world.rank]
+        arriving = sorted({(rank_of[s], s) for _, s in remote})
+        leaving = sorted({(rank_of[s], r) for r, s in remote})
+        incoming, outgoing = (Counter(rank for rank, _ in values) for values in (arriving, leaving))
+        self.peers = sorted(incoming)
+        #: Numbers of values from and to each peer.
+        self.incoming, self.outgoing = [incoming[p] for p in self.peers], [outgoing[p] for p in self.peers]
         self.n_own = len(own)
-        arrived = {agent: self.n_own + k for k, agent in enumerate(a for peer in self.incoming for a in peer)}
-        self.receiver: IndexArray = np.array([place[int(r)] for r in receiver], dtype=np.intp)
-        #: For each directed edge to an agent here, the row of its sender's value: own agents first, then arrivals.
-        self.source: IndexArray = np.array(
-            [place[int(s)] if int(s) in place else arrived[int(s)] for s in sender], dtype=np.intp
-        )
+        # The row of each agent's value: own agents first, then arrivals.
+        row = {agent: k for k, agent in enumerate([*own, *(s for _, s in arriving)])}
+        self.leaving: IndexArray = np.array([row[r] for _, r in leaving], dtype=np.intp)
+        #: For each directed edge to an agent here, the rows of its receiver and of its sender.
+        self.receiver: IndexArray = np.array([row[r] for r, _ in edges], dtype=np.intp)
+        self.source: IndexArray = np.array([row[s] for _, s in edges], dtype=np.intp)
         self.comm = world.comm.Create_dist_graph_adjacent(self.peers, self.peers, reorder=False)
         # The k-th neighbour of all agents that have one, for k = 0, 1, ...: first agents with no remote neighbours.
         waiting = np.zeros(self.n_own, dtype=bool)
@@ -209,13 +205,11 @@ class _NeighborExchange:
     """Buffers and the persistent collective for values of one shape."""
 
     def __init__(self, routes: _Routes, shape: tuple[int, ...]) -> None:
-        size = math.prod(shape)
         self._routes = routes
         #: Values of the agents here, followed by those that arrive.
-        self._pool = np.zeros((routes.n_own + sum(map(len, routes.incoming)), *shape))
-        self._leaving: IndexArray = np.array([k for peer in routes.outgoing for k in peer], dtype=np.intp)
-        self._out = np.zeros((len(self._leaving), *shape))
-        sent, received = ([size * len(peer) for peer in peers] for peers in (routes.outgoing, routes.incoming))
+        self._pool = np.zeros((routes.n_own + sum(routes.incoming), *shape))
+        self._out = np.zeros((len(routes.leaving), *shape))
+        sent, received = ([math.prod(shape) * n for n in counts] for counts in (routes.outgoing, routes.incoming))
         arrivals = self._pool[routes.n_own :]
         self._collective = (
             routes.comm.Neighbor_alltoallv_init([self._out, sent], [arrivals, received]) if routes.peers else None
@@ -223,7 +217,7 @@ class _NeighborExchange:
 
     def _start(self, value: FloatArray) -> None:
         if self._collective is not None:
-            np.take(value, self._leaving, axis=0, out=self._out)
+            np.take(value, self._routes.leaving, axis=0, out=self._out)
             self._collective.Start()
 
     def _finish(self) -> None:
