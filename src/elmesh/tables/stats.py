@@ -35,7 +35,7 @@ from elmesh.tables.access import check_same_columns, describe_row, number_rows
 from elmesh.tables.columns import ColumnType, Mask, ValueType, concat_tables, parse_column
 from elmesh.typing import IndexArray
 
-__all__ = ["CellRef", "ColumnStats", "DistinctValues", "LocalRows", "TableStats", "column_stats"]
+__all__ = ["ColumnStats", "DistinctValues", "LocalRows", "TableStats", "column_stats"]
 
 _LARGEST = sys.float_info.max
 
@@ -81,17 +81,9 @@ class ColumnStats:
                 min(self.min, other.min),
                 max(self.max, other.max),
             )
-        return ColumnStats(
-            self.n_rows + other.n_rows,
-            self.n_missing + other.n_missing,
-            self.n_not_numeric + other.n_not_numeric,
-            self.n_infinite + other.n_infinite,
-            self.n_finite + other.n_finite,
-            self.n_fractional + other.n_fractional,
-            self.n_large + other.n_large,
-            self.value_types | other.value_types,
-            *moments,
-        )
+        counts = (n + getattr(other, name) for name, n in vars(self).items() if name.startswith("n_"))
+        merged: list[Any] = [*counts, self.value_types | other.value_types, *moments]
+        return ColumnStats(*merged)
 
 
 def column_stats(column: pd.Series[Any], starts: IndexArray) -> list[ColumnStats]:
@@ -179,15 +171,6 @@ def _check_same_columns(columns: Mapping[str, Collection[str]]) -> None:
     check_same_columns("Every task must have the same columns", tables)
 
 
-@dataclass(frozen=True, order=True)
-class CellRef:
-    """A cell to name in an error; cells sort by file and row."""
-
-    key: list[str | int]  # the number of the row, after the name of the file if there is one
-    row: str  # the same in words
-    text: str  # the content of the cell
-
-
 @dataclass(frozen=True)
 class DistinctValues:
     """The different values of a column."""
@@ -221,17 +204,19 @@ class TableStats:
         merged = {name: reduce(add, (ColumnStats(*task[name]) for task in by_task.values())) for name in names}
         return cls(rows, communicator, merged)
 
-    def first_cell(self, name: str, select: Callable[[pd.Series[Any]], Mask]) -> CellRef:
-        """Return the first cell of a column that is selected in any process; there must be one."""
+    def first_cell(self, name: str, select: Callable[[pd.Series[Any]], Mask]) -> tuple[str, str]:
+        """Return the row, in words, and the text of the first selected cell of a column; there must be one."""
         column = self.rows.column(name)
         selected = column[select(column)]
         own = None
         if len(selected):
             rows = pd.concat([number_rows(table)[[]] for table in self.rows.tables]).iloc[selected.index]
             cells = selected.set_axis(rows.index).sort_index(kind="stable").to_frame()
+            # Cells of several processes sort by the file, if there is one, and the number of the row.
             key = cells.index[:1].to_frame().to_numpy(dtype=object)[0].tolist()
             own = [key, describe_row(cells, 0), str(cells.iloc[0, 0])]
-        return min(CellRef(*cell) for cell in self.communicator.allgather(own) if cell is not None)
+        _, row, text = min(cell for cell in self.communicator.allgather(own) if cell is not None)
+        return row, text
 
     def distinct(
         self, limits: Mapping[str, int], convert: Callable[[pd.Series[Any]], NDArray[Any]]
