@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elmesh.comm.communicator import Communicator
 from elmesh.comm.mpi.failure_detector import IDLE, FailureDetector, RankFailure
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
@@ -26,7 +27,7 @@ __all__ = ["MPICommunicator", "in_mpi_job", "mpi_module", "world_communicator"]
 _LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
 
 
-class MPICommunicator:
+class MPICommunicator(Communicator):
     """All processes of an MPI job, given by a communicator of mpi4py, with a failure detector."""
 
     def __init__(self, comm: Any) -> None:

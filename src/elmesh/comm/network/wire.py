@@ -219,17 +219,5 @@ def parse(data: bytes) -> Message:
         raise WireError("its header has an unknown field")
     if number > _LARGEST or acked > _LARGEST:
         raise WireError("its number is too large")
-    return Message(
-        _KINDS[kind],
-        _sender(name),
-        digest,
-        epoch,
-        number,
-        acked,
-        run_id,
-        peer_run_id,
-        rows,
-        columns,
-        dtype == _QUANTIZED,
-        memoryview(data)[HEADER_BYTES:],
-    )
+    fields = epoch, number, acked, run_id, peer_run_id, rows, columns, dtype == _QUANTIZED
+    return Message(_KINDS[kind], _sender(name), digest, *fields, memoryview(data)[HEADER_BYTES:])
