@@ -50,18 +50,9 @@ class CheckpointWarning(UserWarning):
 
 
 class CheckpointStore:
-    """The checkpoints of one run.
+    """The checkpoints of one run, seen from the process of some of its agents.
 
-    Parameters
-    ----------
-    config : CheckpointConfig
-        Where and how often.
-    fields : mapping
-        What the run is of, in plain JSON: a checkpoint with other fields is refused.
-    agents : LocalAgents
-        The agents of this process.
-    communicator : Communicator
-        The processes of the run.
+    ``fields`` describe the run in plain JSON: a checkpoint with other fields is refused.
     """
 
     def __init__(
@@ -110,8 +101,12 @@ class CheckpointStore:
         errors = [part["error"] for part in parts if part["error"] is not None]
         if not errors and communicator.rank == 0:
             files = [{"file": part["file"], "agents": part["agents"]} for part in parts]
+            content = {"round": k, "fields": self._fields, "files": files}
+            document = {"format": _FORMAT, "format_version": _VERSION, **content}
             try:
-                self._publish({"round": k, "fields": self._fields, "files": files})
+                # Now that its files are complete, the document names this checkpoint.
+                atomic_write(self._folder / _DOCUMENT, json.dumps(document, indent=1).encode(), mode=0o600)
+                self._remove_old()
             except OSError as problem:
                 errors = [f"rank 0: {_reason(problem)}"]
         # No process relies on the checkpoint before it is complete.
@@ -129,12 +124,6 @@ class CheckpointStore:
             CheckpointWarning,
             stacklevel=2,
         )
-
-    def _publish(self, content: Mapping[str, Any]) -> None:
-        """Name a checkpoint whose files are complete, and remove those before it."""
-        document = {"format": _FORMAT, "format_version": _VERSION, **content}
-        atomic_write(self._folder / _DOCUMENT, json.dumps(document, indent=1).encode(), mode=0o600)
-        self._remove_old()
 
     def _remove_old(self) -> None:
         """Remove all checkpoints but the one that the document names."""

@@ -14,7 +14,6 @@ from elmesh.comm.transport import Transport
 from elmesh.data.statistics import Task
 from elmesh.run.array_io import SavedRun
 from elmesh.run.batches import join_programs
-from elmesh.run.driver import drive
 from elmesh.run.monitor import RoundSnapshot, RunMonitor
 from elmesh.run.result import Progress, RunHistory, RunResult
 from elmesh.solvers.base import AgentContext, Problem, Program, Solver, rounds
@@ -121,4 +120,4 @@ def run_solver(
         save=None if store is None else store.save,
     )
     with threads:
-        return drive(program(states), transport, monitor, program if lookahead else None)
+        return monitor.drive(program(states), program if lookahead else None)
