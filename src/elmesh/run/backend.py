@@ -270,7 +270,6 @@ class MPIBackend(Backend):
                 threads=limit_blas_threads(always=True),
                 callback=fit.config.callback,
                 store=_store(fit.config, {**fit.fields, "backend": "mpi", "rank": rank}, agents, world),
-                remote=transport.remote_senders,
                 lookahead=True,
             )
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,7 @@ from elmesh.run.array_io import (
     DamagedError,
     HistoryArrays,
     SavedRun,
-    open_arrays,
-    read_array,
+    read_arrays,
     snapshot_arrays,
     task_digest,
     write_arrays,
@@ -152,13 +151,16 @@ class CheckpointStore:
         for entry in document["files"]:
             if not wanted & set(entry["agents"]) and 0 not in entry["agents"]:
                 continue
-            with _opened(self._folder / entry["file"]) as file:
-                labels, names = file.metadata(), file.keys()
-                # An array under another agent's name would go unnoticed otherwise.
-                if {f"sha256 {name}" for name in names} != {x for x in labels if x.startswith("sha256 ")}:
-                    raise KeyError(entry["file"])
-                arrays |= {name: read_array(file, name, labels) for name in names if name.startswith(prefixes)}
+            path = self._folder / entry["file"]
+            try:
+                found, labels = read_arrays(path, prefixes)
                 digests |= {t: labels[f"{t}/data"] for t in entry["agents"]}
+            except (DamagedError, KeyError):
+                raise ElmeshError(
+                    f"{path} is missing or damaged, so its checkpoint cannot be resumed; empty the folder to start "
+                    "again."
+                ) from None
+            arrays |= found
         for t, label, digest in zip(agents.agents, agents.labels, self._digests, strict=True):
             if digests.get(t) != digest:
                 raise ElmeshError(
@@ -166,17 +168,6 @@ class CheckpointStore:
                     "another folder, or empty that one to start again."
                 )
         return SavedRun.parse(arrays, agents.agents, remote)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with open_arrays(path) as file:
-            yield file
-    except DamagedError:
-        raise ElmeshError(
-            f"{path} is missing or damaged, so its checkpoint cannot be resumed; empty the folder to start again."
-        ) from None
 
 
 def _read_document(path: Path) -> dict[str, Any] | None:

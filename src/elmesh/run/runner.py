@@ -68,7 +68,6 @@ def run_solver(
     threads: AbstractContextManager[object],
     callback: Callable[[Progress], bool | None] | None = None,
     store: SnapshotStore | None = None,
-    remote: Sequence[int] = (),
     lookahead: bool = False,
 ) -> RunResult:
     """Run a solver on the agents of this process.
@@ -85,8 +84,6 @@ def run_solver(
         See :class:`~elmesh.run.config.RunConfig`.
     store : SnapshotStore, optional
         Where to save snapshots and what to resume from.
-    remote : sequence of int
-        Agents of other processes whose channels end here.
     lookahead : bool
         Whether rounds continue while metrics are pending.
 
@@ -101,7 +98,7 @@ def run_solver(
         own = zip(agents.problems, states, strict=True)
         return join_programs([rounds(solver, problem, state) for problem, state in own], agents.batches)
 
-    saved = None if store is None else store.latest(remote)
+    saved = None if store is None else store.latest(transport.remote_senders)
     states: Sequence[SolverState | None] = [None] * len(agents.batches)
     if saved is not None:
         transport.restore(saved.comm)
