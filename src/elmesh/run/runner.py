@@ -70,27 +70,10 @@ def run_solver(
     store: SnapshotStore | None = None,
     lookahead: bool = False,
 ) -> RunResult:
-    """Run a solver on the agents of this process.
+    """Run a solver on the agents of this process; return their solution, and what is the same in every process.
 
-    Parameters
-    ----------
-    solver, agents, transport
-        What to run, the agents here, and how they reach the others.
-    zero_objective : float
-        The objective at zero weights, over all agents.
-    threads : context manager
-        Limits BLAS threads.
-    callback : callable, optional
-        See :class:`~elmesh.run.config.RunConfig`.
-    store : SnapshotStore, optional
-        Where to save snapshots and what to resume from.
-    lookahead : bool
-        Whether rounds continue while metrics are pending.
-
-    Returns
-    -------
-    RunResult
-        Its solution is that of the agents here; all else is the same in every process.
+    ``zero_objective`` is the objective at zero weights, over all agents, and ``threads`` limits BLAS threads. With
+    ``lookahead`` rounds continue while metrics are pending.
     """
     rank = agents.problems[0].rank
 
