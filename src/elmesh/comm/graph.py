@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -137,16 +137,21 @@ class Topology:
             chosen[nearer, receiver[edge]] = edge
         return np.bincount(chosen[chosen >= 0], minlength=len(receiver)).astype(np.int64)
 
-    @cached_property
-    def averaging_roots(self) -> Callable[[float], tuple[float, ...]]:
-        r"""From a precision to numbers :math:`\theta_k` that turn neighbour sums into the average over the whole graph.
+    def averaging_roots(self, precision: float) -> tuple[float, ...]:
+        r"""Return numbers :math:`\theta_k` that turn neighbour sums into the average over the whole graph.
 
         After :math:`x \leftarrow x - (d x - S)/\theta_k` for every k, with S the sum over neighbours, each agent holds
         the average of all initial values up to ``precision`` times how far they were from it (in the norm over all
         agents). The factors vanish at the Laplacian's eigenvalues: at each distinct one, which is exact, or at
         Chebyshev's nodes between the extreme ones, whichever takes fewer rounds.
         """
-        return cache(self._plan)
+        if precision not in self._schedules:
+            self._schedules[precision] = self._plan(precision)
+        return self._schedules[precision]
+
+    @cached_property
+    def _schedules(self) -> dict[float, tuple[float, ...]]:
+        return {}
 
     def _plan(self, precision: float) -> tuple[float, ...]:
         if self.n_agents == 1:

@@ -88,6 +88,8 @@ class Backend(ABC):
     in_one_place: ClassVar[bool] = False
     #: Whether targets are scaled by declared ranges, before the fit.
     scales_targets: ClassVar[bool] = False
+    #: Whether BLAS must use one thread, so that results do not depend on the number of cores.
+    one_thread: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -98,11 +100,6 @@ class Backend(ABC):
     def provides(self) -> Set[type[Request]]:
         """Kinds of request that the transport answers."""
         return frozenset({NeighborSum, HubReduce, AllReduce})
-
-    @property
-    def one_thread(self) -> bool:
-        """Whether BLAS must use one thread, so that results do not depend on the number of cores."""
-        return True
 
     def check(self, solver: Solver) -> None:
         """Raise if a solver requires what this backend does not provide."""
@@ -133,7 +130,7 @@ class LocalBackend(Backend):
     description: ClassVar[str] = "a single process"
     in_one_place: ClassVar[bool] = True
     communicator: Communicator = SERIAL
-    one_thread: bool = False
+    one_thread: ClassVar[bool] = False
 
     def assign(self, solver: Solver, labels: Sequence[Label], seed: int) -> Assignment:
         """Return all tasks."""

@@ -140,10 +140,8 @@ def _parse_partition(file: Path) -> tuple[tuple[str, str | None], ...]:
 
 
 def _common_columns(frames: Mapping[str, pd.DataFrame]) -> list[str]:
-    """Return the columns of the first file; raise if another file has other columns."""
     columns = {name: list(frame.columns) for name, frame in frames.items()}
-    check_same_columns("Files of a folder must have the same columns", columns)
-    return next(iter(columns.values()))
+    return check_same_columns("Files of a folder must have the same columns", columns)
 
 
 def concat_files(frames: Mapping[str, pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:

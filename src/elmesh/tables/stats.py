@@ -137,9 +137,7 @@ class LocalRows:
         for task, table in tables.items():
             if not len(table):
                 raise ElmeshError(f'Task "{task}" has no rows; leave it out.')
-        columns = {task: [str(name) for name in table.columns] for task, table in tables.items()}
-        _check_same_columns(columns)
-        names = next(iter(columns.values()))
+        names = _common_columns({task: [str(name) for name in table.columns] for task, table in tables.items()})
         frame = concat_tables(list(tables.values()), names)
         starts = np.cumsum([0, *map(len, tables.values())])[:-1]
         return cls(tuple(tables.values()), frame, _task_stats(frame, list(tables), starts, exclude))
@@ -166,9 +164,9 @@ def _task_stats(
     return {task: {name: by_column[name][i] for name in names} for i, task in enumerate(tasks)}
 
 
-def _check_same_columns(columns: Mapping[str, Collection[str]]) -> None:
+def _common_columns(columns: Mapping[str, Collection[str]]) -> list[str]:
     tables = {f'task "{task}"': list(names) for task, names in columns.items()}
-    check_same_columns("Every task must have the same columns", tables)
+    return check_same_columns("Every task must have the same columns", tables)
 
 
 @dataclass(frozen=True)
@@ -199,8 +197,7 @@ class TableStats:
         by_task = merge_by_task(communicator, own)
         if not by_task:
             raise ElmeshError("There are no tasks; give at least one.")
-        _check_same_columns(by_task)
-        names = next(iter(by_task.values()))
+        names = _common_columns(by_task)
         merged = {name: reduce(add, (ColumnStats(*task[name]) for task in by_task.values())) for name in names}
         return cls(rows, communicator, merged)
 
