@@ -184,7 +184,8 @@ class Topology:
 
     def to_networkx(self, labels: Sequence[Hashable]) -> nx.Graph:
         """Return the graph over the given labels."""
-        graph = nx.empty_graph(labels)
+        graph = nx.Graph()
+        graph.add_nodes_from(labels)
         graph.add_edges_from((labels[i], labels[j]) for i, j in self.edges)
         return graph
 

@@ -143,10 +143,6 @@ class SavedRun:
         comm = {t: _below(f"agent/{t}/comm/", arrays) for t in sorted({*agents, *remote})}
         return cls(states, CommState(comm, _below("comm/", arrays)), _history(_below("history/", arrays)))
 
-    def stack(self, agents: Sequence[int]) -> StateDict:
-        """Return the state of a stack of agents."""
-        return StateDict.stack([self.states[t] for t in agents])
-
 
 def _below(prefix: str, arrays: Mapping[str, FloatArray]) -> Arrays:
     return {name.removeprefix(prefix): x for name, x in arrays.items() if name.startswith(prefix)}

@@ -17,7 +17,7 @@ from elmesh.run.batches import join_programs
 from elmesh.run.monitor import RoundSnapshot, RunMonitor
 from elmesh.run.result import Progress, RunHistory, RunResult
 from elmesh.solvers.base import AgentContext, Problem, Program, Solver, rounds
-from elmesh.solvers.state import SolverState
+from elmesh.solvers.state import SolverState, StateDict
 from elmesh.typing import IndexArray
 
 __all__ = ["LocalAgents", "SnapshotStore", "agent_context", "run_solver"]
@@ -85,8 +85,8 @@ def run_solver(
     states: Sequence[SolverState | None] = [None] * len(agents.batches)
     if saved is not None:
         transport.restore(saved.comm)
-        stacks = [saved.stack([agents.agents[k] for k in batch.tolist()]) for batch in agents.batches]
-        states = [solver.state_type.load_state_dict(stack) for stack in stacks]
+        each = [[saved.states[agents.agents[k]] for k in batch.tolist()] for batch in agents.batches]
+        states = [solver.state_type.load_state_dict(StateDict.stack(own)) for own in each]
     monitor = RunMonitor(
         transport,
         # A method without a limit takes one round per column of U, or none.
