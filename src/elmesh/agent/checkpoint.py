@@ -233,7 +233,7 @@ class AgentCheckpoint:
         about = {**self.about, "run": self.run_id, "epoch": sorted(self.evicted), "result": result}
         agent = int(about.pop("agent"))
         rows = self._history.convert(history)
-        state = encode_state(snapshot, agent, lambda: rows, self._attached().link_states(), about)
+        state = encode_state(snapshot, agent, rows, self._attached().link_states(), about)
         self._last_round, self._last_time = snapshot.report.round, time.monotonic()
         self._pending = self._writer.submit(self._write_state, *state)
 

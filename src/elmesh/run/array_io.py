@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ def snapshot_arrays(
     agents: Sequence[int],
     degree: Sequence[int],
     batches: Sequence[IndexArray],
-    history: Callable[[], Arrays] | None,
+    history: Arrays | None,
 ) -> Arrays:
     """Return the arrays of a snapshot's agents, and with ``history`` those that all agents have in common."""
     arrays: Arrays = {}
@@ -121,7 +121,7 @@ def snapshot_arrays(
     if history is not None:
         arrays |= {f"shared/{name}": x for name, x in dicts[0].shared.items()}
         arrays |= {f"comm/{name}": x for name, x in snapshot.comm.common.items()}
-        arrays |= {f"history/{name}": x for name, x in history().items()}
+        arrays |= {f"history/{name}": x for name, x in history.items()}
     return arrays
 
 

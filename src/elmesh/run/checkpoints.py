@@ -88,7 +88,7 @@ class CheckpointStore:
         communicator, agents, error = self._communicator, self._agents, None
         name = f"round-{k:08d}"
         file = f"{name}/rank-{communicator.rank:04d}-of-{communicator.size:04d}.safetensors"
-        common = (lambda: self._history.convert(history())) if agents.agents[0] == 0 else None
+        common = self._history.convert(history()) if agents.agents[0] == 0 else None
         labels = {f"{agent}/data": digest for agent, digest in zip(agents.agents, self._digests, strict=True)}
         try:
             (self._folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
