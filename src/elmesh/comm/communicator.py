@@ -9,9 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from elmesh.errors import ElmeshError
 
 __all__ = ["SERIAL", "Communicator", "merge_by_task", "raise_on_all"]
@@ -31,10 +28,6 @@ class Communicator:
     def allgather(self, content: Any) -> list[Any]:
         """Return the JSON content of every process, in the order of ranks."""
         return [content]
-
-    def allreduce_sum(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sum over all processes."""
-        return counts
 
     def gather_bytes(self, data: bytes, root: int = 0) -> list[bytes]:
         """Return the bytes of every process at one of them, and an empty list at the others."""
