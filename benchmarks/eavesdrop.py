@@ -21,7 +21,6 @@ from elmesh.comm.requests import AllReduce, AllReduceResult, NeighborMessages, N
 from elmesh.data.features import HiddenLayer, weight_scale
 from elmesh.data.statistics import Reduced, Task
 from elmesh.run import Progress
-from elmesh.run.driver import drive
 from elmesh.run.monitor import RunMonitor
 from elmesh.run.runner import agent_context
 from elmesh.solvers import Solver
@@ -185,7 +184,7 @@ def record(case: Case, solver: Solver, perturb: Perturbation | None = None) -> t
 
     program = rounds(solver, Problem(case.task, agent_context(topology, 0), int(solver.rank)))
     energy = float(np.sum(case.task.target_energy)) / 2
-    drive(program, transport, RunMonitor(transport, solver.max_iter or 0, solver.tol, energy, callback=note))
+    RunMonitor(transport, solver.max_iter or 0, solver.tol, energy, callback=note).drive(program)
     return transport, solutions
 
 

@@ -110,7 +110,7 @@ class Setup:
         def collect() -> None:
             pending = transport.start_metrics(local, False)
             transport.state()  # of every round, because the run may be rolled back to it
-            while pending.advance() is None:
+            while next(pending) is None:
                 pass
 
         collect()

@@ -234,7 +234,6 @@ def load_usps() -> Usps:
     ElmeshError
         If there is no file and the download fails, with the file to provide.
     """
-    shapes = {"X_train": (7291, 256), "y_train": (7291,), "X_test": (2007, 256), "y_test": (2007,)}
     path = _find("usps.npz")
     if path is None:
         path = _cache() / "usps.npz"
@@ -242,13 +241,10 @@ def load_usps() -> Usps:
         np.savez_compressed(archive, allow_pickle=False, **_download_usps())
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, archive.getvalue())
-    data = _read(path, shapes)
-    return Usps(
-        data["X_train"].astype(np.float64),
-        data["y_train"].astype(np.int64),
-        data["X_test"].astype(np.float64),
-        data["y_test"].astype(np.int64),
+    X_train, y_train, X_test, y_test = _read(
+        path, X_train=(7291, 256), y_train=(7291,), X_test=(2007, 256), y_test=(2007,)
     )
+    return Usps(X_train, y_train.astype(np.int64), X_test, y_test.astype(np.int64))
 
 
 def load_school() -> School:
@@ -270,8 +266,8 @@ def load_school() -> School:
             f"School is not available: put school.npz (arrays X of 15362 x 28, y and task) into {_cache()}, or into "
             "the folder in the environment variable ELMESH_DATA."
         )
-    data = _read(path, {"X": (15362, 28), "y": (15362,), "task": (15362,)})
-    return School(data["X"].astype(np.float64), data["y"].astype(np.float64), data["task"].astype(np.int64))
+    X, y, tasks = _read(path, X=(15362, 28), y=(15362,), task=(15362,))
+    return School(X, y, tasks.astype(np.int64))
 
 
 def _check_protocol(n_tasks: int, classes: int, n_train: int, n_test: int) -> None:
@@ -327,7 +323,8 @@ def _find(name: str) -> Path | None:
     return next((f / name for f in [*folders, _cache()] if (f / name).is_file()), None)
 
 
-def _read(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, NDArray[Any]]:
+def _read(path: Path, **shapes: tuple[int, ...]) -> list[FloatArray]:
+    """Return arrays of these shapes from a file."""
     try:
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
@@ -343,7 +340,7 @@ def _read(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, NDArray[A
                 f"{path}: {name} should be numbers of shape {shape}, but is {data[name].dtype} of shape "
                 f"{data[name].shape}; replace the file."
             )
-    return data
+    return [x.astype(np.float64) for x in data.values()]
 
 
 def _download_usps() -> dict[str, NDArray[Any]]:

@@ -16,7 +16,6 @@ from elmesh.comm.graph import Topology, make_topology
 from elmesh.comm.local import LocalTransport
 from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
 from elmesh.data.statistics import Reduced, Task
-from elmesh.run.driver import drive
 from elmesh.run.monitor import RunMonitor
 from elmesh.run.runner import agent_context
 from elmesh.solvers import Solver
@@ -201,5 +200,5 @@ def requests_of(
             answer = yield request
 
     transport = LocalTransport(topology, solver.message_bits)
-    drive(recording(), transport, RunMonitor(transport, solver.max_iter or 0, tol, zero_objective=1e300))
+    RunMonitor(transport, solver.max_iter or 0, tol, zero_objective=1e300).drive(recording())
     return requests

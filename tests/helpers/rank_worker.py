@@ -29,7 +29,7 @@ from typing import Any
 
 from elmesh.cli import fit, main, mpi_fit
 from elmesh.comm.mpi import MPITransport
-from elmesh.tables.task_sources import TaskSource
+from elmesh.tables.dataset import TaskSource
 
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
 

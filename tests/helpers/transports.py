@@ -239,7 +239,7 @@ def a_restored_transport_sends_the_same_messages_again(open_: Open) -> bytes:
 def complete(member: Member, local: LocalMetrics, halt: bool = False) -> RoundMetrics:
     pending = member.transport.start_metrics(local, halt)
     for _ in range(5):
-        metrics = pending.advance()
+        metrics = next(pending)
         if metrics is not None:
             return metrics
     raise AssertionError("metrics are never complete")

@@ -402,7 +402,7 @@ def test_no_sum_sends_more_than_the_bound(graph, m, bits, fine, k, average, size
             average=np.ones((6, 3)) if average else None,
         )
         before, most = transport.traffic().total, transport.max_request_bytes(request)
-        with np.errstate(all="ignore"):  # as the driver does
+        with np.errstate(all="ignore"):  # as the monitor does
             transport.allreduce(request)
         assert transport.traffic().total - before <= most
     assert most == 0 or m > 1

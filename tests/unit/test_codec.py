@@ -235,7 +235,7 @@ def test_the_error_of_a_repeated_value_shrinks_at_the_rate_of_its_bits(bits, rat
 @example(np.array([[1e12], [1e-12]]), 2)
 def test_the_error_of_any_repeated_value_vanishes(value, bits):
     channel = DeltaChannel(bits)
-    with np.errstate(all="ignore"):  # as the driver does: the error of a zero becomes denormal
+    with np.errstate(all="ignore"):  # as the monitor does: the error of a zero becomes denormal
         for _ in range(150):
             channel.encode(value)
     assert np.abs(channel.value - value).max() <= 1e-10 * np.abs(value).max()
@@ -339,7 +339,7 @@ def test_a_value_of_another_shape_starts_from_zero():
 
 def value_after(value, bits, times=40):
     channel = DeltaChannel(bits)
-    with np.errstate(all="ignore"):  # as the driver does
+    with np.errstate(all="ignore"):  # as the monitor does
         for _ in range(times):
             channel.encode(value)
     return channel.value

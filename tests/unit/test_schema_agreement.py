@@ -63,10 +63,6 @@ class ThreadCommunicator:
     def allgather(self, notes: Any) -> list[Any]:
         return self.shared.exchange(self.rank, notes)
 
-    def allreduce_sum(self, counts: np.ndarray) -> np.ndarray:
-        assert counts.dtype == np.int64
-        return np.sum([np.array(own, dtype=np.int64) for own in self.allgather(counts.tolist())], axis=0)
-
 
 def in_processes(size: int, work: Callable[[ThreadCommunicator], Any]) -> tuple[list[Any], Exchange]:
     """What each process returns, or the error it raises."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -60,7 +60,7 @@ class AgentState:
 def encode_state(
     snapshot: RoundSnapshot,
     agent: int,
-    history: Callable[[], Arrays],
+    history: Arrays,
     links: Mapping[str, LinkState],
     about: Mapping[str, Any],
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str], dict[str, int]]:

@@ -29,7 +29,7 @@ from elmesh.agent.agent_state import AgentState, encode_state
 from elmesh.comm.network.messenger import Log, ReliableMessenger
 from elmesh.errors import ElmeshError
 from elmesh.files import atomic_write
-from elmesh.run.array_io import DamagedError, HistoryArrays, SavedRun, open_arrays, read_array, write_arrays
+from elmesh.run.array_io import DamagedError, HistoryArrays, SavedRun, read_arrays, write_arrays
 from elmesh.run.monitor import RoundSnapshot
 from elmesh.run.result import RunHistory
 
@@ -180,14 +180,11 @@ class AgentCheckpoint:
         if not self._state_file.exists():
             return None
         try:
-            with open_arrays(self._state_file) as file:
-                labels = file.metadata()
-                about = json.loads(labels["about"])
-                names = file.keys()  # a file of safetensors is not iterable itself
-                arrays: dict[str, Any] = {name: read_array(file, name, labels) for name in names}
-                if about["epoch"] != sorted(self.evicted) or about["run"] != self.run_id:
-                    return None  # it was about to be removed
-                return AgentState.decode(about, arrays)
+            arrays, labels = read_arrays(self._state_file)
+            about = json.loads(labels["about"])
+            if about["epoch"] != sorted(self.evicted) or about["run"] != self.run_id:
+                return None  # it was about to be removed
+            return AgentState.decode(about, arrays)
         except (DamagedError, KeyError, ValueError, TypeError):
             raise ElmeshError(
                 f"{self._state_file} is damaged and cannot be resumed; start again with --fresh, here and at every "
@@ -235,7 +232,7 @@ class AgentCheckpoint:
         about = {**self.about, "run": self.run_id, "epoch": sorted(self.evicted), "result": result}
         agent = int(about.pop("agent"))
         rows = self._history.convert(history)
-        state = encode_state(snapshot, agent, lambda: rows, self._attached().link_states(), about)
+        state = encode_state(snapshot, agent, rows, self._attached().link_states(), about)
         self._last_round, self._last_time = snapshot.report.round, time.monotonic()
         self._idle.clear()
         # Not a pool, whose threads Python joins at its exit without a limit.

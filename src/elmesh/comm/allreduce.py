@@ -60,13 +60,7 @@ def fine_bits(bits: int | str) -> int | str:
 
 
 class ChannelSet:
-    """The quantised channels of one process, by topic, sender and part of the columns (coarse or fine).
-
-    Parameters
-    ----------
-    bits : int or "auto"
-        Bits per number.
-    """
+    """The quantised channels of one process, by topic, sender and part of the columns (coarse or fine)."""
 
     def __init__(self, bits: int | str) -> None:
         self._bits = bits
@@ -164,18 +158,7 @@ class Relay:
 class TreeAllReduce:
     """Sums over the agents of all processes along the spanning tree of a graph.
 
-    Parameters
-    ----------
-    topology : Topology
-        The graph of all agents.
-    own : sequence of int
-        The agents of this process, in increasing order.
-    bits : int or "auto"
-        Bits per number.
-    traffic : TrafficLog
-        Where messages of this process's agents are recorded.
-    relay : Relay
-        How partial sums cross between processes.
+    ``own`` are the agents of this process, in increasing order; their messages are recorded in ``traffic``.
     """
 
     def __init__(
@@ -193,12 +176,7 @@ class TreeAllReduce:
         for agent in inwards:
             if parent[agent] in self._children:
                 self._children[parent[agent]].append(agent)
-        self._channels = ChannelSet(bits)
-
-    @property
-    def rounds(self) -> int:
-        """Rounds of messages per sum."""
-        return self._topology.tree.rounds
+        self.channels = ChannelSet(bits)
 
     @property
     def remote_senders(self) -> list[int]:
@@ -217,7 +195,7 @@ class TreeAllReduce:
         """Return the sum over all agents; request arrays have one row per agent of this process."""
         if self._topology.n_agents == 1:
             return AllReduceResult(request.value[0], request.exact[0], request.average, request.broadcast)
-        self._channels.prepare(request)
+        self.channels.prepare(request)
         total = self._inwards(request)
         value, exact = self._outwards(request, total)
         return AllReduceResult(value, exact, request.average, request.broadcast)
@@ -266,7 +244,7 @@ class TreeAllReduce:
         tail = np.ascontiguousarray(exact, "<f8").tobytes()
         if self._bits == 64:
             return np.ascontiguousarray(value, "<f8").tobytes() + tail, content
-        message, decoded = self._channels.encode(request, value, sender)
+        message, decoded = self.channels.encode(request, value, sender)
         return message + tail, (decoded, exact)
 
     def _decode(self, request: AllReduce, data: bytes, sender: int) -> Content:
@@ -279,17 +257,9 @@ class TreeAllReduce:
             if self._bits == 64:
                 value = np.frombuffer(data[:end], "<f8").astype(np.float64, copy=False).reshape(shape)
             else:
-                value = self._channels.decode(request, data[:end], sender, shape)
+                value = self.channels.decode(request, data[:end], sender, shape)
             self._relay.check(sender, (value, exact))
         return value, exact
-
-    def state_dict(self) -> dict[int, dict[str, FloatArray]]:
-        """Return what to resume from, per sender."""
-        return self._channels.state_dict()
-
-    def load_state_dict(self, state: Mapping[int, Mapping[str, FloatArray]]) -> None:
-        """Resume from :meth:`state_dict`, among whatever other arrays there are."""
-        self._channels.load_state_dict(state)
 
 
 def _shape(request: AllReduce) -> tuple[int, int]:

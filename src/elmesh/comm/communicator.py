@@ -7,59 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, TypeVar
 
 from elmesh.errors import ElmeshError
 
-__all__ = ["SERIAL", "Communicator", "SerialCommunicator", "merge_by_task", "raise_on_all"]
+__all__ = ["SERIAL", "Communicator", "merge_by_task", "raise_on_all"]
 
 _T = TypeVar("_T")
 
 
-class Communicator(Protocol):
-    """All processes of a fit, seen from one of them. Every method is collective: all processes call it, or none."""
+class Communicator:
+    """All processes of a fit, seen from one of them; by itself, of a process that works alone.
 
-    @property
-    def rank(self) -> int:
-        """Number of the calling process, from 0."""
+    Every method is collective: all processes call it, or none.
+    """
 
-    @property
-    def size(self) -> int:
-        """Number of processes."""
-
-    def allgather(self, content: Any) -> list[Any]:
-        """Return the JSON content of every process, in the order of ranks."""
-
-    def allreduce_sum(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sum over all processes."""
-
-    def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Return the bytes of every process at rank 0, and an empty list at the others."""
-
-
-class SerialCommunicator:
-    """One process."""
-
+    #: Number of the calling process, from 0, and number of processes.
     rank, size = 0, 1
 
     def allgather(self, content: Any) -> list[Any]:
-        """Return the content of this process."""
+        """Return the JSON content of every process, in the order of ranks."""
         return [content]
 
-    def allreduce_sum(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the counts of this process."""
-        return counts
-
-    def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Return the bytes of this process."""
+    def gather_bytes(self, data: bytes, root: int = 0) -> list[bytes]:
+        """Return the bytes of every process at one of them, and an empty list at the others."""
         return [data]
 
 
 #: A process that works alone.
-SERIAL: Communicator = SerialCommunicator()
+SERIAL = Communicator()
 
 
 @contextmanager

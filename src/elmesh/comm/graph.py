@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations, pairwise
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -99,38 +101,35 @@ class Topology:
     @cached_property
     def tree(self) -> SpanningTree:
         """A spanning tree of least height, or near it: breadth first from a centre of the graph."""
-        graph = self.adjacency
         if self.n_agents <= DENSE_LIMIT:
-            hops = sp.csgraph.shortest_path(graph, unweighted=True, directed=False)
-            centre = int(np.argmin(hops.max(axis=1)))
+            centre = int(np.argmin(self._hops().max(axis=1)))
         else:
             # The middle of a longest path, which two searches from an end find approximately.
-            far = int(np.argmax(sp.csgraph.shortest_path(graph, unweighted=True, directed=False, indices=0)))
-            there, before = sp.csgraph.shortest_path(
-                graph, unweighted=True, directed=False, indices=far, return_predecessors=True
-            )
+            far = int(np.argmax(self._hops(indices=0)))
+            there, before = self._hops(indices=far, return_predecessors=True)
             centre = int(np.argmax(there))
             for _ in range(int(there.max()) // 2):
                 centre = int(before[centre])
-        order, parent = sp.csgraph.breadth_first_order(graph, centre, directed=False)
-        depth = np.zeros(self.n_agents, dtype=np.intp)
-        for agent in order[1:].tolist():
-            depth[agent] = depth[parent[agent]] + 1
-        parent = np.where(np.arange(self.n_agents) == centre, -1, parent)
-        return SpanningTree(parent.astype(np.intp), np.asarray(order, dtype=np.intp), int(depth.max()))
+        order, parent = sp.csgraph.breadth_first_order(self.adjacency, centre, directed=False)
+        parent[centre] = -1
+        height = int(self._hops(indices=centre).max())
+        return SpanningTree(parent.astype(np.intp), np.asarray(order, dtype=np.intp), height)
+
+    def _hops(self, **options: Any) -> Any:
+        """Return the steps between agents."""
+        return sp.csgraph.shortest_path(self.adjacency, unweighted=True, directed=False, **options)
 
     @cached_property
     def diameter(self) -> int:
         """Most steps between any two agents; for large graphs, a bound by the spanning tree."""
         if self.n_agents > DENSE_LIMIT:
             return 2 * self.tree.height
-        return int(sp.csgraph.shortest_path(self.adjacency, unweighted=True, directed=False).max())
+        return int(self._hops().max())
 
     @cached_property
     def relays(self) -> NDArray[np.int64]:
         """How many agents' messages pass each of :attr:`ends` if all reach all agents by shortest paths."""
-        hops = sp.csgraph.shortest_path(self.adjacency, unweighted=True, directed=False)
-        receiver, sender = self.ends
+        hops, (receiver, sender) = self._hops(), self.ends
         # Of several neighbours that are nearer to an agent, the first one forwards.
         chosen = np.full(hops.shape, -1)
         for edge in range(len(receiver))[::-1]:
@@ -193,21 +192,11 @@ class Topology:
 
 @dataclass(frozen=True, eq=False)
 class SpanningTree:
-    """A spanning tree of a graph.
+    """A spanning tree of a graph."""
 
-    Parameters
-    ----------
-    parent : ndarray of int of shape (m,)
-        Each agent's parent; -1 for the root.
-    order : ndarray of int of shape (m,)
-        Agents from the root outwards.
-    height : int
-        Steps from the farthest agent to the root.
-    """
-
-    parent: NDArray[np.intp]
-    order: NDArray[np.intp]
-    height: int
+    parent: NDArray[np.intp]  # of each agent; -1 for the root
+    order: NDArray[np.intp]  # agents from the root outwards
+    height: int  # steps from the farthest agent to the root
 
     @property
     def rounds(self) -> int:
@@ -227,23 +216,7 @@ def _leja_order(points: FloatArray) -> FloatArray:
     return ordered
 
 
-def _ring(m: int, seed: int) -> Edges:
-    return [(i, (i + 1) % m) for i in range(m)] if m > 2 else _path(m, seed)
-
-
-def _path(m: int, seed: int) -> Edges:
-    return [(i, i + 1) for i in range(m - 1)]
-
-
-def _star(m: int, seed: int) -> Edges:
-    return [(0, i) for i in range(1, m)]
-
-
-def _complete(m: int, seed: int) -> Edges:
-    return [(i, j) for i in range(m) for j in range(i + 1, m)]
-
-
-def _grid(m: int, seed: int) -> Edges:
+def _grid(m: int) -> Edges:
     """Arrange the agents in rows of a near-square; the last row may be short."""
     width = int(np.ceil(np.sqrt(m)))
     right = [(i, i + 1) for i in range(m - 1) if (i + 1) % width]
@@ -258,13 +231,14 @@ def _random(m: int, seed: int) -> Edges:
     return tree + extra
 
 
+#: Edges of named graphs from the number of agents and a seed.
 _NAMED: dict[str, Callable[[int, int], Edges]] = {
-    "ring": _ring,
-    "path": _path,
-    "star": _star,
-    "complete": _complete,
+    "ring": lambda m, seed: list(pairwise([*range(m), *([0] if m > 2 else [])])),
+    "path": lambda m, seed: list(pairwise(range(m))),
+    "star": lambda m, seed: [(0, i) for i in range(1, m)],
+    "complete": lambda m, seed: list(combinations(range(m), 2)),
     "random": _random,
-    "grid": _grid,
+    "grid": lambda m, seed: _grid(m),
 }
 GRAPH_NAMES = tuple(_NAMED)
 

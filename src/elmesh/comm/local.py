@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from elmesh.comm.allreduce import GOSSIP_PRECISION, Relay, uses_gossip
 from elmesh.comm.graph import Topology
 from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
 from elmesh.comm.traffic import TrafficLog
-from elmesh.comm.transport import KnownMetrics, LocalMetrics, RoundMetrics, Transport
+from elmesh.comm.transport import LocalMetrics, PendingMetrics, RoundMetrics, Transport
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
 
@@ -26,15 +27,7 @@ _DENSE = 64
 
 
 class LocalTransport(Transport):
-    """All agents of a graph in this process.
-
-    Parameters
-    ----------
-    topology : Topology
-        The graph.
-    message_bits : int or "auto"
-        Bits per number of sums over all agents.
-    """
+    """All agents of a graph in this process."""
 
     def __init__(self, topology: Topology, message_bits: int | str = 64) -> None:
         super().__init__(topology, range(topology.n_agents), message_bits, Relay())
@@ -70,7 +63,7 @@ class LocalTransport(Transport):
         """Return the sum over all agents, or over all tasks where one agent has all of them."""
         topology = self._topology
         if topology.n_agents > 1:
-            self.n_exchanges += self._tree.rounds if self._gossip is None else self._gossip_rounds
+            self.n_exchanges += topology.tree.rounds if self._gossip is None else self._gossip_rounds
             if not self._exact:
                 return replace(self._tree.sum(request), exact=request.exact.sum(axis=0))
             self._record_exact(request, self._log)
@@ -111,7 +104,7 @@ class LocalTransport(Transport):
         self._record_exact(request, log)
         return log.total
 
-    def start_metrics(self, local: LocalMetrics, halt: bool) -> KnownMetrics:
+    def start_metrics(self, local: LocalMetrics, halt: bool) -> PendingMetrics:
         """Return a round's metrics, which need no communication."""
         distance, size, sums = 0.0, 1.0, local.values.sum(axis=0)
         if local.U is not None:
@@ -119,7 +112,7 @@ class LocalTransport(Transport):
             mean = np.full(m, 1.0 / m) @ U
             apart = U - mean
             distance, size = float(np.sqrt(np.vdot(apart, apart) / m)), float(np.sqrt(np.vdot(mean, mean)))
-        return KnownMetrics(RoundMetrics.from_sums(sums, distance, size, self._log.total, halt))
+        return repeat(RoundMetrics.from_sums(sums, distance, size, self._log.total, halt))
 
 
 def check_hub(topology: Topology) -> None:

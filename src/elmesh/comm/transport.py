@@ -7,9 +7,9 @@ There are three transports: :mod:`elmesh.comm.local` (one process), :mod:`elmesh
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,53 +19,29 @@ from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, Neighbor
 from elmesh.comm.traffic import TrafficLog
 from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["CommState", "KnownMetrics", "LocalMetrics", "PendingMetrics", "RoundMetrics", "Transport"]
+__all__ = ["CommState", "LocalMetrics", "PendingMetrics", "RoundMetrics", "Transport"]
 
 
 @dataclass(frozen=True, eq=False)
 class LocalMetrics:
-    """What the agents of this process contribute to a round's metrics.
+    """What the n agents of this process contribute to a round's metrics."""
 
-    Parameters
-    ----------
-    round : int
-        Rounds done.
-    values : ndarray of shape (n, 5)
-        Per agent: objective, squared residuals in U and in A, and what these are compared with.
-    U : ndarray of shape (n, L, r) or None
-        The agents' bases, where each agent has its own; None if they share one.
-    """
-
-    round: int
-    values: FloatArray
-    U: FloatArray | None
+    round: int  # rounds done
+    values: FloatArray  # (n, 5): objective, squared residuals in U and in A, and what these are compared with
+    U: FloatArray | None  # (n, L, r), where each agent has a basis of its own; None if they share one
 
 
 @dataclass(frozen=True)
 class RoundMetrics:
-    """Metrics of one round over all agents.
-
-    Parameters
-    ----------
-    objective : float
-        Its value.
-    residual, scale : tuple of float
-        Squared residuals in U and in A, and what they are compared with.
-    distance, size : float
-        Root mean square distance of the agents' U from their mean, and the norm of the mean.
-    bytes : int
-        Bytes sent so far.
-    halt : bool
-        Whether another process asks to stop.
-    """
+    """Metrics of one round over all agents."""
 
     objective: float
-    residual: tuple[float, float]
-    scale: tuple[float, float]
-    distance: float
-    size: float
-    bytes: int
-    halt: bool = False
+    residual: tuple[float, float]  # squared, in U and in A
+    scale: tuple[float, float]  # what they are compared with
+    distance: float  # root mean square distance of the agents' U from their mean
+    size: float  # the norm of the mean
+    bytes: int  # sent so far
+    halt: bool = False  # whether another process asks to stop
 
     @classmethod
     def from_sums(cls, sums: FloatArray, distance: float, size: float, sent: int, halt: bool) -> RoundMetrics:
@@ -74,22 +50,9 @@ class RoundMetrics:
         return cls(objective, (U_residual, A_residual), (U_scale, A_scale), distance, size, sent, halt)
 
 
-class PendingMetrics(Protocol):
-    """Metrics that are being collected."""
-
-    def advance(self) -> RoundMetrics | None:
-        """Complete the pending collective and start the next; return the metrics once they are complete."""
-
-
-@dataclass(frozen=True)
-class KnownMetrics:
-    """Metrics that need no communication."""
-
-    metrics: RoundMetrics
-
-    def advance(self) -> RoundMetrics:
-        """Return them."""
-        return self.metrics
+#: Metrics that are being collected. A step completes the pending collective and starts the next; it gives None, and the
+#: metrics, as often as they are asked for, once they are complete.
+PendingMetrics = Iterator[RoundMetrics | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,18 +66,8 @@ class CommState:
 class Transport(ABC):
     """How the agents of this process reach the others. All processes call every method in the same order.
 
-    Sums go along the spanning tree of the graph.
-
-    Parameters
-    ----------
-    topology : Topology
-        The graph of all agents.
-    agents : sequence of int
-        The agents of this process, in increasing order.
-    message_bits : int or "auto"
-        Bits per number of sums over all agents.
-    relay : Relay
-        How partial sums cross between processes.
+    Sums go along the spanning tree of ``topology``, the graph of all agents, with ``message_bits`` per number.
+    ``agents`` are those of this process, in increasing order.
     """
 
     #: Whether metrics are of all agents, and so the same in every process.
@@ -152,7 +105,7 @@ class Transport(ABC):
 
     def allreduce(self, request: AllReduce) -> AllReduceResult:
         """Return the sum over all agents."""
-        self.n_exchanges += self._tree.rounds
+        self.n_exchanges += self._topology.tree.rounds
         return self._tree.sum(request)
 
     def max_request_bytes(self, request: Request) -> int:
@@ -169,7 +122,7 @@ class Transport(ABC):
 
     def state(self) -> CommState:
         """Return what to resume from."""
-        channels = self._tree.state_dict()
+        channels = self._tree.channels.state_dict()
         common = {"exchanges": np.array(float(self.n_exchanges)), **channels.pop(ROOT, {})}
         own = self._log.state_dict(self.agents)
         return CommState({t: {**own.get(t, {}), **channels.get(t, {})} for t in {*own, *channels}}, common)
@@ -178,4 +131,4 @@ class Transport(ABC):
         """Resume from a state."""
         self.n_exchanges = int(state.common["exchanges"])
         self._log.load_state_dict({t: state.own[t] for t in self.agents.tolist()})
-        self._tree.load_state_dict({ROOT: state.common, **state.own})
+        self._tree.channels.load_state_dict({ROOT: state.common, **state.own})

@@ -1,4 +1,4 @@
-"""Running a solver: the driver and its monitor, backends, checkpoints."""
+"""Running a solver: the monitor, backends, checkpoints."""
 
 from elmesh.run.backend import Backend, LocalBackend, MPIBackend, resolve_backend, run_local
 from elmesh.run.checkpoints import CheckpointWarning

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,8 +34,7 @@ __all__ = [
     "DamagedError",
     "HistoryArrays",
     "SavedRun",
-    "open_arrays",
-    "read_array",
+    "read_arrays",
     "snapshot_arrays",
     "task_digest",
     "write_arrays",
@@ -61,22 +59,21 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], labels: Mapping
     atomic_write(path, safetensors.numpy.save(plain, metadata={**labels, **sums}), mode=0o600)
 
 
-@contextmanager
-def open_arrays(path: Path) -> Iterator[Any]:
-    """Open a file of arrays; any error inside is a :class:`DamagedError`."""
+def read_arrays(path: Path, prefixes: tuple[str, ...] = ("",)) -> tuple[Arrays, dict[str, str]]:
+    """Return the arrays whose names begin with one of these, verified by their checksums, and the labels."""
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            yield file
+            labels, names = file.metadata(), file.keys()
+            # An array under another agent's name would go unnoticed otherwise.
+            if {f"sha256 {name}" for name in names} != {x for x in labels if x.startswith("sha256 ")}:
+                raise DamagedError(path)
+            arrays: Arrays = {name: file.get_tensor(name) for name in names if name.startswith(prefixes)}
     except (safetensors.SafetensorError, OSError, KeyError, TypeError):
         raise DamagedError(path) from None
-
-
-def read_array(file: Any, name: str, labels: Mapping[str, str]) -> FloatArray:
-    """Read an array and verify its checksum."""
-    x: FloatArray = file.get_tensor(name)
-    if hashlib.sha256(np.ascontiguousarray(x).data).hexdigest() != labels.get(f"sha256 {name}"):
-        raise KeyError(name)
-    return x
+    for name, x in arrays.items():
+        if hashlib.sha256(np.ascontiguousarray(x).data).hexdigest() != labels[f"sha256 {name}"]:
+            raise DamagedError(path)
+    return arrays, labels
 
 
 def task_digest(task: Task) -> str:
@@ -110,7 +107,7 @@ def snapshot_arrays(
     agents: Sequence[int],
     degree: Sequence[int],
     batches: Sequence[IndexArray],
-    history: Callable[[], Arrays] | None,
+    history: Arrays | None,
 ) -> Arrays:
     """Return the arrays of a snapshot's agents, and with ``history`` those that all agents have in common."""
     arrays: Arrays = {}
@@ -124,7 +121,7 @@ def snapshot_arrays(
     if history is not None:
         arrays |= {f"shared/{name}": x for name, x in dicts[0].shared.items()}
         arrays |= {f"comm/{name}": x for name, x in snapshot.comm.common.items()}
-        arrays |= {f"history/{name}": x for name, x in history().items()}
+        arrays |= {f"history/{name}": x for name, x in history.items()}
     return arrays
 
 
@@ -145,10 +142,6 @@ class SavedRun:
         }
         comm = {t: _below(f"agent/{t}/comm/", arrays) for t in sorted({*agents, *remote})}
         return cls(states, CommState(comm, _below("comm/", arrays)), _history(_below("history/", arrays)))
-
-    def stack(self, agents: Sequence[int]) -> StateDict:
-        """Return the state of a stack of agents."""
-        return StateDict.stack([self.states[t] for t in agents])
 
 
 def _below(prefix: str, arrays: Mapping[str, FloatArray]) -> Arrays:

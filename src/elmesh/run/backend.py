@@ -49,27 +49,13 @@ _DEFAULT = RunConfig()
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """The tasks of a fit, and who has which.
+    """The tasks of a fit, and who has which."""
 
-    Parameters
-    ----------
-    labels : list
-        All tasks, sorted.
-    own : list
-        Those of this process, sorted.
-    topology : Topology or None
-        The graph of agents; None where tasks are not agents of a graph.
-    ranks : ndarray of int
-        The process of each task.
-    rank : int
-        This process.
-    """
-
-    labels: list[Label]
-    own: list[Label]
-    topology: Topology | None
-    ranks: IndexArray
-    rank: int = 0
+    labels: list[Label]  # all tasks, sorted
+    own: list[Label]  # those of this process, sorted
+    topology: Topology | None  # the graph of agents; None where tasks are not agents of a graph
+    ranks: IndexArray  # the process of each task
+    rank: int = 0  # this process
 
     @property
     def degree(self) -> FloatArray:
@@ -102,6 +88,8 @@ class Backend(ABC):
     in_one_place: ClassVar[bool] = False
     #: Whether targets are scaled by declared ranges, before the fit.
     scales_targets: ClassVar[bool] = False
+    #: Whether BLAS must use one thread, so that results do not depend on the number of cores.
+    one_thread: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -112,11 +100,6 @@ class Backend(ABC):
     def provides(self) -> Set[type[Request]]:
         """Kinds of request that the transport answers."""
         return frozenset({NeighborSum, HubReduce, AllReduce})
-
-    @property
-    def one_thread(self) -> bool:
-        """Whether BLAS must use one thread, so that results do not depend on the number of cores."""
-        return True
 
     def check(self, solver: Solver) -> None:
         """Raise if a solver requires what this backend does not provide."""
@@ -147,7 +130,7 @@ class LocalBackend(Backend):
     description: ClassVar[str] = "a single process"
     in_one_place: ClassVar[bool] = True
     communicator: Communicator = SERIAL
-    one_thread: bool = False
+    one_thread: ClassVar[bool] = False
 
     def assign(self, solver: Solver, labels: Sequence[Label], seed: int) -> Assignment:
         """Return all tasks."""
@@ -284,7 +267,6 @@ class MPIBackend(Backend):
                 threads=limit_blas_threads(always=True),
                 callback=fit.config.callback,
                 store=_store(fit.config, {**fit.fields, "backend": "mpi", "rank": rank}, agents, world),
-                remote=transport.remote_senders,
                 lookahead=True,
             )
 

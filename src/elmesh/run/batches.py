@@ -1,4 +1,4 @@
-"""Agents in batches: one program per batch, joined into one program for the driver.
+"""Agents in batches: one program per batch, joined into one program for the monitor.
 
 All agents in one array cost one Python call per step however many there are. With thousands of them every elementwise
 step would stream through main memory; batches that fit the cache do not. And where each agent's numbers must be the

@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,7 @@ from elmesh.run.array_io import (
     DamagedError,
     HistoryArrays,
     SavedRun,
-    open_arrays,
-    read_array,
+    read_arrays,
     snapshot_arrays,
     task_digest,
     write_arrays,
@@ -50,18 +49,9 @@ class CheckpointWarning(UserWarning):
 
 
 class CheckpointStore:
-    """The checkpoints of one run.
+    """The checkpoints of one run, seen from the process of some of its agents.
 
-    Parameters
-    ----------
-    config : CheckpointConfig
-        Where and how often.
-    fields : mapping
-        What the run is of, in plain JSON: a checkpoint with other fields is refused.
-    agents : LocalAgents
-        The agents of this process.
-    communicator : Communicator
-        The processes of the run.
+    ``fields`` describe the run in plain JSON: a checkpoint with other fields is refused.
     """
 
     def __init__(
@@ -98,7 +88,7 @@ class CheckpointStore:
         communicator, agents, error = self._communicator, self._agents, None
         name = f"round-{k:08d}"
         file = f"{name}/rank-{communicator.rank:04d}-of-{communicator.size:04d}.safetensors"
-        common = (lambda: self._history.convert(history())) if agents.agents[0] == 0 else None
+        common = self._history.convert(history()) if agents.agents[0] == 0 else None
         labels = {f"{agent}/data": digest for agent, digest in zip(agents.agents, self._digests, strict=True)}
         try:
             (self._folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -110,8 +100,12 @@ class CheckpointStore:
         errors = [part["error"] for part in parts if part["error"] is not None]
         if not errors and communicator.rank == 0:
             files = [{"file": part["file"], "agents": part["agents"]} for part in parts]
+            content = {"round": k, "fields": self._fields, "files": files}
+            document = {"format": _FORMAT, "format_version": _VERSION, **content}
             try:
-                self._publish({"round": k, "fields": self._fields, "files": files})
+                # Now that its files are complete, the document names this checkpoint.
+                atomic_write(self._folder / _DOCUMENT, json.dumps(document, indent=1).encode(), mode=0o600)
+                self._remove_old()
             except OSError as problem:
                 errors = [f"rank 0: {_reason(problem)}"]
         # No process relies on the checkpoint before it is complete.
@@ -129,12 +123,6 @@ class CheckpointStore:
             CheckpointWarning,
             stacklevel=2,
         )
-
-    def _publish(self, content: Mapping[str, Any]) -> None:
-        """Name a checkpoint whose files are complete, and remove those before it."""
-        document = {"format": _FORMAT, "format_version": _VERSION, **content}
-        atomic_write(self._folder / _DOCUMENT, json.dumps(document, indent=1).encode(), mode=0o600)
-        self._remove_old()
 
     def _remove_old(self) -> None:
         """Remove all checkpoints but the one that the document names."""
@@ -163,13 +151,16 @@ class CheckpointStore:
         for entry in document["files"]:
             if not wanted & set(entry["agents"]) and 0 not in entry["agents"]:
                 continue
-            with _opened(self._folder / entry["file"]) as file:
-                labels, names = file.metadata(), file.keys()
-                # An array under another agent's name would go unnoticed otherwise.
-                if {f"sha256 {name}" for name in names} != {x for x in labels if x.startswith("sha256 ")}:
-                    raise KeyError(entry["file"])
-                arrays |= {name: read_array(file, name, labels) for name in names if name.startswith(prefixes)}
+            path = self._folder / entry["file"]
+            try:
+                found, labels = read_arrays(path, prefixes)
                 digests |= {t: labels[f"{t}/data"] for t in entry["agents"]}
+            except (DamagedError, KeyError):
+                raise ElmeshError(
+                    f"{path} is missing or damaged, so its checkpoint cannot be resumed; empty the folder to start "
+                    "again."
+                ) from None
+            arrays |= found
         for t, label, digest in zip(agents.agents, agents.labels, self._digests, strict=True):
             if digests.get(t) != digest:
                 raise ElmeshError(
@@ -177,17 +168,6 @@ class CheckpointStore:
                     "another folder, or empty that one to start again."
                 )
         return SavedRun.parse(arrays, agents.agents, remote)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with open_arrays(path) as file:
-            yield file
-    except DamagedError:
-        raise ElmeshError(
-            f"{path} is missing or damaged, so its checkpoint cannot be resumed; empty the folder to start again."
-        ) from None
 
 
 def _read_document(path: Path) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""The run monitor: turns reports into metrics, and metrics into decisions.
+"""The run monitor: drives a solver's rounds, turns reports into metrics, and metrics into decisions.
 
 Where agents wait for their neighbours only, a run does not wait for global metrics either: it continues, and if the
 metrics of an earlier round turn out to end the run, it is rolled back to that round.
@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +18,11 @@ from elmesh.comm.requests import AllReduceResult, HubReduce, NeighborMessages, N
 from elmesh.comm.transport import CommState, LocalMetrics, PendingMetrics, RoundMetrics, Transport
 from elmesh.errors import ElmeshError
 from elmesh.run.result import Progress, RunHistory, RunResult, StopReason
-from elmesh.solvers.base import Decision, RoundReport, Solution
+from elmesh.solvers.base import Decision, Program, RoundReport, Solution
+from elmesh.solvers.state import SolverState
 from elmesh.typing import FloatArray
 
-__all__ = ["RoundSnapshot", "RunMonitor", "SaveSnapshot", "Verdict", "local_metrics"]
+__all__ = ["RoundSnapshot", "RunMonitor", "local_metrics"]
 
 # A run whose objective exceeds that of zero weights (or of its start) by this factor has diverged.
 _DIVERGED = 1e6
@@ -40,37 +42,25 @@ class RoundSnapshot:
 
 #: Called with every sound snapshot, and a function that gives the history before it.
 SaveSnapshot = Callable[[RoundSnapshot, Callable[[], RunHistory]], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Verdict:
-    """The decision on a report; ``rollback`` is the earlier round that it is on, if it is not on the last."""
-
-    decision: Decision
-    rollback: RoundSnapshot | None = None
+#: From the states of a report to a program that resumes from them.
+Resume = Callable[[tuple[SolverState, ...]], Program]
 
 
 class RunMonitor:
-    """Monitors one run.
+    """Monitors one run: answers requests by the transport, and reports by decisions.
 
     Parameters
     ----------
-    transport : Transport
-        Collects metrics.
-    max_iter : int
-        Most rounds.
+    transport, max_iter, max_bytes
+        How agents reach each other; most rounds; and what all agents together may send.
     tol : float or None
         What consensus gap and dual residual must fall below; None for a method that ends by itself.
     zero_objective : float
         Objective at zero weights, the yardstick for divergence.
-    max_bytes : float or None
-        What all agents together may send.
     history : RunHistory or None
         The rounds before the first report, if the run is resumed.
-    callback : callable or None
-        Called with the progress after every round; if it returns True, the run ends.
-    save : callable or None
-        See :data:`SaveSnapshot`.
+    callback, save : callable or None
+        Called after every round, with the progress (the run ends if it returns True) and with the snapshot.
     """
 
     def __init__(
@@ -96,8 +86,42 @@ class RunMonitor:
         self._halt = False
         self._sound: Solution | None = None
 
-    def answer(self, request: Request) -> FloatArray | NeighborMessages | AllReduceResult:
-        """Answer a request by the transport."""
+    def drive(self, program: Program, resume: Resume | None = None) -> RunResult:
+        """Run a program to its end.
+
+        With ``resume`` the run continues while metrics are pending, and is rolled back if they end it; without it every
+        round waits for its metrics.
+        """
+        answer: Any = None
+        # An overflow on the way to divergence is reported once, as StopReason.DIVERGED, and not by many warnings.
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            while True:
+                try:
+                    request = program.send(answer)
+                except StopIteration as end:
+                    return self._result(end.value)
+                except np.linalg.LinAlgError:
+                    # Only numbers that have overflowed make these systems singular.
+                    if self._sound is None or self._pending:
+                        raise
+                    return self._result(self._sound, StopReason.DIVERGED)
+                if isinstance(request, RoundReport):
+                    answer, rollback = self._decide(request, wait=resume is None)
+                    if answer is None:
+                        program.close()
+                        return self._result(self._sound or request.solution, StopReason.DIVERGED)
+                    if rollback is not None and resume is not None:
+                        program.close()
+                        self._transport.restore(rollback.comm)
+                        program = resume(rollback.report.states)
+                        next(program)  # the report that the answer is to
+                elif self._affordable(request):
+                    answer = self._answer(request)
+                else:
+                    program.close()
+                    return self._out_of_budget()
+
+    def _answer(self, request: Request) -> FloatArray | NeighborMessages | AllReduceResult:
         if isinstance(request, NeighborSum):
             return self._transport.neighbor_sum(request)
         self._synchronised = True
@@ -105,13 +129,13 @@ class RunMonitor:
             return self._transport.reduce_at_hub(request)
         return self._transport.allreduce(request)
 
-    def decide(self, report: RoundReport, wait: bool) -> Verdict | None:
-        """Decide on a report, or on an earlier one whose metrics are complete; None if the run has diverged.
+    def _decide(self, report: RoundReport, wait: bool) -> tuple[Decision | None, RoundSnapshot | None]:
+        """Decide on a report, or on an earlier round, which is returned too, whose metrics are complete.
 
-        With ``wait`` the metrics of this report are waited for.
+        The decision is None if the run has diverged. With ``wait`` the metrics of this report are waited for.
         """
         transport, pending = self._transport, self._pending
-        known = [snapshot.pending.advance() for snapshot in pending]
+        known = [next(snapshot.pending) for snapshot in pending]
         started = transport.start_metrics(local_metrics(report), self._halt)
         comm = CommState() if wait and self._save is None else transport.state()
         pending.append(RoundSnapshot(report, comm, transport.n_exchanges, started))
@@ -122,7 +146,7 @@ class RunMonitor:
         while pending:
             metrics = known.pop(0)
             while metrics is None and wait:
-                metrics = pending[0].pending.advance()
+                metrics = next(pending[0].pending)
             if metrics is None:
                 break
             snapshot = pending.popleft()
@@ -130,17 +154,15 @@ class RunMonitor:
             if decision is not Decision.CONTINUE:
                 self._complete_pending()
                 earlier = None if snapshot.report is report else snapshot
-                if decision is None:
-                    if earlier is not None:
-                        transport.restore(earlier.comm)  # later messages do not count
-                    return None
-                return Verdict(decision, earlier)
-        return Verdict(Decision.CONTINUE)
+                if decision is None and earlier is not None:
+                    transport.restore(earlier.comm)  # later messages do not count
+                return decision, earlier
+        return Decision.CONTINUE, None
 
     def _complete_pending(self) -> None:
         """Complete pending reductions, for which other processes wait, and discard them."""
         for snapshot in self._pending:
-            while snapshot.pending.advance() is None:
+            while next(snapshot.pending) is None:
                 pass
         self._pending.clear()
         self._synchronised = True
@@ -179,13 +201,13 @@ class RunMonitor:
         sent = snapshot.exchanges, metrics.bytes
         return Progress(snapshot.report.round, self._max_iter, metrics.objective, gap, math.sqrt(dual), *sent)
 
-    def affordable(self, request: Request) -> bool:
+    def _affordable(self, request: Request) -> bool:
         """Return whether what is left of ``max_bytes`` allows for a request, however much it turns out to send."""
         if self._max_bytes == math.inf:
             return True
         return self._transport.traffic().total + self._transport.max_request_bytes(request) <= self._max_bytes
 
-    def out_of_budget(self) -> RunResult:
+    def _out_of_budget(self) -> RunResult:
         """Return the last sound variables: the next request might exceed ``max_bytes``."""
         self._complete_pending()
         if self._sound is None:
@@ -193,27 +215,18 @@ class RunMonitor:
                 f"max_bytes={self._max_bytes:,.0f} is not enough for the start, which has sent "
                 f"{self._transport.traffic().total:,} bytes already; raise it, or lower message_bits or rank."
             )
-        if self._stop is not StopReason.CONVERGED:
-            self._stop = StopReason.BUDGET
-        return self.result(self._sound)
+        return self._result(self._sound, self._stop if self._stop is StopReason.CONVERGED else StopReason.BUDGET)
 
-    def diverged(self, solution: Solution | None = None) -> RunResult | None:
-        """Return the last sound variables, or the given ones if there are none; None without either."""
-        solution = solution if self._sound is None else self._sound
-        if solution is None or self._pending:
-            return None
-        self._stop = StopReason.DIVERGED
-        return self.result(solution)
-
-    def result(self, solution: Solution) -> RunResult:
-        """Return what a finished run produced."""
+    def _result(self, solution: Solution, stop: StopReason | None = None) -> RunResult:
+        """Return what a run produced that ended for a reason, by default for that of the last round."""
         rows, traffic = self._rows, self._transport.traffic()
-        if self._stop is StopReason.MAX_ITER and rows[-1].round < self._max_iter:
-            self._stop = StopReason.SETTLED
+        stop = stop or self._stop
+        if stop is StopReason.MAX_ITER and rows[-1].round < self._max_iter:
+            stop = StopReason.SETTLED
         if rows:
             rows[-1] = replace(rows[-1], exchanges=self._transport.n_exchanges, bytes=traffic.total)
         history, n_iter = RunHistory(tuple(rows)).table(), rows[-1].round if rows else 0
-        return RunResult(solution, history, self._stop, n_iter, self._transport.n_exchanges, traffic)
+        return RunResult(solution, history, stop, n_iter, self._transport.n_exchanges, traffic)
 
 
 def local_metrics(report: RoundReport) -> LocalMetrics:

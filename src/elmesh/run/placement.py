@@ -21,21 +21,10 @@ _UNEVEN = 1.15
 
 
 def place_agents(topology: Topology, n_ranks: int) -> Ranks:
-    """Return the rank of each agent.
+    """Return the rank of each agent; each of ``n_ranks`` processes gets at least one agent.
 
     Agents in their order, cut into equal runs, are best for rings, paths and stars. Other graphs are partitioned by
     METIS where it is installed, and the cut that has fewer edges between ranks is taken.
-
-    Parameters
-    ----------
-    topology : Topology
-        The graph of agents.
-    n_ranks : int
-        Number of processes; each gets at least one agent.
-
-    Returns
-    -------
-    ndarray of int of shape (m,)
 
     Examples
     --------

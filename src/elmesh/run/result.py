@@ -46,21 +46,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class RunHistory:
-    """The rounds so far, and what relative metrics and divergence are measured by.
-
-    Parameters
-    ----------
-    rows : tuple of Progress
-        One per round.
-    floors : tuple of float or None
-        Least scales of residuals in U and in A, and of the norm of U: a share of those of the first round. Without them
-        a problem whose solution is zero would never converge: residuals and their scales vanish together.
-    ceiling : float
-        The objective above which a run has diverged.
-    """
+    """The rounds so far, and what relative metrics and divergence are measured by."""
 
     rows: tuple[Progress, ...] = ()
+    #: Least scales of residuals in U and in A, and of the norm of U: a share of those of the first round. Without them
+    #: a problem whose solution is zero would never converge: residuals and their scales vanish together.
     floors: tuple[float, float, float] | None = None
+    #: The objective above which a run has diverged.
     ceiling: float = 0.0
 
     def table(self) -> pd.DataFrame:

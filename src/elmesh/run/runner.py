@@ -14,11 +14,10 @@ from elmesh.comm.transport import Transport
 from elmesh.data.statistics import Task
 from elmesh.run.array_io import SavedRun
 from elmesh.run.batches import join_programs
-from elmesh.run.driver import drive
 from elmesh.run.monitor import RoundSnapshot, RunMonitor
 from elmesh.run.result import Progress, RunHistory, RunResult
 from elmesh.solvers.base import AgentContext, Problem, Program, Solver, rounds
-from elmesh.solvers.state import SolverState
+from elmesh.solvers.state import SolverState, StateDict
 from elmesh.typing import IndexArray
 
 __all__ = ["LocalAgents", "SnapshotStore", "agent_context", "run_solver"]
@@ -26,30 +25,14 @@ __all__ = ["LocalAgents", "SnapshotStore", "agent_context", "run_solver"]
 
 @dataclass(frozen=True, eq=False)
 class LocalAgents:
-    """The agents of one process.
+    """The agents of one process."""
 
-    Parameters
-    ----------
-    agents : sequence of int
-        Their numbers, increasing.
-    labels : sequence
-        Their tasks' labels.
-    tasks : sequence of Task
-        The data of each.
-    degree : sequence of int
-        The number of neighbours of each.
-    batches : sequence of ndarray of int
-        Places of agents that are computed together.
-    problems : sequence of Problem
-        One per batch.
-    """
-
-    agents: Sequence[int]
-    labels: Sequence[object]
+    agents: Sequence[int]  # their numbers, increasing
+    labels: Sequence[object]  # of their tasks
     tasks: Sequence[Task]
-    degree: Sequence[int]
-    batches: Sequence[IndexArray]
-    problems: Sequence[Problem]
+    degree: Sequence[int]  # numbers of neighbours
+    batches: Sequence[IndexArray]  # places of agents that are computed together
+    problems: Sequence[Problem]  # one per batch
 
 
 class SnapshotStore(Protocol):
@@ -85,36 +68,12 @@ def run_solver(
     threads: AbstractContextManager[object],
     callback: Callable[[Progress], bool | None] | None = None,
     store: SnapshotStore | None = None,
-    remote: Sequence[int] = (),
     lookahead: bool = False,
 ) -> RunResult:
-    """Run a solver on the agents of this process.
+    """Run a solver on the agents of this process; return their solution, and what is the same in every process.
 
-    Parameters
-    ----------
-    solver : Solver
-        What to run.
-    agents : LocalAgents
-        The agents here.
-    transport : Transport
-        How they reach the others.
-    zero_objective : float
-        The objective at zero weights, over all agents.
-    threads : context manager
-        Limits BLAS threads.
-    callback : callable, optional
-        See :class:`~elmesh.run.config.RunConfig`.
-    store : SnapshotStore, optional
-        Where to save snapshots and what to resume from.
-    remote : sequence of int
-        Agents of other processes whose channels end here.
-    lookahead : bool
-        Whether rounds continue while metrics are pending.
-
-    Returns
-    -------
-    RunResult
-        Its solution is that of the agents here; all else is the same in every process.
+    ``zero_objective`` is the objective at zero weights, over all agents, and ``threads`` limits BLAS threads. With
+    ``lookahead`` rounds continue while metrics are pending.
     """
     rank = agents.problems[0].rank
 
@@ -122,12 +81,12 @@ def run_solver(
         own = zip(agents.problems, states, strict=True)
         return join_programs([rounds(solver, problem, state) for problem, state in own], agents.batches)
 
-    saved = None if store is None else store.latest(remote)
+    saved = None if store is None else store.latest(transport.remote_senders)
     states: Sequence[SolverState | None] = [None] * len(agents.batches)
     if saved is not None:
         transport.restore(saved.comm)
-        stacks = [saved.stack([agents.agents[k] for k in batch.tolist()]) for batch in agents.batches]
-        states = [solver.state_type.load_state_dict(stack) for stack in stacks]
+        each = [[saved.states[agents.agents[k]] for k in batch.tolist()] for batch in agents.batches]
+        states = [solver.state_type.load_state_dict(StateDict.stack(own)) for own in each]
     monitor = RunMonitor(
         transport,
         # A method without a limit takes one round per column of U, or none.
@@ -141,4 +100,4 @@ def run_solver(
         save=None if store is None else store.save,
     )
     with threads:
-        return drive(program(states), transport, monitor, program if lookahead else None)
+        return monitor.drive(program(states), program if lookahead else None)

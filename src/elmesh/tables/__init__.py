@@ -5,11 +5,10 @@
 
 from elmesh.tables.access import FILE_TASK, TableWarning, find_column, finite_numbers
 from elmesh.tables.columns import to_labels
-from elmesh.tables.dataset import read_data
+from elmesh.tables.dataset import find_tasks, read_data
 from elmesh.tables.files import check_table_name, read_table, write_table
 from elmesh.tables.fitting import agree_schema, fit_schema, infer_kind, whole_labels
 from elmesh.tables.schema import CategoricalColumn, NumericColumn, ProblemKind, TableSchema, TargetColumn
-from elmesh.tables.task_sources import find_tasks
 
 __all__ = [
     "FILE_TASK",

@@ -119,10 +119,11 @@ def check_column_names(table: str, names: Sequence[str]) -> None:
         raise ElmeshError(f'{table}: the header has the column "{repeated[0]}" more than once; rename one.')
 
 
-def check_same_columns(rule: str, tables: Mapping[str, Sequence[str]]) -> None:
-    """Raise if the tables, given by name with their columns, differ in columns; the order does not matter."""
-    first, columns = next(iter(tables.items()), ("", ()))
+def check_same_columns(rule: str, tables: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the columns of the first table; raise if another one, given by name, has others in any order."""
+    first, columns = next(iter(tables.items()))
     for table, others in tables.items():
         for name in sorted(set(columns) ^ set(others)):
             has, lacks = (table, first) if name in others else (first, table)
             raise ElmeshError(f'{rule}, but {has} has a column "{name}" and {lacks} does not.')
+    return list(columns)

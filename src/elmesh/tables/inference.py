@@ -98,8 +98,8 @@ def _check_classes(stats: TableStats, name: str, classes: DistinctValues) -> boo
     """Check the classes of a target and return whether they are whole numbers."""
     column = stats.columns[name]
     if classes.n_missing:
-        cell = stats.first_cell(name, lambda values: np.asarray(pd.isna(to_labels(values))))
-        raise missing_error(classes.n_missing, "target", name, cell.row)
+        row, _ = stats.first_cell(name, lambda values: np.asarray(pd.isna(to_labels(values))))
+        raise missing_error(classes.n_missing, "target", name, row)
     if classes.too_many:
         raise ElmeshError(
             f'The target column "{name}" has {classes.count} different values in {column.n_rows} rows'
@@ -119,15 +119,15 @@ def _regression_target(stats: TableStats, name: str) -> TargetColumn:
     if column.column_type is ColumnType.TEXT:
         _reject_decimal_commas(stats, name)
         if column.n_not_numeric:
-            cell = stats.first_cell(name, _is_not_numeric)
+            row, text = stats.first_cell(name, _is_not_numeric)
             raise ElmeshError(
-                f'Regression needs numbers, but the target column "{name}" has "{cell.text}" at '
-                f"{cell.row}; correct it, or use --kind classification."
+                f'Regression needs numbers, but the target column "{name}" has "{text}" at '
+                f"{row}; correct it, or use --kind classification."
             )
     _reject_infinite(stats, name)
     if column.n_missing:
-        cell = stats.first_cell(name, lambda values: values.isna().to_numpy())
-        raise missing_error(column.n_missing, "target", name, cell.row)
+        row, _ = stats.first_cell(name, lambda values: values.isna().to_numpy())
+        raise missing_error(column.n_missing, "target", name, row)
     if column.min == column.max:
         raise ElmeshError(f'The target column "{name}" has the value {column.min:g} in all rows: nothing to learn.')
     return TargetColumn(name, *_scale(column, name))
@@ -179,17 +179,17 @@ def _reject_unusable(column: ColumnStats, subject: str, alternative: str = "") -
 def _reject_decimal_commas(stats: TableStats, name: str) -> None:
     if ValueType(stats.columns[name].value_types).has_decimal_commas:
         has_comma = ValueType.DECIMAL_COMMA_TEXT
-        cell = stats.first_cell(name, lambda values: (parse_column(values).value_types & has_comma) != 0)
+        _, text = stats.first_cell(name, lambda values: (parse_column(values).value_types & has_comma) != 0)
         raise ElmeshError(
-            f'Column "{name}" has numbers with commas, such as "{cell.text}"; write them with a decimal point '
+            f'Column "{name}" has numbers with commas, such as "{text}"; write them with a decimal point '
             "and without thousands separators."
         )
 
 
 def _reject_infinite(stats: TableStats, name: str) -> None:
     if stats.columns[name].n_infinite:
-        cell = stats.first_cell(name, lambda values: np.isinf(parse_column(values).numbers))
-        raise infinite_error(name, cell.row)
+        row, _ = stats.first_cell(name, lambda values: np.isinf(parse_column(values).numbers))
+        raise infinite_error(name, row)
 
 
 def _explain_text(stats: TableStats, name: str) -> str:
@@ -198,8 +198,8 @@ def _explain_text(stats: TableStats, name: str) -> str:
     if not column.n_not_numeric:
         return " (numbers with leading zeros are taken as text)" if column.column_type is ColumnType.TEXT else ""
     if column.n_not_numeric < 0.5 * column.n_rows:
-        cell = stats.first_cell(name, _is_not_numeric)
-        return f' (the first that is not a number is "{cell.text}" at {cell.row})'
+        row, text = stats.first_cell(name, _is_not_numeric)
+        return f' (the first that is not a number is "{text}" at {row})'
     return ""
 
 

@@ -13,9 +13,10 @@ Regression targets are standardised too, and predictions are converted back to t
 
 from __future__ import annotations
 
+import math
 import warnings
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,6 @@ from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
 from elmesh.tables.access import TableWarning, describe_row, find_column, finite_numbers, require_complete, task_labels
-from elmesh.tables.checked_json import damaged_error, read_json
 from elmesh.tables.columns import to_labels
 from elmesh.typing import FloatArray
 
@@ -176,29 +176,29 @@ class TableSchema:
     def from_json(cls, data: object) -> TableSchema:
         """Read the result of :meth:`to_json` from an untrusted file; raise if any value is not as expected."""
         if isinstance(data, dict):
-            version = read_json(float, data.get("version"), "table.version")
+            version = _read_json(float, data.get("version"), "table.version")
             if version > _VERSION:
                 raise ElmeshError("The table description in the model is of a newer version; update elmesh to read it.")
             if version < 1:
-                raise damaged_error("table.version", "is less than 1")
+                raise _damaged("table.version", "is less than 1")
             data = {key: value for key, value in data.items() if key != "version"}
-        schema: TableSchema = read_json(cls, data, "table", _JSON_NAMES)
+        schema: TableSchema = _read_json(cls, data, "table")
         targets = schema.target_columns
         if not targets or (schema.kind == "classification" and len(targets) > 1):
-            raise damaged_error("table.target_columns", "has the wrong length")
+            raise _damaged("table.target_columns", "has the wrong length")
         for i, target in enumerate(targets):
             if target.std <= 0:
-                raise damaged_error(f"table.target_columns[{i}].std", "is not positive")
+                raise _damaged(f"table.target_columns[{i}].std", "is not positive")
         for i, number in enumerate(schema.numeric):
             if number.std < 0:
-                raise damaged_error(f"table.numeric[{i}].std", "is negative")
+                raise _damaged(f"table.numeric[{i}].std", "is negative")
         names = {"table.columns": (schema.task, *(column.name for column in (*targets, *schema.features)))}
         names |= {f"table.categorical[{i}].categories": c.categories for i, c in enumerate(schema.categorical)}
         for path, group in names.items():
             if len(set(group)) < len(group):
-                raise damaged_error(path, "has a name twice")
+                raise _damaged(path, "has a name twice")
         if not schema.feature_names:
-            raise damaged_error("table.columns", "are none")
+            raise _damaged("table.columns", "are none")
         return schema
 
 
@@ -212,3 +212,48 @@ def _whole_numbers(frame: pd.DataFrame, name: str) -> FloatArray:
             f"{values[first]:g}; correct it."
         )
     return values
+
+
+def _damaged(path: str, problem: str) -> ElmeshError:
+    """Return the error about the value at a path."""
+    return ElmeshError(f"The table description in the model is damaged: {path} {problem}. Fit the model again.")
+
+
+def _read_json(kind: Any, value: object, path: str) -> Any:
+    """Return a JSON value as a type: a dataclass, a tuple of one type, a Literal of two, bool, float or str.
+
+    A model folder may come from anywhere, so each value is checked by the type of its field: a text must not be empty,
+    a number must be finite, and an object has exactly the fields of the dataclass.
+    """
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise _damaged(path, "is not a list")
+        return tuple(_read_json(get_args(kind)[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+    if isinstance(kind, type) and is_dataclass(kind):
+        return kind(*_read_fields(kind, value, path))
+    if kind is float:
+        try:
+            number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise _damaged(path, "is not a finite number")
+        return number
+    if get_args(kind):
+        if value not in get_args(kind):
+            raise _damaged(path, f"is neither {' nor '.join(get_args(kind))}")
+    elif not isinstance(value, kind) or value == "":
+        raise _damaged(path, "is neither true nor false" if kind is bool else "is not a text")
+    return value
+
+
+def _read_fields(kind: Any, value: object, path: str) -> list[Any]:
+    if not isinstance(value, dict):
+        raise _damaged(path, "is not an object")
+    types = {_JSON_NAMES.get(field, field): kind for field, kind in get_type_hints(kind).items()}
+    for key in types:
+        if key not in value:
+            raise _damaged(f"{path}.{key}", "is missing")
+    if len(value) > len(types):
+        raise _damaged(path, "has unknown values")
+    return [_read_json(kind, value[key], f"{path}.{key}") for key, kind in types.items()]

@@ -35,7 +35,7 @@ from elmesh.tables.access import check_same_columns, describe_row, number_rows
 from elmesh.tables.columns import ColumnType, Mask, ValueType, concat_tables, parse_column
 from elmesh.typing import IndexArray
 
-__all__ = ["CellRef", "ColumnStats", "DistinctValues", "LocalRows", "TableStats", "column_stats"]
+__all__ = ["ColumnStats", "DistinctValues", "LocalRows", "TableStats", "column_stats"]
 
 _LARGEST = sys.float_info.max
 
@@ -81,17 +81,9 @@ class ColumnStats:
                 min(self.min, other.min),
                 max(self.max, other.max),
             )
-        return ColumnStats(
-            self.n_rows + other.n_rows,
-            self.n_missing + other.n_missing,
-            self.n_not_numeric + other.n_not_numeric,
-            self.n_infinite + other.n_infinite,
-            self.n_finite + other.n_finite,
-            self.n_fractional + other.n_fractional,
-            self.n_large + other.n_large,
-            self.value_types | other.value_types,
-            *moments,
-        )
+        counts = (n + getattr(other, name) for name, n in vars(self).items() if name.startswith("n_"))
+        merged: list[Any] = [*counts, self.value_types | other.value_types, *moments]
+        return ColumnStats(*merged)
 
 
 def column_stats(column: pd.Series[Any], starts: IndexArray) -> list[ColumnStats]:
@@ -145,9 +137,7 @@ class LocalRows:
         for task, table in tables.items():
             if not len(table):
                 raise ElmeshError(f'Task "{task}" has no rows; leave it out.')
-        columns = {task: [str(name) for name in table.columns] for task, table in tables.items()}
-        _check_same_columns(columns)
-        names = next(iter(columns.values()))
+        names = _common_columns({task: [str(name) for name in table.columns] for task, table in tables.items()})
         frame = concat_tables(list(tables.values()), names)
         starts = np.cumsum([0, *map(len, tables.values())])[:-1]
         return cls(tuple(tables.values()), frame, _task_stats(frame, list(tables), starts, exclude))
@@ -174,18 +164,9 @@ def _task_stats(
     return {task: {name: by_column[name][i] for name in names} for i, task in enumerate(tasks)}
 
 
-def _check_same_columns(columns: Mapping[str, Collection[str]]) -> None:
+def _common_columns(columns: Mapping[str, Collection[str]]) -> list[str]:
     tables = {f'task "{task}"': list(names) for task, names in columns.items()}
-    check_same_columns("Every task must have the same columns", tables)
-
-
-@dataclass(frozen=True, order=True)
-class CellRef:
-    """A cell to name in an error; cells sort by file and row."""
-
-    key: list[str | int]  # the number of the row, after the name of the file if there is one
-    row: str  # the same in words
-    text: str  # the content of the cell
+    return check_same_columns("Every task must have the same columns", tables)
 
 
 @dataclass(frozen=True)
@@ -216,22 +197,23 @@ class TableStats:
         by_task = merge_by_task(communicator, own)
         if not by_task:
             raise ElmeshError("There are no tasks; give at least one.")
-        _check_same_columns(by_task)
-        names = next(iter(by_task.values()))
+        names = _common_columns(by_task)
         merged = {name: reduce(add, (ColumnStats(*task[name]) for task in by_task.values())) for name in names}
         return cls(rows, communicator, merged)
 
-    def first_cell(self, name: str, select: Callable[[pd.Series[Any]], Mask]) -> CellRef:
-        """Return the first cell of a column that is selected in any process; there must be one."""
+    def first_cell(self, name: str, select: Callable[[pd.Series[Any]], Mask]) -> tuple[str, str]:
+        """Return the row, in words, and the text of the first selected cell of a column; there must be one."""
         column = self.rows.column(name)
         selected = column[select(column)]
         own = None
         if len(selected):
             rows = pd.concat([number_rows(table)[[]] for table in self.rows.tables]).iloc[selected.index]
             cells = selected.set_axis(rows.index).sort_index(kind="stable").to_frame()
+            # Cells of several processes sort by the file, if there is one, and the number of the row.
             key = cells.index[:1].to_frame().to_numpy(dtype=object)[0].tolist()
             own = [key, describe_row(cells, 0), str(cells.iloc[0, 0])]
-        return min(CellRef(*cell) for cell in self.communicator.allgather(own) if cell is not None)
+        _, row, text = min(cell for cell in self.communicator.allgather(own) if cell is not None)
+        return row, text
 
     def distinct(
         self, limits: Mapping[str, int], convert: Callable[[pd.Series[Any]], NDArray[Any]]

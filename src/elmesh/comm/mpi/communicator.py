@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elmesh.comm.communicator import Communicator
 from elmesh.comm.mpi.failure_detector import IDLE, FailureDetector, RankFailure
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
@@ -26,14 +27,8 @@ __all__ = ["MPICommunicator", "in_mpi_job", "mpi_module", "world_communicator"]
 _LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
 
 
-class MPICommunicator:
-    """All processes of an MPI job, with a failure detector.
-
-    Parameters
-    ----------
-    comm : mpi4py communicator
-        All of them.
-    """
+class MPICommunicator(Communicator):
+    """All processes of an MPI job, given by a communicator of mpi4py, with a failure detector."""
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
@@ -75,12 +70,16 @@ class MPICommunicator:
 
     def allgather(self, content: Any) -> list[Any]:
         """Return the JSON content of every process, in the order of ranks."""
-        own = np.frombuffer(json.dumps(content).encode(), np.uint8)
-        sizes = np.empty(self.size, np.int64)
-        self.comm.Allgather(np.array([len(own)], np.int64), sizes)
+        data = json.dumps(content).encode()
+        sizes = self._sizes(data)
         gathered = np.empty(int(sizes.sum()), np.uint8)
-        self.comm.Allgatherv(own, [gathered, sizes])
+        self.comm.Allgatherv(np.frombuffer(data, np.uint8), [gathered, sizes])
         return [json.loads(part) for part in _split(gathered, sizes)]
+
+    def _sizes(self, data: bytes) -> NDArray[np.int64]:
+        sizes = np.empty(self.size, np.int64)
+        self.comm.Allgather(np.array([len(data)], np.int64), sizes)
+        return sizes
 
     def allreduce_sum(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sum over all processes."""
@@ -95,14 +94,12 @@ class MPICommunicator:
         self.comm.Allreduce(values, largest, mpi_module().MAX)
         return largest
 
-    def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Return the bytes of every process at rank 0, and an empty list at the others."""
-        sizes = np.empty(self.size, np.int64)
-        self.comm.Allgather(np.array([len(data)], np.int64), sizes)
-        root = self.rank == 0
-        gathered = np.empty(int(sizes.sum()) if root else 0, np.uint8)
-        self.comm.Gatherv(np.frombuffer(data, np.uint8), [gathered, sizes] if root else None)
-        return _split(gathered, sizes) if root else []
+    def gather_bytes(self, data: bytes, root: int = 0) -> list[bytes]:
+        """Return the bytes of every process at one of them, and an empty list at the others."""
+        sizes, here = self._sizes(data), self.rank == root
+        gathered = np.empty(int(sizes.sum()) if here else 0, np.uint8)
+        self.comm.Gatherv(np.frombuffer(data, np.uint8), [gathered, sizes] if here else None, root)
+        return _split(gathered, sizes) if here else []
 
     def broadcast(self, values: FloatArray, root: int) -> FloatArray:
         """Return the array of one process."""

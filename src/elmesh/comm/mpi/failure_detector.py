@@ -37,23 +37,15 @@ _SECRET_BYTES = 32
 
 @dataclass(frozen=True)
 class HeartbeatTiming:
-    """Timing of the detector.
+    """Timing of the detector, in seconds unless noted."""
 
-    Parameters
-    ----------
-    interval : float
-        Seconds between heartbeats.
-    missed : int
-        Missed heartbeats after which a rank within rounds counts as hanging.
-    missed_before : int
-        The same before the first round, where reading and decomposing large tables may block the interpreter.
-    connect : float
-        Seconds to connect.
-    """
-
+    #: Between heartbeats.
     interval: float = 1.0
+    #: Missed heartbeats after which a rank within rounds counts as hanging; and before the first round, where reading
+    #: and decomposing large tables may block the interpreter.
     missed: int = 5
     missed_before: int = 120
+    #: To connect.
     connect: float = 60.0
 
 
@@ -74,18 +66,9 @@ class RankFailure:
 
 
 class FailureDetector:
-    """Sends heartbeats to the next rank and monitors those of the previous one.
+    """Sends heartbeats to the next of ``size`` ranks and monitors those of the previous one.
 
-    Parameters
-    ----------
-    rank, size : int
-        This rank, and the number of ranks.
-    allgather : callable
-        Collects the JSON content of all ranks.
-    timing : HeartbeatTiming
-        How often and how long.
-    on_beat : callable
-        Called after each heartbeat that is sent.
+    ``allgather`` collects the JSON content of all ranks, and ``on_beat`` is called after each heartbeat that is sent.
     """
 
     def __init__(

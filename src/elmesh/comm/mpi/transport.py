@@ -12,6 +12,9 @@ has its own U, the mean of those, summed as integers, whose sum does not depend 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Generator
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -23,7 +26,7 @@ from elmesh.comm.local import check_hub, trimmed_widths
 from elmesh.comm.mpi.communicator import MPICommunicator, mpi_module
 from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
 from elmesh.comm.traffic import TrafficLog
-from elmesh.comm.transport import CommState, LocalMetrics, RoundMetrics, Transport
+from elmesh.comm.transport import CommState, LocalMetrics, PendingMetrics, RoundMetrics, Transport
 from elmesh.typing import FloatArray, IndexArray
 
 __all__ = ["MPITransport"]
@@ -35,19 +38,7 @@ _INTEGER_BITS, _HEADROOM = 62, 8
 
 
 class MPITransport(Transport):
-    """The agents of this process, and how they reach the others.
-
-    Parameters
-    ----------
-    world : MPICommunicator
-        All processes.
-    topology : Topology
-        The graph of all agents.
-    ranks : ndarray of int of shape (m,)
-        The process of each agent.
-    message_bits : int or "auto"
-        Bits per number of sums over all agents.
-    """
+    """The agents of this process, and how they reach the others; ``ranks`` has the process of each agent."""
 
     def __init__(self, world: MPICommunicator, topology: Topology, ranks: IndexArray, message_bits: int | str = 64):
         self._relay = _MPIRelay(world.comm, ranks, int(topology.tree.order[0]))
@@ -70,31 +61,26 @@ class MPITransport(Transport):
 
     def reduce_at_hub(self, request: HubReduce) -> FloatArray:
         """Return the hub's result; agent 0 sends itself no message."""
-        topology, comm, hub = self._topology, self._world.comm, int(self._ranks[0])
-        check_hub(topology)
+        check_hub(self._topology)
+        m, hub = self._topology.n_agents, int(self._ranks[0])
         values, rows = request.value, request.value.shape[1]
         widths = trimmed_widths(values)
-        counts = np.bincount(self._ranks, minlength=self._world.size)
-        all_widths = np.empty(topology.n_agents, np.int64)
-        at_hub = self._world.rank == hub
-        comm.Gatherv(widths, [all_widths, counts] if at_hub else None, hub)
-        trimmed = np.concatenate([value[:, :width].ravel() for value, width in zip(values, widths, strict=True)])
+        trimmed = [value[:, :width].ravel() for value, width in zip(values, widths, strict=True)]
+        gathered = self._world.gather_bytes(np.concatenate([widths.astype(np.float64), *trimmed]).tobytes(), hub)
         result = np.empty(0)
-        if at_hub:
-            # In the order of ranks, and within each of agents.
-            order = np.argsort(self._ranks, kind="stable")
-            sizes = np.bincount(self._ranks[order], weights=all_widths * rows, minlength=self._world.size)
-            gathered = np.empty(int(all_widths.sum()) * rows)
-            comm.Gatherv(trimmed, [gathered, sizes.astype(np.int64)], hub)
-            stack = np.zeros((topology.n_agents, rows, int(all_widths.max(initial=0))))
-            parts = np.split(gathered, np.cumsum(all_widths * rows)[:-1])
-            for agent, width, part in zip(order.tolist(), all_widths.tolist(), parts, strict=True):
-                stack[agent, :, :width] = part.reshape(rows, width)
+        if gathered:
+            matrices: dict[int, FloatArray] = {}
+            for rank, data in enumerate(gathered):
+                agents, numbers = np.flatnonzero(self._ranks == rank).tolist(), np.frombuffer(data)
+                ends = np.cumsum(numbers[: len(agents)]).astype(np.intp) * rows
+                parts = np.split(numbers[len(agents) :], ends[:-1])
+                matrices |= {agent: part.reshape(rows, -1) for agent, part in zip(agents, parts, strict=True)}
+            stack = np.zeros((m, rows, max(matrix.shape[1] for matrix in matrices.values())))
+            for agent, matrix in matrices.items():
+                stack[agent, :, : matrix.shape[1]] = matrix
             result = np.ascontiguousarray(request.function(stack))
-        else:
-            comm.Gatherv(trimmed, None, hub)
         result = self._world.broadcast(result, hub)
-        if topology.n_agents > 1:
+        if m > 1:
             self.n_exchanges += 2  # to the hub and back
         for agent, width in zip(self.agents.tolist(), widths.tolist(), strict=True):
             if agent:
@@ -115,10 +101,12 @@ class MPITransport(Transport):
         # Ranks have values of different widths for the hub.
         return int(self._world.allreduce_max(np.array([float(most)]))[0]) if isinstance(request, HubReduce) else most
 
-    def start_metrics(self, local: LocalMetrics, halt: bool) -> _PendingMetrics:
+    def start_metrics(self, local: LocalMetrics, halt: bool) -> PendingMetrics:
         """Start to gather a round's metrics."""
         self._world.set_round(local.round)
-        return _PendingMetrics(self._gatherer, local, self._log.total, halt)
+        pending = self._gatherer.gather(local, self._log.total, halt)
+        next(pending)
+        return pending
 
     def traffic(self) -> TrafficLog:
         """Return the traffic along every edge so far."""
@@ -126,9 +114,9 @@ class MPITransport(Transport):
 
     def state(self) -> CommState:
         """Return what to resume from."""
-        state, exponent = super().state(), self._gatherer.exponent
-        if exponent is not None:
-            state.common["scale"] = np.array(float(exponent))
+        state = super().state()
+        if self._gatherer.exponent is not None:
+            state.common["scale"] = np.array(float(self._gatherer.exponent))
         return state
 
     def restore(self, state: CommState) -> None:
@@ -178,25 +166,25 @@ class _Routes:
     """Which values go to which process, and where each agent finds its neighbours'."""
 
     def __init__(self, world: MPICommunicator, topology: Topology, ranks: IndexArray) -> None:
-        own = np.flatnonzero(ranks == world.rank)
-        place = {agent: k for k, agent in enumerate(own.tolist())}
-        receiver, sender = topology.ends
-        here = ranks[receiver] == world.rank
-        receiver, sender = receiver[here], sender[here]
-        remote = ranks[sender] != world.rank
+        own, rank_of = np.flatnonzero(ranks == world.rank).tolist(), ranks.tolist()
+        receiver, sender = (end.tolist() for end in topology.ends)
+        edges = [(r, s) for r, s in zip(receiver, sender, strict=True) if rank_of[r] == world.rank]
         # Remote agents with neighbours here, and agents here with neighbours there: sorted by process and then by
         # agent, so that both sides agree.
-        self.peers = sorted({int(rank) for rank in ranks[sender[remote]]})
-        self.incoming = [sorted({int(s) for s in sender[remote] if ranks[s] == peer}) for peer in self.peers]
-        leaving = [sorted({int(r) for r in receiver[ranks[sender] == peer]}) for peer in self.peers]
-        self.outgoing = [[place[agent] for agent in agents] for agents in leaving]
+        remote = [(r, s) for r, s in edges if rank_of[s] != world.rank]
+        arriving = sorted({(rank_of[s], s) for _, s in remote})
+        leaving = sorted({(rank_of[s], r) for r, s in remote})
+        incoming, outgoing = (Counter(rank for rank, _ in values) for values in (arriving, leaving))
+        self.peers = sorted(incoming)
+        #: Numbers of values from and to each peer.
+        self.incoming, self.outgoing = [incoming[p] for p in self.peers], [outgoing[p] for p in self.peers]
         self.n_own = len(own)
-        arrived = {agent: self.n_own + k for k, agent in enumerate(a for peer in self.incoming for a in peer)}
-        self.receiver: IndexArray = np.array([place[int(r)] for r in receiver], dtype=np.intp)
-        #: For each directed edge to an agent here, the row of its sender's value: own agents first, then arrivals.
-        self.source: IndexArray = np.array(
-            [place[int(s)] if int(s) in place else arrived[int(s)] for s in sender], dtype=np.intp
-        )
+        # The row of each agent's value: own agents first, then arrivals.
+        row = {agent: k for k, agent in enumerate([*own, *(s for _, s in arriving)])}
+        self.leaving: IndexArray = np.array([row[r] for _, r in leaving], dtype=np.intp)
+        #: For each directed edge to an agent here, the rows of its receiver and of its sender.
+        self.receiver: IndexArray = np.array([row[r] for r, _ in edges], dtype=np.intp)
+        self.source: IndexArray = np.array([row[s] for _, s in edges], dtype=np.intp)
         self.comm = world.comm.Create_dist_graph_adjacent(self.peers, self.peers, reorder=False)
         # The k-th neighbour of all agents that have one, for k = 0, 1, ...: first agents with no remote neighbours.
         waiting = np.zeros(self.n_own, dtype=bool)
@@ -217,13 +205,11 @@ class _NeighborExchange:
     """Buffers and the persistent collective for values of one shape."""
 
     def __init__(self, routes: _Routes, shape: tuple[int, ...]) -> None:
-        size = math.prod(shape)
         self._routes = routes
         #: Values of the agents here, followed by those that arrive.
-        self._pool = np.zeros((routes.n_own + sum(map(len, routes.incoming)), *shape))
-        self._leaving: IndexArray = np.array([k for peer in routes.outgoing for k in peer], dtype=np.intp)
-        self._out = np.zeros((len(self._leaving), *shape))
-        sent, received = ([size * len(peer) for peer in peers] for peers in (routes.outgoing, routes.incoming))
+        self._pool = np.zeros((routes.n_own + sum(routes.incoming), *shape))
+        self._out = np.zeros((len(routes.leaving), *shape))
+        sent, received = ([math.prod(shape) * n for n in counts] for counts in (routes.outgoing, routes.incoming))
         arrivals = self._pool[routes.n_own :]
         self._collective = (
             routes.comm.Neighbor_alltoallv_init([self._out, sent], [arrivals, received]) if routes.peers else None
@@ -231,7 +217,7 @@ class _NeighborExchange:
 
     def _start(self, value: FloatArray) -> None:
         if self._collective is not None:
-            np.take(value, self._leaving, axis=0, out=self._out)
+            np.take(value, self._routes.leaving, axis=0, out=self._out)
             self._collective.Start()
 
     def _finish(self) -> None:
@@ -267,7 +253,7 @@ class _MetricsGatherer:
     """
 
     def __init__(self, world: MPICommunicator, topology: Topology, ranks: IndexArray) -> None:
-        self.world, self.n_agents = world, topology.n_agents
+        self._world, self._n_agents = world, topology.n_agents
         counts = np.bincount(ranks, minlength=world.size)
         self._sizes = counts * _PER_AGENT + _PER_PROCESS
         ends = np.cumsum(self._sizes)
@@ -281,88 +267,59 @@ class _MetricsGatherer:
         #: Exponent of the power of two that no entry of any U exceeds; None before the first mean.
         self.exponent: int | None = None
 
-    def start_gather(self, own: FloatArray, sent: int, halt: bool) -> tuple[FloatArray, Any]:
-        """Start to gather all agents' numbers; return the array they arrive in, and what to wait for."""
-        local = np.concatenate([own.ravel(), [float(sent), float(halt)]])
+    def gather(self, local: LocalMetrics, sent: int, halt: bool) -> PendingMetrics:
+        """Gather first the mean of U, where agents have one each; then all agents' numbers.
+
+        The first step starts the first collective. Buffers live as long as this generator.
+        """
+        own, size = np.concatenate([local.values, np.zeros((len(local.values), 1))], axis=-1), 1.0
+        if local.U is not None:
+            U = local.U.reshape(len(local.U), -1)
+            mean = yield from self._mean(U)
+            apart = U - mean
+            own[:, -1] = np.vecdot(apart, apart)
+            size = math.sqrt(float(np.vdot(mean, mean)))
+        numbers = np.concatenate([own.ravel(), [float(sent), float(halt)]])
         gathered = np.empty(self._agents_at.size + self._processes_at.size)
-        pending = self.world.comm.Iallgatherv(local, [gathered, self._sizes])
-        return gathered, (pending, local)  # the buffers live as long as the message
-
-    def split(self, gathered: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the numbers per agent and per process."""
-        return gathered[self._agents_at], gathered[self._processes_at]
-
-    def agree_on_exponent(self, largest: float) -> int | None:
-        """Return the exponent of the power of two that no process's largest entry exceeds; None if one is infinite."""
-        over_all = self.world.allreduce_max(np.array([largest if np.isfinite(largest) else math.inf]))[0]
-        return int(np.frexp(over_all)[1]) if np.isfinite(over_all) else None
-
-
-class _PendingMetrics:
-    """Metrics that are being gathered: first the mean of U, where agents have one each; then all agents' numbers."""
-
-    def __init__(self, gatherer: _MetricsGatherer, local: LocalMetrics, sent: int, halt: bool) -> None:
-        self._gatherer, self._log, self._halt = gatherer, sent, halt
-        self._own = np.concatenate([local.values, np.zeros((len(local.values), 1))], axis=-1)
-        self._U = None if local.U is None else local.U.reshape(len(local.U), -1)
-        self._size = 1.0
-        self._mean: _PendingMean | None = None
-        self._gathered: tuple[FloatArray, Any] | None = None
-        if self._U is None:
-            self._gathered = gatherer.start_gather(self._own, sent, halt)
-        else:
-            self._mean = _PendingMean(gatherer, self._U)
-
-    def advance(self) -> RoundMetrics | None:
-        """Complete the pending collective and start the next; return the metrics once they are complete."""
-        if self._mean is not None and self._U is not None:
-            mean, self._mean = self._mean.wait(), None
-            apart = self._U - mean
-            self._own[:, -1] = np.vecdot(apart, apart)
-            self._size = math.sqrt(float(np.vdot(mean, mean)))
-            self._gathered = self._gatherer.start_gather(self._own, self._log, self._halt)
-            return None
-        if self._gathered is None:
-            raise TypeError("Metrics were asked for before their collective was started.")
-        gathered, (pending, _) = self._gathered
+        pending = self._world.comm.Iallgatherv(numbers, [gathered, self._sizes])
+        yield None
         pending.Wait()
-        agents, processes = self._gatherer.split(gathered)
-        *sums, apart2 = agents.sum(axis=0).tolist()
-        sent, halts = processes.sum(axis=0).tolist()
-        distance = math.sqrt(apart2 / self._gatherer.n_agents)
-        return RoundMetrics.from_sums(np.array(sums), distance, self._size, int(sent), halts > 0)
+        *sums, apart2 = gathered[self._agents_at].sum(axis=0).tolist()
+        total, halts = gathered[self._processes_at].sum(axis=0).tolist()
+        distance = math.sqrt(apart2 / self._n_agents)
+        yield from repeat(RoundMetrics.from_sums(np.array(sums), distance, size, int(total), halts > 0))
 
-
-class _PendingMean:
-    """The mean of all agents' U, being summed in integers."""
-
-    def __init__(self, gatherer: _MetricsGatherer, U: FloatArray) -> None:
-        self._gatherer, self._U = gatherer, U
-        self._largest = float(np.abs(U).max(initial=0.0))
-        if gatherer.exponent is None:
-            gatherer.exponent = gatherer.agree_on_exponent(self._largest) or 0
-        self._start(gatherer.exponent)
-
-    def _start(self, exponent: int) -> None:
-        spare = _INTEGER_BITS - math.ceil(math.log2(self._gatherer.n_agents + 1)) - _HEADROOM
-        self._shift = spare - exponent
-        fits = self._largest < math.ldexp(1.0, exponent + _HEADROOM)
-        integers = np.zeros(self._U.shape[1] + 1, np.int64)
-        if fits:
-            integers[:-1] = np.rint(np.ldexp(self._U, self._shift)).astype(np.int64).sum(axis=0)
-        integers[-1] = not fits
-        self._integers, self._total = integers, np.empty_like(integers)
-        self._pending = self._gatherer.world.comm.Iallreduce(integers, self._total)
-
-    def wait(self) -> FloatArray:
-        """Return the mean; NaN if an agent's U is not finite."""
-        self._pending.Wait()
-        if self._total[-1]:
+    def _mean(self, U: FloatArray) -> Generator[None, None, FloatArray]:
+        """Return the mean of all agents' U, summed in integers; NaN if one is not finite."""
+        largest = float(np.abs(U).max(initial=0.0))
+        if self.exponent is None:
+            self.exponent = self._agree_on_exponent(largest) or 0
+        shift, integers = self._to_integers(U, largest, self.exponent)
+        total = np.empty_like(integers)
+        pending = self._world.comm.Iallreduce(integers, total)
+        yield
+        pending.Wait()
+        if total[-1]:
             # An agent's values have outgrown the scale, and all processes see it: again, with a larger one.
-            exponent = self._gatherer.agree_on_exponent(self._largest)
+            exponent = self._agree_on_exponent(largest)
             if exponent is None:
-                return np.full(self._U.shape[1], np.nan)
-            self._gatherer.exponent = exponent
-            self._start(exponent)
-            self._pending.Wait()
-        return np.ldexp(self._total[:-1].astype(np.float64), -self._shift) / self._gatherer.n_agents
+                return np.full(U.shape[1], np.nan)
+            self.exponent = exponent
+            shift, integers = self._to_integers(U, largest, exponent)
+            self._world.comm.Allreduce(integers, total)
+        return np.ldexp(total[:-1].astype(np.float64), -shift) / self._n_agents
+
+    def _to_integers(self, U: FloatArray, largest: float, exponent: int) -> tuple[int, NDArray[np.int64]]:
+        """Return the sum of this process's U, shifted by so many bits, and whether it is too large for that."""
+        shift = _INTEGER_BITS - math.ceil(math.log2(self._n_agents + 1)) - _HEADROOM - exponent
+        integers = np.zeros(U.shape[1] + 1, np.int64)
+        if largest < math.ldexp(1.0, exponent + _HEADROOM):
+            integers[:-1] = np.rint(np.ldexp(U, shift)).astype(np.int64).sum(axis=0)
+        else:
+            integers[-1] = 1
+        return shift, integers
+
+    def _agree_on_exponent(self, largest: float) -> int | None:
+        """Return the exponent of the power of two that no process's largest entry exceeds; None if one is infinite."""
+        over_all = self._world.allreduce_max(np.array([largest if np.isfinite(largest) else math.inf]))[0]
+        return int(np.frexp(over_all)[1]) if np.isfinite(over_all) else None

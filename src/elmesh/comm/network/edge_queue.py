@@ -25,9 +25,9 @@ class SentMessage:
 
     number: int
     kind: Kind
-    shape: tuple[int, int]
-    quantized: bool
-    body: bytes
+    shape: tuple[int, int] = (0, 0)
+    quantized: bool = False
+    body: bytes = b""
 
 
 class EdgeQueue:

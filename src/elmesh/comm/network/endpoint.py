@@ -11,35 +11,15 @@ __all__ = ["Endpoint"]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One agent, or a router, and how it reaches the others.
+    """One agent, or a router, and how it reaches the others."""
 
-    Parameters
-    ----------
-    network : str
-        The network's name.
-    name : str
-        The agent's name, also the common name of its certificate.
-    neighbors : mapping
-        Every agent's neighbours, sorted.
-    addresses : mapping
-        Every agent's address, "host:port".
-    routers : tuple of str
-        Addresses of routers; without them agents connect to each other.
-    listen : str
-        The address to listen at.
-    key, certificate, authority : Path
-        The private key, its certificate, and the certificates of the authorities that are trusted.
-    digest : bytes
-        SHA-256 of the network file.
-    """
-
-    network: str
-    name: str
-    neighbors: Mapping[str, tuple[str, ...]]
-    addresses: Mapping[str, str]
-    routers: tuple[str, ...]
-    listen: str
+    network: str  # its name
+    name: str  # of the agent, also the common name of its certificate
+    neighbors: Mapping[str, tuple[str, ...]]  # of every agent, sorted
+    addresses: Mapping[str, str]  # of every agent, "host:port"
+    routers: tuple[str, ...]  # their addresses; without them agents connect to each other
+    listen: str  # the address to listen at
     key: Path
     certificate: Path
-    authority: Path
-    digest: bytes
+    authority: Path  # the certificates of the authorities that are trusted
+    digest: bytes  # SHA-256 of the network file

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from elmesh.comm.network.edge_queue import SentMessage
 from elmesh.comm.network.endpoint import Endpoint
 from elmesh.comm.network.errors import EvictionError, FailedError, LostError, RefusedError, StoppedError
 from elmesh.comm.network.peer import Counters, LinkState, Peer, Timing, check_patience
@@ -62,7 +63,8 @@ class ReliableMessenger:
         now = time.monotonic()
         self._peers = {name: Peer(changed=now, delivered=now) for name in self.neighbors}
         self._change = threading.Condition()
-        self._evicted: frozenset[str] = frozenset()
+        #: Agents that are evicted.
+        self.evicted: frozenset[str] = frozenset()
         self._epoch = 0
         self._awaited: tuple[str, ...] = ()
         self._problem: ElmeshError | None = None
@@ -95,15 +97,14 @@ class ReliableMessenger:
                     )
                 self._process(sender, message)
             except WireError as error:
-                self._record_refusal(sender, str(error))
-                self._set_problem(_refused(sender, str(error)))
+                self._set_problem(self.refuse(sender, str(error)))
 
     def on_presence(self, name: str, present: bool) -> None:
         """Note that a neighbour has come or left."""
         with self._change:
             peer = self._peers.get(name)
             if peer is None or peer.present == present:
-                if present and name in self._evicted:
+                if present and name in self.evicted:
                     self._worker.submit("evicted", name, lambda: self._send_evicted(name))
                 return
             now = time.monotonic()
@@ -121,7 +122,7 @@ class ReliableMessenger:
         """Inform an evicted agent that has returned that the others continue without it."""
         with contextlib.suppress(WireError):
             # Two agents that have evicted each other do not keep informing each other.
-            if sender in self._evicted and parse(data).kind not in (Kind.EVICTED, Kind.PING):
+            if sender in self.evicted and parse(data).kind not in (Kind.EVICTED, Kind.PING):
                 self._worker.submit("evicted", sender, lambda: self._send_evicted(sender))
 
     def _process(self, sender: str, message: Message) -> None:
@@ -135,7 +136,7 @@ class ReliableMessenger:
             return
         if message.epoch != self._epoch:
             # One of the two does not know yet who is evicted.
-            if self._evicted:
+            if self.evicted:
                 self._worker.submit("evicted", sender, lambda: self._send_evicted(sender))
             return
         peer.edge.release(message.acked)
@@ -195,15 +196,12 @@ class ReliableMessenger:
         self._problem = self._problem or problem
         self._change.notify_all()
 
-    def _record_refusal(self, sender: str, reason: str) -> None:
-        self.counters.refused += 1
-        self._log("refused", name=sender, reason=reason)
-
     def refuse(self, sender: str, reason: str) -> RefusedError:
-        """Return the error to raise for a delivered message that turns out to be invalid."""
+        """Return the error to raise for an invalid message."""
         with self._change:
-            self._record_refusal(sender, reason)
-        return _refused(sender, reason)
+            self.counters.refused += 1
+            self._log("refused", name=sender, reason=reason)
+        return RefusedError([sender], f"A message from {sender} was refused: {reason}.")
 
     # Outgoing.
 
@@ -220,47 +218,39 @@ class ReliableMessenger:
                 if now - since > self._timing.patience:
                     raise LostError([to], f"{to} has acknowledged nothing for {self._timing.patience:g} seconds.")
                 self._change.wait(self._timing.poll)
-            sent = edge.push(kind, shape, quantized, body)
-            data = self._encode(to, sent.kind, sent.number, sent.shape, sent.quantized, sent.body)
+            data = self._encode(to, edge.push(kind, shape, quantized, body))
         self._session.put(to, data)
 
     def _send_control(self, to: str, kind: Kind, number: int = 0, body: bytes = b"") -> None:
         """Send a message that is not buffered."""
-        self._session.put(to, self._encode(to, kind, number, body=body))
+        self._session.put(to, self._encode(to, SentMessage(number, kind, body=body)))
 
-    def _encode(
-        self,
-        to: str,
-        kind: Kind,
-        number: int,
-        shape: tuple[int, int] = (0, 0),
-        quantized: bool = False,
-        body: bytes = b"",
-    ) -> bytes:
+    def _encode(self, to: str, message: SentMessage) -> bytes:
+        """Return a message with the header that it has now."""
         with self._change:
             peer = self._peers[to]
             self.counters.sent_messages += 1
-            self.counters.sent_bytes += HEADER_BYTES + len(body)
+            self.counters.sent_bytes += HEADER_BYTES + len(message.body)
             return encode(
-                kind,
+                message.kind,
                 self.name,
                 self._endpoint.digest,
                 epoch=self._epoch,
-                number=number,
+                number=message.number,
                 acked=peer.edge.acked,
                 run_id=self._run_id,
                 peer_run_id=peer.run_id,
-                shape=shape,
-                quantized=quantized,
-                body=body,
+                shape=message.shape,
+                quantized=message.quantized,
+                body=message.body,
             )
 
     def _resend(self, to: str, number: int) -> None:
         with self._change:
             wanted = self._peers[to].edge.since(number)
             self.counters.resent += len(wanted)
-        for sent in wanted:
-            self._session.put(to, self._encode(to, sent.kind, sent.number, sent.shape, sent.quantized, sent.body))
+        for message in wanted:
+            self._session.put(to, self._encode(to, message))
         if self._finished:
             self._send_control(to, Kind.DONE)
 
@@ -271,7 +261,7 @@ class ReliableMessenger:
 
     def _greet(self, to: str) -> None:
         """Request what is due from a neighbour that has come, so that it also learns what it may have missed."""
-        if self._evicted:
+        if self.evicted:
             self._send_evicted(to)
         with self._change:
             number = self._peers[to].edge.received
@@ -368,16 +358,11 @@ class ReliableMessenger:
 
     # Evictions.
 
-    @property
-    def evicted(self) -> frozenset[str]:
-        """Agents that are evicted."""
-        return self._evicted
-
     def evict(self, evicted: Collection[str], neighbors: Sequence[str]) -> None:
         """Continue without some agents: a new epoch, without any message yet, with the neighbours that are left."""
         with self._change:
-            self._evicted = self._evicted | frozenset(evicted)
-            self._epoch = epoch_of(self._evicted)
+            self.evicted = self.evicted | frozenset(evicted)
+            self._epoch = epoch_of(self.evicted)
             now = time.monotonic()
             before, self._peers, self._awaited = self._peers, {}, ()
             self.neighbors = tuple(neighbors)
@@ -392,7 +377,7 @@ class ReliableMessenger:
 
     def _send_evicted(self, to: str) -> None:
         with self._change:
-            body = eviction_body(self._evicted)
+            body = eviction_body(self.evicted)
             data = encode(
                 Kind.EVICTED, self.name, self._endpoint.digest, epoch=self._epoch, run_id=self._run_id, body=body
             )
@@ -406,10 +391,10 @@ class ReliableMessenger:
             self._set_problem(
                 FailedError([self.name], f"{sender} and others continue without {self.name}, absent for too long.")
             )
-        elif not evicted <= self._evicted:
-            self._log("evicted", name=sender, names=sorted(evicted - self._evicted))
-            self._set_problem(EvictionError(evicted | self._evicted, sender))
-        elif self._evicted - evicted:
+        elif not evicted <= self.evicted:
+            self._log("evicted", name=sender, names=sorted(evicted - self.evicted))
+            self._set_problem(EvictionError(evicted | self.evicted, sender))
+        elif self.evicted - evicted:
             self._worker.submit("evicted", sender, lambda: self._send_evicted(sender))
         self._change.notify_all()
 
@@ -461,10 +446,6 @@ class ReliableMessenger:
         """Answer a check from a neighbour's machine with the time."""
         body = int(time.time() * 1e6).to_bytes(8, "little")
         self._worker.submit("pong", to, partial(self._send_control, to, Kind.PONG, number, body=body))
-
-
-def _refused(sender: str, reason: str) -> RefusedError:
-    return RefusedError([sender], f"A message from {sender} was refused: {reason}.")
 
 
 def _printable(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from elmesh.comm.graph import Topology
 from elmesh.comm.network.messenger import ReliableMessenger
 from elmesh.comm.network.wire import Kind, Message, WireError
 from elmesh.comm.requests import HubReduce, NeighborMessages, NeighborSum
-from elmesh.comm.transport import KnownMetrics, LocalMetrics, RoundMetrics, Transport
+from elmesh.comm.transport import LocalMetrics, PendingMetrics, RoundMetrics, Transport
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
 
@@ -86,7 +87,7 @@ class NetworkTransport(Transport):
         """Raise: a network has no hub that all sites trust."""
         raise ElmeshError("A network of sites has no hub; use a solver that needs none, such as mesh-elm.")
 
-    def start_metrics(self, local: LocalMetrics, halt: bool) -> KnownMetrics:
+    def start_metrics(self, local: LocalMetrics, halt: bool) -> PendingMetrics:
         """Return this agent's metrics.
 
         What belongs to all agents is reported in even shares, so one share gives the whole. Where every agent has a U
@@ -98,7 +99,7 @@ class NetworkTransport(Transport):
         else:
             sums, (distance, size) = local.values[0].copy(), self._distance()
         sums[0] = local.values[0, 0]
-        return KnownMetrics(RoundMetrics.from_sums(sums, distance, size, self._log.total, halt))
+        return repeat(RoundMetrics.from_sums(sums, distance, size, self._log.total, halt))
 
     def _distance(self) -> tuple[float, float]:
         """Return the distance of this agent's value from its neighbours' mean, and its norm."""

@@ -153,7 +153,7 @@ class Message:
         return evicted
 
 
-def eviction_body(evicted: Collection[str]) -> bytes:
+def eviction_body(evicted: Iterable[str]) -> bytes:
     """Return the body of a message of kind EVICTED."""
     return "\n".join(sorted(evicted)).encode()
 
@@ -166,10 +166,8 @@ def epoch_of(evicted: Iterable[str]) -> int:
     >>> epoch_of([]), epoch_of(["west", "east"]) == epoch_of(["east", "west"])
     (0, True)
     """
-    names = sorted(evicted)
-    if not names:
-        return 0
-    return int.from_bytes(hashlib.sha256("\n".join(names).encode()).digest()[:4], "little") or 1
+    body = eviction_body(evicted)
+    return (int.from_bytes(hashlib.sha256(body).digest()[:4], "little") or 1) if body else 0
 
 
 def encode(
@@ -219,17 +217,5 @@ def parse(data: bytes) -> Message:
         raise WireError("its header has an unknown field")
     if number > _LARGEST or acked > _LARGEST:
         raise WireError("its number is too large")
-    return Message(
-        _KINDS[kind],
-        _sender(name),
-        digest,
-        epoch,
-        number,
-        acked,
-        run_id,
-        peer_run_id,
-        rows,
-        columns,
-        dtype == _QUANTIZED,
-        memoryview(data)[HEADER_BYTES:],
-    )
+    fields = epoch, number, acked, run_id, peer_run_id, rows, columns, dtype == _QUANTIZED
+    return Message(_KINDS[kind], _sender(name), digest, *fields, memoryview(data)[HEADER_BYTES:])

@@ -142,19 +142,33 @@ def _close(session: Any) -> None:
 
 
 def session_configuration(endpoint: Endpoint, max_message: int, listening: bool = True) -> dict[str, Any]:
-    """Return zenoh's configuration for an agent."""
-    name, neighbors = endpoint.name, endpoint.neighbors[endpoint.name]
+    """Return zenoh's configuration for an agent.
+
+    What a link may carry is bound to the name in the certificate at its other end. Through a router the router does so,
+    because its links end at the agents.
+    """
+    name, neighbors, routed = endpoint.name, endpoint.neighbors[endpoint.name], bool(endpoint.routers)
+    own = f"elmesh/{endpoint.network}/{name}"
+    rules, links = {}, {"router": neighbors} if routed else {other: (other,) for other in neighbors}
+    for other, senders in links.items():
+        sent = [f"{own}/**"] if routed else [f"{own}/to/{other}", f"{own}/here"]
+        theirs = _received_keys(endpoint.network, name, senders)
+        rules[other] = [
+            _rule(f"{name} is subscribed to", "ingress", _RECEIVE, [f"{own}/**"]),
+            _rule(f"{name} sends to {other}", "egress", _SEND, sent),
+            _rule(f"{other} sends", "ingress", _SEND, theirs),
+            _rule(f"{other} is subscribed to", "egress", _RECEIVE, theirs),
+        ]
     # A check dials all neighbours; an agent leaves half of the edges to them.
     dialled = [endpoint.addresses[other] for other in neighbors if other > name or not listening]
-    own = [f"tls/{endpoint.listen}"] if listening and not endpoint.routers else []
-    return {
-        "mode": "client" if endpoint.routers else "peer",
-        "listen": {"endpoints": own},
-        "connect": _connect([f"tls/{other}" for other in (endpoint.routers or dialled)]),
-        "scouting": {"multicast": {"enabled": False}, "gossip": {"enabled": False}},
-        "transport": _transport(endpoint, max_message),
-        "access_control": _agent_access(endpoint.network, name, neighbors, routed=bool(endpoint.routers)),
+    connect = {
+        "endpoints": [f"tls/{other}" for other in (endpoint.routers or dialled)],
+        "timeout_ms": -1,
+        "exit_on_failure": False,
+        "retry": {"period_init_ms": _DIAL, "period_max_ms": _LONGEST_DIAL, "period_increase_factor": 1.5},
     }
+    mode = "client" if routed else "peer"
+    return _configuration(endpoint, max_message, mode, listening and not routed, rules) | {"connect": connect}
 
 
 def router_configuration(endpoint: Endpoint, max_message: int) -> dict[str, Any]:
@@ -170,78 +184,48 @@ def router_configuration(endpoint: Endpoint, max_message: int) -> dict[str, Any]
             _rule(f"{name} receives", "egress", _SEND, others),
             _rule(f"{name} subscribes", "ingress", _RECEIVE, others),
         ]
-    return {
-        "mode": "router",
-        "listen": {"endpoints": [f"tls/{endpoint.listen}"]},
-        "scouting": {"multicast": {"enabled": False}, "gossip": {"enabled": False}},
-        "transport": _transport(endpoint, max_message),
-        "access_control": _access_control(rules),
-    }
+    return _configuration(endpoint, max_message, "router", True, rules)
 
 
-def _access_control(rules_of: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return access control by the name in a certificate, from the rules for each name."""
+def _configuration(
+    endpoint: Endpoint, max_message: int, mode: str, listening: bool, rules_of: Mapping[str, list[dict[str, Any]]]
+) -> dict[str, Any]:
+    """Return what agents and routers have in common, with the rules for each name in a certificate."""
+    key, certificate = str(endpoint.key), str(endpoint.certificate)
     rules = {rule["id"]: rule for own in rules_of.values() for rule in own}
     return {
-        "enabled": True,
-        "default_permission": "deny",
-        "rules": list(rules.values()),
-        "subjects": [{"id": name, "cert_common_names": [name]} for name in rules_of],
-        "policies": [{"rules": [rule["id"] for rule in own], "subjects": [name]} for name, own in rules_of.items()],
-    }
-
-
-def _connect(endpoints: Sequence[str]) -> dict[str, Any]:
-    return {
-        "endpoints": list(endpoints),
-        "timeout_ms": -1,
-        "exit_on_failure": False,
-        "retry": {"period_init_ms": _DIAL, "period_max_ms": _LONGEST_DIAL, "period_increase_factor": 1.5},
-    }
-
-
-def _transport(endpoint: Endpoint, max_message: int) -> dict[str, Any]:
-    key, certificate = str(endpoint.key), str(endpoint.certificate)
-    return {
-        "unicast": {"open_timeout": 5000, "accept_timeout": 5000},
-        # On by default: between agents of one machine, values would pass through its memory in the clear, and without
-        # any limit of size.
-        "shared_memory": {"enabled": False},
-        "link": {
-            "protocols": ["tls"],
-            "tx": {"lease": _LEASE, "keep_alive": 4},
-            "rx": {"max_message_size": max_message},
-            "tls": {
-                "root_ca_certificate": str(endpoint.authority),
-                "listen_private_key": key,
-                "listen_certificate": certificate,
-                "connect_private_key": key,
-                "connect_certificate": certificate,
-                "enable_mtls": True,
-                "verify_name_on_connect": True,
-                "close_link_on_expiration": True,
+        "mode": mode,
+        "listen": {"endpoints": [f"tls/{endpoint.listen}"] if listening else []},
+        "scouting": {"multicast": {"enabled": False}, "gossip": {"enabled": False}},
+        "transport": {
+            "unicast": {"open_timeout": 5000, "accept_timeout": 5000},
+            # On by default: between agents of one machine, values would pass through its memory in the clear, and
+            # without any limit of size.
+            "shared_memory": {"enabled": False},
+            "link": {
+                "protocols": ["tls"],
+                "tx": {"lease": _LEASE, "keep_alive": 4},
+                "rx": {"max_message_size": max_message},
+                "tls": {
+                    "root_ca_certificate": str(endpoint.authority),
+                    "listen_private_key": key,
+                    "listen_certificate": certificate,
+                    "connect_private_key": key,
+                    "connect_certificate": certificate,
+                    "enable_mtls": True,
+                    "verify_name_on_connect": True,
+                    "close_link_on_expiration": True,
+                },
             },
         },
+        "access_control": {
+            "enabled": True,
+            "default_permission": "deny",
+            "rules": list(rules.values()),
+            "subjects": [{"id": name, "cert_common_names": [name]} for name in rules_of],
+            "policies": [{"rules": [rule["id"] for rule in own], "subjects": [name]} for name, own in rules_of.items()],
+        },
     }
-
-
-def _agent_access(network: str, name: str, neighbors: Sequence[str], routed: bool) -> dict[str, Any]:
-    """Bind what a link may carry to the name in the certificate at its other end.
-
-    Through a router the router does so, because its links end at the agents.
-    """
-    own = f"elmesh/{network}/{name}"
-    rules, links = {}, {"router": neighbors} if routed else {other: [other] for other in neighbors}
-    for other, senders in links.items():
-        sent = [f"{own}/**"] if routed else [f"{own}/to/{other}", f"{own}/here"]
-        theirs = _received_keys(network, name, senders)
-        rules[other] = [
-            _rule(f"{name} is subscribed to", "ingress", _RECEIVE, [f"{own}/**"]),
-            _rule(f"{name} sends to {other}", "egress", _SEND, sent),
-            _rule(f"{other} sends", "ingress", _SEND, theirs),
-            _rule(f"{other} is subscribed to", "egress", _RECEIVE, theirs),
-        ]
-    return _access_control(rules)
 
 
 def _received_keys(network: str, name: str, senders: Sequence[str]) -> list[str]:
@@ -250,13 +234,7 @@ def _received_keys(network: str, name: str, senders: Sequence[str]) -> list[str]
 
 
 def _rule(name: str, flow: str, messages: Sequence[str], keys: Sequence[str]) -> dict[str, Any]:
-    return {
-        "id": name,
-        "permission": "allow",
-        "flows": [flow],
-        "messages": list(messages),
-        "key_exprs": list(keys),
-    }
+    return {"id": name, "permission": "allow", "flows": [flow], "messages": list(messages), "key_exprs": list(keys)}
 
 
 def import_zenoh() -> Any:
