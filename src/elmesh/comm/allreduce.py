@@ -92,17 +92,17 @@ class ChannelSet:
 
     def decode(self, request: AllReduce, message: bytes, sender: int, shape: Sequence[int]) -> FloatArray:
         """Return the value that a message encodes; raise if it is not one of that shape."""
-        rows, parts = shape[0], list(self._parts(shape[1], request.fine_columns))
-        pieces, rest = [], message
-        for _, columns, _ in parts:
-            size = message_size((rows, columns.stop - columns.start), rest[0]) if rest else 0
-            pieces.append(rest[:size])
+        rows, pieces, rest = shape[0], [], message
+        for part, columns, bits in self._parts(shape[1], request.fine_columns):
+            width = columns.stop - columns.start
+            size = message_size((rows, width), rest[0]) if rest else 0
+            pieces.append((part, bits, width, rest[:size]))
             rest = rest[size:]
         if rest:
             raise ElmeshError(f"A message of {len(message)} bytes is longer than one of a {rows} x {shape[1]} matrix.")
         values = [
-            self._channel(request.topic, sender, part, bits).decode(piece, (rows, columns.stop - columns.start))
-            for (part, columns, bits), piece in zip(parts, pieces, strict=True)
+            self._channel(request.topic, sender, part, bits).decode(piece, (rows, width))
+            for part, bits, width, piece in pieces
         ]
         return np.hstack(values) if values else np.zeros((rows, shape[1]))
 
