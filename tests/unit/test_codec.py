@@ -177,6 +177,20 @@ def test_no_bytes_are_no_message():
         decode(b"", (2, 3))
 
 
+@pytest.mark.parametrize(
+    ("scale", "valid"),
+    [(0.0, True), (0.5, True), (1.0, True), (1.001, False), (2.0, False), (-0.5, False), (np.nan, False)],
+)
+def test_a_scale_is_between_zero_and_one(scale, valid):
+    message = bytes([8, 0, 0]) + np.array([0.5, scale], "<f4").tobytes() + bytes([255, 255])
+    if valid:
+        assert decode(message, (1, 2)).tolist() == [[0.5 * 127.5 / 128, scale * 127.5 / 128]]
+        return
+    refusal = r"^A message of 13 bytes has scales outside \[0, 1\]; a valid message has none\.$"
+    with pytest.raises(ElmeshError, match=refusal):
+        decode(message, (1, 2))
+
+
 def test_a_channel_decodes_what_is_not_a_number_without_a_warning():
     signalling = b"\x20\x00\x00\x01\x00\x80\x7f"
     assert np.isnan(DeltaChannel(32).decode(signalling, (1, 1))).all()
