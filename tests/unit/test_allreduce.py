@@ -584,11 +584,16 @@ def test_sums_do_not_depend_to_the_bit_on_how_agents_are_spread_over_processes(b
     def run(process):
         own, relay, traffic = groups[process], relays[process], TrafficLog(topology)
         tree, results = TreeAllReduce(topology, own, bits, traffic, relay), []
-        for k, request in enumerate(requests):
-            if resume and k == 2:
-                state, tree = tree.state_dict(), TreeAllReduce(topology, own, bits, traffic, relay)
-                tree.load_state_dict(state)
-            results.append(tree.sum(replace(request, value=request.value[own], exact=request.exact[own])))
+        try:
+            for k, request in enumerate(requests):
+                if resume and k == 2:
+                    state, tree = tree.state_dict(), TreeAllReduce(topology, own, bits, traffic, relay)
+                    tree.load_state_dict(state)
+                results.append(tree.sum(replace(request, value=request.value[own], exact=request.exact[own])))
+        except Exception:
+            for queue in (*partials, *totals):
+                queue.put(None)  # so that the others do not wait for this one
+            raise
         return tree, results, traffic
 
     with ThreadPoolExecutor(len(groups)) as threads:
