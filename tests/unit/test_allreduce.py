@@ -501,6 +501,9 @@ def test_channels_that_resume_continue_as_those_they_were_saved_from(bits):
             channels.encode(request, request.value[(sender + 1) % 3], sender)
     saved = channels.state_dict()
     assert sorted(saved) == [ROOT, 0, 5]
+    # Checkpoints have these names: the topic, coarse (0) or fine (1) columns, and an array of the channel.
+    names = [f"channel/topic {k}/{part}/{x}" for k in (0, 1) for part in (0, 1) for x in ("previous", "value")]
+    assert sorted(saved[5]) == names
     others = {"U": np.ones(3), "other/x/value": np.ones(1), "channel/previous": np.ones(1)}
     resumed.load_state_dict({sender: {**arrays, **others} for sender, arrays in saved.items()})
     assert {sender: sorted(arrays) for sender, arrays in resumed.state_dict().items()} == {
@@ -521,18 +524,20 @@ class QueueRelay(Relay):
 
     def __init__(self, process, partials, totals, exact_size):
         self._process, self._partials, self._totals, self._exact_size = process, partials, totals, exact_size
-        self.opened, self.checked, self.forwarded = [], [], []
+        self.sent, self.shared, self.opened, self.checked, self.forwarded = [], [], [], [], []
 
     def send_partial(self, agent, parent, shape, data):
-        self._partials[agent].put((parent, shape, data))
+        self.sent.append((agent, parent))
+        self._partials[agent].put((shape, data))
 
     def receive_partial(self, child, shape, size):
-        _, sent_shape, data = self._partials[child].get(timeout=60)
+        sent_shape, data = self._partials[child].get(timeout=60)
         assert sent_shape == shape
         assert size == (len(data) if self._exact_size else None)
         return data
 
     def share_total(self, data, shape, size):
+        self.shared.append(shape)
         for total in self._totals if data is not None else ():
             total.put(data)
         data = self._totals[self._process].get(timeout=60)
@@ -607,7 +612,15 @@ def test_sums_do_not_depend_to_the_bit_on_how_agents_are_spread_over_processes(b
         assert tree.remote_senders == remote
         senders = [sender for sender, *_ in relay.checked]
         assert sorted(senders) == sorted((remote if root in own else [*remote, ROOT]) * len(requests))
-        assert [shape for _, shape in relay.forwarded] == [request.value.shape[1:] for request in requests]
+        assert relay.sent == [(t, parent[t]) for t, _ in relay.sent]
+        assert sorted({t for t, _ in relay.sent}) == [t for t in own if t != root and parent[t] not in own]
+        assert relay.shared == [request.value.shape[1:] for request in requests]
+        # All processes forward the same bytes, those of the root.
+        assert relay.forwarded == relays[0].forwarded
+        assert [shape for _, shape in relay.forwarded] == relay.shared
+        assert all(isinstance(data, bytes) for data, _ in relay.forwarded)
+        ends = {ROOT, *remote, *(t for t in own if t != root)}
+        assert set(tree.state_dict()) == (set() if bits == 64 else ends)
         received = [content for sender, *content in relay.checked if sender == ROOT]
         for (value, exact), result in zip(received, results if received else [], strict=True):
             assert value.tobytes() == result.value.tobytes()
@@ -631,6 +644,20 @@ def test_the_bound_on_bytes_is_what_a_sum_sends_where_no_change_is_skipped(bits,
     assert tree.max_bytes(request) == 2 * 4 * (coarse + finest + 8 * 3)
     empty = message_size((4, 0), fine_bits(bits)) if not fine else 0
     assert tree.max_bytes(request) - traffic.total == 2 * 4 * (2 if bits == 64 else empty)
+
+
+@pytest.mark.parametrize("bits", [64, 4])
+def test_the_sum_of_one_agent_is_its_own_term(bits):
+    topology = make_topology("ring", range(1))
+    tree = TreeAllReduce(topology, [0], bits, TrafficLog(topology), Relay())
+    request = make_request(0, 1, average=np.ones((6, 3)), broadcast=np.arange(2.0))
+    result = tree.sum(request)
+    assert result.value.tobytes() == request.value[0].tobytes()
+    assert result.exact.tobytes() == request.exact[0].tobytes()
+    assert result.average is request.average
+    assert result.broadcast is request.broadcast
+    assert tree.rounds == tree.max_bytes(request) == 0
+    assert tree.remote_senders == []
 
 
 def test_finely_quantised_columns_have_at_least_sixteen_bits():

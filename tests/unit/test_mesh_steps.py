@@ -243,11 +243,8 @@ def test_if_no_step_falls_the_search_starts_anew_twice_and_then_U_has_converged(
     assert len(trials) == 3 * 12 + 2
     again = [k for k, request in enumerate(trials) if request.skip_below == 0.0]
     assert again == [12, 25]
-    assert not trials[0].relative_to_previous
-    assert not trials[13].relative_to_previous
-    assert not trials[26].relative_to_previous
-    others = [k for k in range(38) if k not in (0, 13, 26)]
-    assert all(trials[k].relative_to_previous for k in others)
+    # Each value but the first after an accepted one is relative to the one before the rejected one.
+    assert [request.relative_to_previous for request in trials] == [k not in (0, 13, 26) for k in range(38)]
     for k in again:
         np.testing.assert_allclose(trials[k].exact[:, 0], here.share, rtol=1e-9)
         assert trials[k].exact[:, 1].tolist() == [0.0] * M
@@ -272,13 +269,16 @@ def test_a_direction_that_does_not_descend_is_given_up_at_once(slope):
     assert after.round == 0
 
 
-@pytest.mark.parametrize(("value", "n"), [(1e14, 1), (-1e14, 1), (1e11, None)])
-def test_a_step_within_rounding_of_the_objective_is_the_last_one_tried(value, n):
+@pytest.mark.parametrize(
+    ("value", "slope", "last"),
+    [(1e14, -1.0, True), (-1e14, -1.0, True), (1e11, -1.0, False), (1e11, -1e-3, True), (1.0, -1e-13, True)],
+)
+def test_a_step_within_rounding_of_the_objective_is_the_last_one_tried(value, slope, last):
+    """The predicted decrease is at most 1e-13 of the objective, or more."""
     case = Case(certify=False)
     state = replace(case.state, here=replace(case.state.here, value=value))
-    _, requests = case.step(state, lambda k, request, result: with_exact(result, value, -1.0))
-    # A predicted decrease of 1 is less than 1e-13 of the objective, or more.
-    assert (len(requests) == 3 * n + 2) if n else len(requests) > 3 + 2
+    _, requests = case.step(state, lambda k, request, result: with_exact(result, value, slope))
+    assert (len(requests) == 3 * 1 + 2) == last
 
 
 # --- The certificate, and changes of columns --------------------------------------------------------------------------
@@ -328,6 +328,21 @@ def test_a_fixed_rank_without_a_certificate_asks_for_none():
     after, requests = case.converged()
     assert after is case.state
     assert requests == []
+
+
+def test_an_automatic_rank_needs_the_certificate():
+    case = Case(rank="auto", certify=False)
+    after, requests = case.converged()
+    assert requests[0].topic == "columns"
+    assert after.certified == 0
+
+
+def test_a_step_leaves_the_certificate_behind():
+    case = Case()
+    certified, _ = case.converged()
+    after, _ = case.step(certified)
+    assert after.round == 1
+    assert after.data is None
 
 
 def test_a_certificate_is_asked_once_for_a_U():

@@ -263,11 +263,10 @@ class TreeAllReduce:
 
     def _encode(self, request: AllReduce, content: Content, sender: int) -> tuple[bytes, Content]:
         value, exact = content
-        tail = np.ascontiguousarray(exact, "<f8").tobytes()
         if self._bits == 64:
-            return np.ascontiguousarray(value, "<f8").tobytes() + tail, content
+            return _to_bytes(value) + _to_bytes(exact), content
         message, decoded = self._channels.encode(request, value, sender)
-        return message + tail, (decoded, exact)
+        return message + _to_bytes(exact), (decoded, exact)
 
     def _decode(self, request: AllReduce, data: bytes, sender: int) -> Content:
         shape, k = _shape(request), request.exact.shape[-1]
@@ -275,9 +274,9 @@ class TreeAllReduce:
             end = len(data) - 8 * k
             if end < 0 or (self._bits == 64 and len(data) != self._size(request)):
                 raise ElmeshError(f"A message of {len(data)} bytes is not a sum of a {shape[0]} x {shape[1]} matrix.")
-            exact = np.array(np.frombuffer(data[end:], "<f8"), dtype=np.float64)
+            exact = _from_bytes(data[end:])
             if self._bits == 64:
-                value = np.frombuffer(data[:end], "<f8").astype(np.float64, copy=False).reshape(shape)
+                value = _from_bytes(data[:end]).reshape(shape)
             else:
                 value = self._channels.decode(request, data[:end], sender, shape)
             self._relay.check(sender, (value, exact))
@@ -294,3 +293,11 @@ class TreeAllReduce:
 
 def _shape(request: AllReduce) -> tuple[int, int]:
     return int(request.value.shape[-2]), int(request.value.shape[-1])
+
+
+def _to_bytes(numbers: FloatArray) -> bytes:
+    return numbers.astype("<f8").tobytes()
+
+
+def _from_bytes(data: bytes) -> FloatArray:
+    return np.frombuffer(data, "<f8").astype(np.float64)
