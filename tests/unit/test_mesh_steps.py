@@ -77,8 +77,10 @@ def test_an_automatic_rank_starts_with_sixteen_columns_or_two_per_output_as_far_
     assert MeshELM(rank=1).rank_for(outputs, width, directions) == 1
 
 
-def test_an_evaluation_has_the_value_the_gradient_and_the_curvature_of_the_rows():
-    case = Case()
+@pytest.mark.parametrize("unit", [1.0, 1e-3])  # of the targets: U is longer than one, or shorter
+def test_an_evaluation_has_the_value_the_gradient_and_the_curvature_of_the_rows(unit):
+    rows = random_problem(3, m=M, L=L)
+    case = Case(rows=stack(rows.H, [unit * T for T in rows.T]))
     here, U = case.state.here, case.state.here.U
     value, gradient, fitted, targets = MU1 / 2 * np.sum(U**2), MU1 * U, 0.0, 0.0
     for t, (H, T, A, fit) in enumerate(fits_of_rows(case.rows, U, MU2)):
