@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
+from queue import Queue
 
 import networkx as nx
 import numpy as np
@@ -10,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmesh.comm.allreduce import GOSSIP_PRECISION, ROOT, ChannelSet, Relay, TreeAllReduce, uses_gossip
-from elmesh.comm.codec import DeltaChannel
+from elmesh.comm.allreduce import GOSSIP_PRECISION, ROOT, ChannelSet, Relay, TreeAllReduce, fine_bits, uses_gossip
+from elmesh.comm.codec import DeltaChannel, message_size
 from elmesh.comm.graph import GRAPH_NAMES, make_topology
 from elmesh.comm.local import LocalTransport
 from elmesh.comm.requests import AllReduce
@@ -475,6 +479,196 @@ def test_a_message_of_another_size_is_refused(change, fine):
     message, _ = ChannelSet(4).encode(request, request.value[0], ROOT)
     with pytest.raises(ElmeshError, match="matrix"):
         ChannelSet(4).decode(request, change(message), ROOT, (6, 3))
+
+
+def test_a_message_with_more_than_its_columns_says_how_long_it_is():
+    request = make_request(0, 1, fine_columns=1)
+    message, _ = ChannelSet(4).encode(request, request.value[0], ROOT)
+    longer = f"^A message of {len(message) + 2} bytes is longer than one of a 6 x 3 matrix\\.$"
+    with pytest.raises(ElmeshError, match=longer):
+        ChannelSet(4).decode(request, message + b"\0\0", ROOT, (6, 3))
+
+
+@pytest.mark.parametrize("bits", QUANTISED)
+def test_channels_that_resume_continue_as_those_they_were_saved_from(bits):
+    """Several senders and topics, coarse and fine columns, and arrays of others in the same state."""
+    requests = [make_request(k, 3, fine_columns=1, topic=f"topic {k % 2}") for k in range(4)]
+    channels, resumed = ChannelSet(bits), ChannelSet(bits)
+    resumed.encode(requests[0], 7 * requests[0].value[0], 5)  # forgotten on resuming
+    for request in requests[:2]:
+        for sender in (ROOT, 0, 5):
+            channels.encode(request, request.value[sender % 3], sender)
+            channels.encode(request, request.value[(sender + 1) % 3], sender)
+    saved = channels.state_dict()
+    assert sorted(saved) == [ROOT, 0, 5]
+    # Checkpoints have these names: the topic, coarse (0) or fine (1) columns, and an array of the channel.
+    names = [f"channel/topic {k}/{part}/{x}" for k in (0, 1) for part in (0, 1) for x in ("previous", "value")]
+    assert sorted(saved[5]) == names
+    others = {"U": np.ones(3), "other/x/value": np.ones(1), "channel/previous": np.ones(1)}
+    resumed.load_state_dict({sender: {**arrays, **others} for sender, arrays in saved.items()})
+    assert {sender: sorted(arrays) for sender, arrays in resumed.state_dict().items()} == {
+        sender: sorted(arrays) for sender, arrays in saved.items()
+    }
+    for request in [replace(request, relative_to_previous=k < 2) for k, request in enumerate(requests)]:
+        channels.prepare(request)
+        resumed.prepare(request)
+        for sender in (ROOT, 0, 5):
+            expected, value = channels.encode(request, 2 * request.value[sender % 3], sender)
+            message, again = resumed.encode(request, 2 * request.value[sender % 3], sender)
+            assert message == expected
+            assert again.tobytes() == value.tobytes()
+
+
+class QueueRelay(Relay):
+    """Carries partial sums between threads that stand for processes, and records what was checked and forwarded."""
+
+    def __init__(self, process, partials, totals, exact_size):
+        self._process, self._partials, self._totals, self._exact_size = process, partials, totals, exact_size
+        self.sent, self.shared, self.opened, self.checked, self.forwarded = [], [], [], [], []
+
+    def send_partial(self, agent, parent, shape, data):
+        self.sent.append((agent, parent))
+        self._partials[agent].put((shape, data))
+
+    def receive_partial(self, child, shape, size):
+        sent_shape, data = self._partials[child].get(timeout=60)
+        assert sent_shape == shape
+        assert size == (len(data) if self._exact_size else None)
+        return data
+
+    def share_total(self, data, shape, size):
+        self.shared.append(shape)
+        for total in self._totals if data is not None else ():
+            total.put(data)
+        data = self._totals[self._process].get(timeout=60)
+        assert size == (len(data) if self._exact_size else None)
+        return data
+
+    def forward_total(self, data, shape):
+        self.forwarded.append((data, shape))
+
+    @contextmanager
+    def checking(self, sender):
+        self.opened.append(sender)
+        yield
+
+    def check(self, sender, content):
+        assert self.opened[-1] == sender  # within the context
+        self.checked.append((sender, *content))
+
+
+def requests_in_turn(m):
+    """Sums of several kinds: fine columns, a rotation, a rejected value, numbers alone, and one without numbers."""
+    first = make_request(0, m, fine_columns=1)
+    second = replace(make_request(1, m, fine_columns=1), skip_below=0.5)
+    rotation = np.random.default_rng(9).normal(size=(3, 3))
+    return [
+        first,
+        second,
+        replace(make_request(2, m, fine_columns=1), relative_to_previous=True),
+        make_request(3, m, fine_columns=3, rotation=rotation),
+        AllReduce(np.zeros((m, 6, 0)), np.arange(2.0 * m).reshape(m, 2), "numbers"),
+        AllReduce(first.value, np.zeros((m, 0)), "gradient"),
+        AllReduce(np.zeros((m, 6, 0)), np.zeros((m, 0)), "nothing"),
+    ]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("bits", [64, 2, 8, "auto"])
+def test_sums_do_not_depend_to_the_bit_on_how_agents_are_spread_over_processes(bits, resume):
+    m, groups = 7, ([0, 3], [1, 4, 6], [2, 5])
+    topology = make_topology("random", range(m), 3)
+    parent, root = topology.tree.parent.tolist(), int(topology.tree.order[0])
+    sent = TrafficLog(topology)
+    whole = TreeAllReduce(topology, range(m), bits, sent, Relay())
+    requests = requests_in_turn(m)
+    expected = [whole.sum(request) for request in requests]
+    partials, totals = [Queue() for _ in range(m)], [Queue() for _ in groups]
+    relays = [QueueRelay(process, partials, totals, bits == 64) for process in range(len(groups))]
+
+    def run(process):
+        own, relay, traffic = groups[process], relays[process], TrafficLog(topology)
+        tree, results = TreeAllReduce(topology, own, bits, traffic, relay), []
+        try:
+            for k, request in enumerate(requests):
+                if resume and k == 2:
+                    state, tree = tree.state_dict(), TreeAllReduce(topology, own, bits, traffic, relay)
+                    tree.load_state_dict(state)
+                results.append(tree.sum(replace(request, value=request.value[own], exact=request.exact[own])))
+        except Exception:
+            for queue in (*partials, *totals):
+                queue.put(None)  # so that the others do not wait for this one
+            raise
+        return tree, results, traffic
+
+    with ThreadPoolExecutor(len(groups)) as threads:
+        found = list(threads.map(run, range(len(groups))))
+    for own, relay, (tree, results, _) in zip(groups, relays, found, strict=True):
+        for result, reference in zip(results, expected, strict=True):
+            assert result.value.tobytes() == np.ascontiguousarray(reference.value).tobytes()
+            assert result.value.shape == reference.value.shape
+            assert result.exact.tobytes() == reference.exact.tobytes()
+        remote = sorted(t for t in range(m) if t not in own and parent[t] in own)
+        assert tree.remote_senders == remote
+        senders = [sender for sender, *_ in relay.checked]
+        assert sorted(senders) == sorted((remote if root in own else [*remote, ROOT]) * len(requests))
+        assert relay.sent == [(t, parent[t]) for t, _ in relay.sent]
+        assert sorted({t for t, _ in relay.sent}) == [t for t in own if t != root and parent[t] not in own]
+        assert relay.shared == [request.value.shape[1:] for request in requests]
+        # All processes forward the same bytes, those of the root.
+        assert relay.forwarded == relays[0].forwarded
+        assert [shape for _, shape in relay.forwarded] == relay.shared
+        assert all(isinstance(data, bytes) for data, _ in relay.forwarded)
+        ends = {ROOT, *remote, *(t for t in own if t != root)}
+        assert set(tree.state_dict()) == (set() if bits == 64 else ends)
+        received = [content for sender, *content in relay.checked if sender == ROOT]
+        for (value, exact), result in zip(received, results if received else [], strict=True):
+            assert value.tobytes() == result.value.tobytes()
+            assert exact.tobytes() == result.exact.tobytes()
+    assert sum(traffic.counts() for *_, traffic in found).tolist() == sent.counts().tolist()
+
+
+@pytest.mark.parametrize("fine", [0, 2])
+@pytest.mark.parametrize("bits", [64, *QUANTISED])
+def test_the_bound_on_bytes_is_what_a_sum_sends_where_no_change_is_skipped(bits, fine):
+    topology = make_topology("star", range(5))
+    traffic = TrafficLog(topology)
+    tree = TreeAllReduce(topology, range(5), bits, traffic, Relay())
+    request = make_request(0, 5, L=4, r=5, k=3, fine_columns=fine)  # few numbers: an automatic choice is 16 bits
+    tree.sum(request)
+    # A part without columns still has a header in the bound; exact messages have no header at all.
+    coarse, finest = (
+        message_size((4, 5 - fine), 16 if bits == "auto" else bits),
+        message_size((4, fine), fine_bits(bits)),
+    )
+    assert tree.max_bytes(request) == 2 * 4 * (coarse + finest + 8 * 3)
+    empty = message_size((4, 0), fine_bits(bits)) if not fine else 0
+    assert tree.max_bytes(request) - traffic.total == 2 * 4 * (2 if bits == 64 else empty)
+
+
+@pytest.mark.parametrize("bits", [64, 4])
+def test_the_sum_of_one_agent_is_its_own_term(bits):
+    topology = make_topology("ring", range(1))
+    tree = TreeAllReduce(topology, [0], bits, TrafficLog(topology), Relay())
+    request = make_request(0, 1, average=np.ones((6, 3)), broadcast=np.arange(2.0))
+    result = tree.sum(request)
+    assert result.value.tobytes() == request.value[0].tobytes()
+    assert result.exact.tobytes() == request.exact[0].tobytes()
+    assert result.average is request.average
+    assert result.broadcast is request.broadcast
+    assert tree.rounds == tree.max_bytes(request) == 0
+    assert tree.remote_senders == []
+
+
+def test_finely_quantised_columns_have_at_least_sixteen_bits():
+    assert [fine_bits(bits) for bits in (2, 4, 8, 16, 32, 64, "auto")] == [16, 16, 16, 16, 32, 64, 16]
+
+
+def test_agents_of_a_single_process_have_no_relay_to_others():
+    with pytest.raises(TypeError, match=r"^Agent 3 is not in this process\.$"):
+        Relay().send_partial(1, 3, (2, 2), b"")
+    with pytest.raises(TypeError, match=r"^Agent 4 is not in this process\.$"):
+        Relay().receive_partial(4, (2, 2), None)
 
 
 class FixedRelay(Relay):

@@ -11,13 +11,17 @@ from elmesh import DMTLELM, FODMTLELM, MTLELM, MeshELM, TraceNorm
 from elmesh.comm.graph import GRAPH_NAMES, make_topology
 from elmesh.comm.requests import AllReduce, NeighborSum
 from elmesh.math.certificate import (
+    SLACK,
+    USED_SHARE,
     Certificate,
+    CertificateData,
     certificate_data,
     certify,
     count_missing,
     dual_bound,
     make_certificate,
     slack_for,
+    used_columns,
 )
 from elmesh.math.kernels import project, residual, solve_A
 from elmesh.math.objective import objective_of_U
@@ -27,7 +31,7 @@ from elmesh.solvers.base import Problem
 from elmesh.solvers.graph_certificate import certificate_over_graph
 from elmesh.solvers.mesh_elm import BITS
 from helpers.peers import lockstep, requests_of
-from helpers.problems import random_problem, solve, stack, usable_rank
+from helpers.problems import random_problem, ridge_of_rows, solve, stack, usable_rank
 
 KINDS = ("planted", "noise", "zero targets", "rank-deficient", "some without features", "one row per task")
 
@@ -156,6 +160,10 @@ def test_a_direction_is_missing_if_its_correlation_exceeds_lambda_by_more_than_t
     assert count_missing(correlations[:4] ** 2, lam, slack) == 0
 
 
+def test_a_correlation_of_exactly_the_limit_is_not_missing():
+    assert count_missing(np.array([9.0, 4.0, 1.0]), lam=2.0, slack=0.0) == 1
+
+
 def test_the_slack_follows_the_tolerance_within_limits():
     assert [slack_for(tol) for tol in (0.0, 1e-9, 1e-3, 0.5)] == [1e-4, 1e-4, 1e-3, 1e-2]
 
@@ -163,11 +171,91 @@ def test_the_slack_follows_the_tolerance_within_limits():
 def test_a_certificate_describes_itself():
     assert str(make_certificate(1.1, 1.0, 3, 0)) == "within 10 % of the optimum over all ranks; rank 3 is enough"
     assert str(make_certificate(1.1, 1.0, 3, 2)).endswith("the rank is too small, try 5")
+    assert str(make_certificate(1.75, 1.0, 3, 0)).startswith("within 75 % of")
     assert make_certificate(1.0, 1.0 + 1e-9, 1, 0).gap == 0.0  # a bound a little above, by rounding, is the optimum
     assert make_certificate(1.0, 1.0 + 1e-9, 1, 0).lower_bound == 1.0
     assert make_certificate(0.0, 0.0, 0, 0).gap == 0.0
     assert make_certificate(1.0, 0.0, 0, 0).gap == np.inf
     assert isinstance(make_certificate(1.0, 0.5, 1, 0), Certificate)
+
+
+@pytest.mark.parametrize("n_missing", [0, 1, 2])
+@pytest.mark.parametrize("rank", [2, 3, 4])
+def test_other_columns_are_suggested_where_some_are_missing_or_unused(n_missing, rank):
+    data = CertificateData(np.eye(5, 3), n_missing, np.zeros(0), np.zeros((5, 0)), 0.0)
+    assert data.n_used == 3
+    assert data.suggests_change(rank) == (n_missing != 0 or rank != 3)
+
+
+@given(st.integers(0, 10_000), st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
+def test_columns_in_use_are_long_or_have_a_correlation_of_lambda(seed, unit, lam):
+    rng = np.random.default_rng(seed)
+    # Lengths as shares of the longest, and correlations with the residuals as shares of lambda.
+    lengths = np.array([1.0, 0.5, 0.02, 0.009, 0.008, 0.007, 1e-4, 1e-5, 3e-7, 2e-8])
+    shares = np.array([0.0, 1.0, 0.5, 1.0, 0.995, 0.98, 0.0, 1.0, 0.0, 1.0])
+    used = np.array([True, True, True, True, True, False, False, True, False, False])
+    r = len(lengths)
+    Q, rotation, W = (np.linalg.qr(rng.normal(size=(n, r)))[0] for n in (15, r, r + 3))
+    U, E = (Q * (unit * lengths)) @ rotation.T, (Q * (lam * shares)) @ W.T
+    found = used_columns(U, E, lam)
+    assert found.shape == (r, used.sum())
+    assert found.flags.c_contiguous
+    np.testing.assert_allclose(found.T @ found, np.eye(used.sum()), atol=1e-12)
+    # Orthogonal columns, longest first, each along its own direction.
+    np.testing.assert_allclose(np.abs(Q[:, used].T @ (U @ found)), unit * np.diag(lengths[used]), atol=1e-9 * unit)
+
+
+def test_columns_at_the_limits_of_use():
+    just_short = np.diag([1.0, USED_SHARE, 0.0])
+    assert used_columns(just_short, np.zeros((3, 1)), 1.0).shape == (3, 1)
+    # A column of exactly the least correlation is in use.
+    shorter, E = np.diag([1.0, 2.0**-8, 0.0]), np.zeros((3, 1))
+    E[1] = (1 - SLACK) * 1.0
+    assert used_columns(shorter, E, 1.0).shape == (3, 2)
+    assert used_columns(np.zeros((3, 2)), E, 1.0).shape == (2, 0)
+    assert used_columns(np.zeros((3, 0)), E, 1.0).shape == (0, 0)
+
+
+def fits_of_rows(problem, U, mu2):
+    """Return the tasks' residuals and targets within the column spaces of their features, correlations and the rest."""
+    residuals, targets, correlations, rest = [], [], [], 0.0
+    for H, T in zip(problem.H, problem.T, strict=True):
+        A = ridge_of_rows(H @ U, T, mu2)
+        inside = H @ np.linalg.pinv(H)
+        residuals.append(inside @ (H @ U @ A - T))
+        targets.append(inside @ T)
+        correlations.append(H.T @ (H @ U @ A - T))
+        rest += np.sum((T - inside @ T) ** 2)
+    return residuals, targets, np.hstack(correlations), rest
+
+
+def exact_residuals(task, U, mu2):
+    HU = project(task, U)
+    return residual(task, HU, solve_A(task, HU, np.zeros(1), mu2, 0.0))
+
+
+@given(st.integers(0, 10_000), st.integers(1, 5), st.integers(3, 12), st.floats(0.05, 2.0))
+def test_what_a_certificate_is_made_of_are_singular_values_of_all_rows(seed, m, L, share):
+    problem = random_problem(seed % 100, m=m, L=L)
+    U = np.random.default_rng(seed).normal(size=(L, 2))
+    residuals, targets, E, rest = fits_of_rows(problem, U, 1.0)
+    lam = share * np.linalg.norm(E, 2)
+    data = certificate_data(problem.task, U, exact_residuals(problem.task, U, 1.0), lam, 1e-2)
+    outside = E - U @ np.linalg.lstsq(U, E)[0]
+    values = np.linalg.svd(outside, compute_uv=False)
+    n = min(len(data.eigenvalues), len(values))
+    size = np.linalg.norm(E, 2) ** 2
+    np.testing.assert_allclose(data.eigenvalues[:n], values[:n] ** 2, atol=1e-9 * size)
+    assert data.directions.shape == (L, len(data.eigenvalues))
+    np.testing.assert_allclose(data.directions.T @ data.directions, np.eye(len(data.eigenvalues)), atol=1e-10)
+    np.testing.assert_allclose(
+        outside @ (outside.T @ data.directions), data.directions * data.eigenvalues, atol=1e-9 * size
+    )
+    assert data.n_missing == np.sum(values > 1.01 * lam)
+    R2, RY = (sum(np.vdot(R, x) for R, x in zip(residuals, some, strict=True)) for some in (residuals, targets))
+    bound = dual_bound(np.linalg.norm(E, 2), lam, R2, RY, rest)
+    assert data.lower_bound == pytest.approx(bound, rel=1e-8, abs=1e-9 * float(np.sum(problem.task.target_energy)))
+    assert data.n_used == 2
 
 
 def agrees(found, exact):

@@ -63,6 +63,7 @@ def test_a_message_has_the_size_and_the_content_of_its_description(value, bits):
 )
 def test_a_message_is_the_number_of_bits_a_power_a_scale_per_column_and_packed_numbers(bits, size):
     assert message_size((3, 2), bits) == size == len(encode(np.ones((3, 2)), bits))
+    assert isinstance(message_size((3, 2), bits), int)
 
 
 @given(matrices(), st.sampled_from(QUANTISED))
@@ -71,6 +72,15 @@ def test_every_number_is_rounded_to_the_nearest_level_of_its_column(value, bits)
     decoded, levels = decode(message, value.shape), levels_of(message, value.shape[1])
     nearest = np.abs(value[None] - levels[:, None]).min(axis=0)
     assert np.all(np.abs(decoded - value) <= nearest + 1e-6 * np.abs(value).max())
+
+
+def test_numbers_are_rounded_by_the_scale_that_is_sent():
+    """The scale is rounded to single precision: with 16 bits, rounding by any other one is often a level off."""
+    value = np.sort(normal(2, (20_000, 1)), axis=0)[1:-1]  # the largest may be clipped
+    message = encode(np.vstack([2 * value[:1], value]), 16)
+    width = np.diff(levels_of(message, 1), axis=0).max()
+    error = np.abs(decode(message, (len(value) + 1, 1))[1:] - value)
+    assert error.max() <= width / 2 * (1 + 1e-9)
 
 
 @given(matrices(), st.sampled_from((8, 16)))
@@ -121,6 +131,7 @@ def test_a_message_does_not_depend_on_the_memory_layout():
     for bits in BITS:
         assert encode(np.asfortranarray(value), bits) == encode(value, bits)
         assert encode(np.repeat(value, 2, axis=1)[:, ::2], bits) == encode(value, bits)
+        assert encode(value.astype(">f8"), bits) == encode(value, bits)
 
 
 @settings(max_examples=300)
@@ -161,14 +172,45 @@ def test_an_unknown_number_of_bits_is_refused(bits, body, shape):
         decode(bytes([bits]) + body, shape)
 
 
+def test_no_bytes_are_no_message():
+    with pytest.raises(ElmeshError, match=r"^A message of 0 bytes with -1 bits per number is not a 2 x 3 matrix\.$"):
+        decode(b"", (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("scale", "valid"),
+    [(0.0, True), (0.5, True), (1.0, True), (1.001, False), (2.0, False), (-0.5, False), (np.nan, False)],
+)
+def test_a_scale_is_between_zero_and_one(scale, valid):
+    message = bytes([8, 0, 0]) + np.array([0.5, scale], "<f4").tobytes() + bytes([255, 255])
+    if valid:
+        assert decode(message, (1, 2)).tolist() == [[0.5 * 127.5 / 128, scale * 127.5 / 128]]
+        return
+    refusal = r"^A message of 13 bytes has scales outside \[0, 1\]; a valid message has none\.$"
+    with pytest.raises(ElmeshError, match=refusal):
+        decode(message, (1, 2))
+
+
+def test_a_channel_decodes_what_is_not_a_number_without_a_warning():
+    signalling = b"\x20\x00\x00\x01\x00\x80\x7f"
+    assert np.isnan(DeltaChannel(32).decode(signalling, (1, 1))).all()
+
+
 @given(matrices(), st.sampled_from(BITS), SHAPES)
-def test_a_message_of_another_shape_is_refused_unless_it_takes_the_same_bytes(value, bits, shape):
+@example(np.zeros((7, 3)), 4, (1, 5))  # numbers of the one shape are scales of the other, and negative
+def test_a_message_of_another_shape_is_refused_unless_it_takes_the_same_bytes_and_has_valid_scales(value, bits, shape):
     message = encode(value, bits)
-    if message_size(shape, bits) == len(message):
-        assert decode(message, shape).shape == shape
-    else:
+    if message_size(shape, bits) != len(message):
         with pytest.raises(ElmeshError, match=f"{shape[0]} x {shape[1]} matrix"):
             decode(message, shape)
+        return
+    scales = np.frombuffer(message[3 : 3 + 4 * shape[1]], "<f4") if bits in QUANTISED else np.zeros(0)
+    with np.errstate(invalid="ignore"):  # a scale may be a signalling NaN
+        if np.all((scales >= 0) & (scales <= 1)):
+            assert decode(message, shape).shape == shape
+        else:
+            with pytest.raises(ElmeshError, match="scales outside"):
+                decode(message, shape)
 
 
 @given(st.sampled_from((*BITS, "auto")), st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 4), st.data())
@@ -207,6 +249,24 @@ def test_reverting_a_message_restores_the_value_before_it(bits, value, before, t
     if before:
         assert channel.value.tobytes() == known.tobytes()
     assert channel.encode(value) == (DeltaChannel(bits) if not before else restored(bits, known)).encode(value)
+
+
+def test_a_new_channel_has_no_value():
+    assert DeltaChannel(4).value.shape == (0, 0)
+
+
+@given(st.sampled_from((*BITS, "auto")), st.integers(0, 2**32), st.booleans())
+def test_a_channel_that_resumes_continues_as_the_one_it_was_saved_from(bits, seed, revert):
+    channel, resumed, rng = DeltaChannel(bits), DeltaChannel(bits), np.random.default_rng(seed)
+    for _ in range(2):
+        channel.encode(rng.normal(size=(12, 2)))
+    resumed.load_state_dict(channel.state_dict())
+    if revert:
+        channel.revert()
+        resumed.revert()
+    assert resumed.value.tobytes() == channel.value.tobytes()
+    value = rng.normal(size=(12, 2))
+    assert resumed.encode(value) == channel.encode(value)
 
 
 def restored(bits, value):
@@ -280,6 +340,12 @@ def test_a_skipped_change_costs_a_byte_and_leaves_the_value(value, bits, share):
         assert len(message) == message_size(value.shape, message[0]) > 1
 
 
+def test_a_change_of_exactly_the_limit_is_skipped():
+    value = np.array([[3.0], [4.0]])
+    assert DeltaChannel(8).encode(value, skip_below=5.0) == b"\x00"
+    assert DeltaChannel(8).encode(value, skip_below=4.999) == DeltaChannel(8).encode(value)
+
+
 def test_skipped_changes_are_sent_once_their_sum_is_large():
     channel, value, sizes = DeltaChannel(8), np.zeros((5, 2)), []
     channel.encode(value)
@@ -302,6 +368,8 @@ def by_the_rule(difference):
 
 
 @given(st.integers(0, 10_000), st.integers(1, 80), st.integers(1, 4), st.sampled_from([0.0, 1.0, 4.0]))
+@example(0, 92, 1, 0.0)  # two bits take exactly as many bytes as the overhead
+@example(0, 91, 1, 0.0)
 def test_auto_takes_the_fewest_bits_with_an_error_of_two_fifths_at_most(seed, rows, columns, tail):
     rng = np.random.default_rng(seed)
     value = rng.normal(size=(rows, columns)) * np.exp(tail * rng.normal(size=(rows, columns)))

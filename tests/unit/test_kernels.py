@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from elmesh.data.statistics import Reduced, Task
 from elmesh.math.central_step import CentralUStep
-from elmesh.math.kernels import curvature, exact_U, first_order_U, fit, fit_gradient, project, residual, ridge, solve_A
+from elmesh.math.kernels import (
+    curvature,
+    exact_U,
+    first_order_U,
+    fit,
+    fit_gradient,
+    orthonormal,
+    project,
+    residual,
+    ridge,
+    solve_A,
+)
 from helpers.problems import random_problem, ridge_of_rows
 
 sizes = st.tuples(
@@ -117,6 +128,7 @@ def test_curvature_bounds_the_kronecker_matrix(size):
     for t, H in enumerate(problem.H):
         exact = np.linalg.eigvalsh(np.kron(A[t] @ A[t].T, H.T @ H))[-1]
         np.testing.assert_allclose(bound[t], exact, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(curvature(problem.task.agent(t), A[t]), bound[t], rtol=1e-12)
 
 
 @settings(max_examples=50)
@@ -176,3 +188,45 @@ def test_padding_rows_and_outputs_changes_no_solution(outputs):
     beside = random_problem(4, m=1, L=8, d=4, n_max=20, unequal=False)
     both = Task.stack([alone.task.agent(0), beside.task.agent(0)])
     np.testing.assert_allclose(ridge(both, 0.5)[0, :, :outputs], ridge(alone.task, 0.5)[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("r", [2, 3])
+def test_weights_that_overflow_give_nan_and_no_error(r):
+    """Other agents wait for a message: a step that has overflown sends NaN, and all agents reject it."""
+    problem = random_problem(5, m=2, L=6)
+    A = np.full((2, r, problem.task.Y.shape[-1]), 1e200)
+    C, c = np.ones((2, 6, r)), np.ones((2, 1, 1))
+    with np.errstate(all="ignore"):  # as the driver does
+        for task, A_t, C_t, c_t in ((problem.task, A, C, c), (problem.task.agent(1), A[1], C[1], c[1])):
+            U, HU, gradient = exact_U(task, A_t, C_t, c_t)
+            assert U.shape == C_t.shape
+            assert HU.shape == gradient.shape == (*task.s.shape, r)
+            for values in (U, HU, gradient, curvature(task, A_t)):
+                assert np.isnan(values).all()
+            assert curvature(task, A_t).shape == task.s.shape[:-1]
+
+
+def test_an_A_step_without_a_solution_gives_nan_and_no_error():
+    task = random_problem(6, m=2, L=5).task
+    A = np.ones((2, 3, task.Y.shape[-1]))
+    solved = solve_A(task, np.zeros((*task.s.shape, 3)), A, mu2=0.0, zeta=0.0)
+    assert solved.shape == A.shape
+    assert np.isnan(solved).all()
+
+
+@given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 6), st.integers(0, 5), st.floats(0.01, 100.0))
+def test_the_orthonormal_factor_spans_X_and_leaves_a_triangular_one_with_a_positive_diagonal(seed, m, r, more, scale):
+    X = scale * np.random.default_rng(seed).normal(size=(m, r + more, r))
+    Q = orthonormal(X)
+    assert Q.shape == X.shape
+    np.testing.assert_allclose(Q.mT @ Q, np.broadcast_to(np.eye(r), (m, r, r)), atol=1e-12)
+    triangular = Q.mT @ X
+    np.testing.assert_allclose(Q @ triangular, X, atol=1e-12 * scale)
+    np.testing.assert_allclose(np.tril(triangular, -1), 0.0, atol=1e-12 * scale)
+    assert np.all(np.diagonal(triangular, axis1=-2, axis2=-1) > 0)
+    for t in range(m):
+        np.testing.assert_allclose(orthonormal(X[t]), Q[t], atol=1e-12)
+
+
+def test_the_orthonormal_factor_of_zeros_is_the_first_unit_vectors():
+    np.testing.assert_array_equal(orthonormal(np.zeros((4, 2))), np.eye(4, 2))

@@ -479,6 +479,11 @@ def test_an_invalid_limit_on_bytes_is_refused(value):
         make_solver(MeshELM(max_bytes=value))
 
 
+@pytest.mark.parametrize("value", [1, 2.5e6, None])
+def test_any_positive_limit_on_bytes_or_none_is_accepted(value):
+    assert make_solver(MeshELM(max_bytes=value)).max_bytes == value
+
+
 @pytest.mark.parametrize("value", [0, 3, 64.5, True, "fine", None])
 def test_invalid_message_bits_are_refused(value):
     with pytest.raises(ElmeshError, match="message_bits must be one of 2, 4, 8, 16, 32, 64, auto"):

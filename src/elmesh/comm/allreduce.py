@@ -86,17 +86,17 @@ class ChannelSet:
 
     def decode(self, request: AllReduce, message: bytes, sender: int, shape: Sequence[int]) -> FloatArray:
         """Return the value that a message encodes; raise if it is not one of that shape."""
-        rows, parts = shape[0], list(self._parts(shape[1], request.fine_columns))
-        pieces, rest = [], message
-        for _, columns, _ in parts:
-            size = message_size((rows, columns.stop - columns.start), rest[0]) if rest else 0
-            pieces.append(rest[:size])
+        rows, pieces, rest = shape[0], [], message
+        for part, columns, bits in self._parts(shape[1], request.fine_columns):
+            width = columns.stop - columns.start
+            size = message_size((rows, width), rest[0]) if rest else 0
+            pieces.append((part, bits, width, rest[:size]))
             rest = rest[size:]
         if rest:
             raise ElmeshError(f"A message of {len(message)} bytes is longer than one of a {rows} x {shape[1]} matrix.")
         values = [
-            self._channel(request.topic, sender, part, bits).decode(piece, (rows, columns.stop - columns.start))
-            for (part, columns, bits), piece in zip(parts, pieces, strict=True)
+            self._channel(request.topic, sender, part, bits).decode(piece, (rows, width))
+            for part, bits, width, piece in pieces
         ]
         return np.hstack(values) if values else np.zeros((rows, shape[1]))
 
@@ -241,11 +241,10 @@ class TreeAllReduce:
 
     def _encode(self, request: AllReduce, content: Content, sender: int) -> tuple[bytes, Content]:
         value, exact = content
-        tail = np.ascontiguousarray(exact, "<f8").tobytes()
         if self._bits == 64:
-            return np.ascontiguousarray(value, "<f8").tobytes() + tail, content
+            return _to_bytes(value) + _to_bytes(exact), content
         message, decoded = self.channels.encode(request, value, sender)
-        return message + tail, (decoded, exact)
+        return message + _to_bytes(exact), (decoded, exact)
 
     def _decode(self, request: AllReduce, data: bytes, sender: int) -> Content:
         shape, k = _shape(request), request.exact.shape[-1]
@@ -253,9 +252,9 @@ class TreeAllReduce:
             end = len(data) - 8 * k
             if end < 0 or (self._bits == 64 and len(data) != self._size(request)):
                 raise ElmeshError(f"A message of {len(data)} bytes is not a sum of a {shape[0]} x {shape[1]} matrix.")
-            exact = np.array(np.frombuffer(data[end:], "<f8"), dtype=np.float64)
+            exact = _from_bytes(data[end:])
             if self._bits == 64:
-                value = np.frombuffer(data[:end], "<f8").astype(np.float64, copy=False).reshape(shape)
+                value = _from_bytes(data[:end]).reshape(shape)
             else:
                 value = self.channels.decode(request, data[:end], sender, shape)
             self._relay.check(sender, (value, exact))
@@ -264,3 +263,11 @@ class TreeAllReduce:
 
 def _shape(request: AllReduce) -> tuple[int, int]:
     return int(request.value.shape[-2]), int(request.value.shape[-1])
+
+
+def _to_bytes(numbers: FloatArray) -> bytes:
+    return numbers.astype("<f8").tobytes()
+
+
+def _from_bytes(data: bytes) -> FloatArray:
+    return np.frombuffer(data, "<f8").astype(np.float64)

@@ -58,7 +58,7 @@ def encode(difference: FloatArray, bits: int) -> bytes:
     scale = _scale(reduced, bits)
     half = 2 ** (bits - 1)
     levels = np.floor(reduced * (half / np.where(scale > 0, scale, 1.0).astype(np.float64)))
-    codes = (np.clip(levels, -half, half - 1) + half).astype(np.uint16)
+    codes = np.clip(levels, -half, half - 1) + half
     return head + scale.astype("<f4").tobytes() + _pack(codes.ravel(), bits)
 
 
@@ -162,11 +162,12 @@ class DeltaChannel:
             return int(self._bits)
         rows, columns = difference.shape
         overhead = 4 * columns + _OVERHEAD
-        for bits in (b for b in BITS[:3] if rows * columns * b >= 8 * overhead):
+        *coarse, finest = BITS[:4]
+        for bits in (b for b in coarse if rows * columns * b >= 8 * overhead):
             error = difference - decode(encode(difference, bits), (rows, columns))
             if float(np.linalg.norm(error)) <= _ERROR * size:
                 return bits
-        return BITS[3]
+        return finest
 
 
 def _scale(difference: FloatArray, bits: int) -> NDArray[np.float32]:
@@ -176,14 +177,13 @@ def _scale(difference: FloatArray, bits: int) -> NDArray[np.float32]:
     return np.asarray(largest, dtype=np.float32)
 
 
-def _pack(codes: NDArray[np.uint16], bits: int) -> bytes:
+def _pack(codes: FloatArray, bits: int) -> bytes:
     if bits == 16:
         return codes.astype("<u2").tobytes()
-    per_byte = 8 // bits
-    padded = np.zeros(-(-codes.size // per_byte) * per_byte, np.uint8)
-    padded[: codes.size] = codes
-    shifts = np.arange(per_byte, dtype=np.uint8) * bits
-    packed: NDArray[np.uint8] = np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1).astype(np.uint8)
+    shifts = _shifts(bits)
+    padded = np.zeros((-(-codes.size // shifts.size), shifts.size), np.uint8)
+    padded.flat[: codes.size] = codes
+    packed: NDArray[np.uint8] = np.bitwise_or.reduce(padded << shifts, axis=1)
     return packed.tobytes()
 
 
@@ -191,5 +191,9 @@ def _unpack(body: memoryview, bits: int, count: int) -> NDArray[np.integer]:
     if bits == 16:
         return np.frombuffer(body, "<u2")
     packed = np.frombuffer(body, np.uint8)
-    shifts = np.arange(8 // bits, dtype=np.uint8) * bits
-    return np.asarray((packed[:, None] >> shifts) & (2**bits - 1)).ravel()[:count]
+    return np.asarray((packed[:, None] >> _shifts(bits)) & (2**bits - 1)).ravel()[:count]
+
+
+def _shifts(bits: int) -> NDArray[np.uint8]:
+    """Return where in a byte the numbers of a few bits begin."""
+    return np.arange(0, 8, bits, dtype=np.uint8)

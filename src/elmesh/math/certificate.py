@@ -160,7 +160,7 @@ def used_columns(U: FloatArray, E: FloatArray, lam: float) -> FloatArray:
     columns = U @ vectors
     active = np.linalg.norm(E.T @ columns, axis=0) >= (1 - SLACK) * lam * np.linalg.norm(columns, axis=0)
     used = (values > USED_SHARE**2 * longest) | (active & (values > _ROUNDING * longest))
-    return np.ascontiguousarray(vectors[:, used & (longest > 0)][:, ::-1])
+    return np.ascontiguousarray(vectors[:, used][:, ::-1])
 
 
 def slack_for(tol: float) -> float:
@@ -170,11 +170,11 @@ def slack_for(tol: float) -> float:
 
 def certificate_data(task: Task, U: FloatArray, R: FloatArray, lam: float, slack: float) -> CertificateData:
     """Return what the certificate needs, from all tasks; R is their residuals with A_t at its best."""
-    E = np.moveaxis(task.V @ correlation(task, R), 0, 1).reshape(len(U), -1)
+    E = np.hstack(list(task.V @ correlation(task, R)))
     rotation = used_columns(U, E, lam)
     Q = np.linalg.qr(U @ rotation)[0]
     directions, values, _ = np.linalg.svd(E - Q @ (Q.T @ E), full_matrices=False)
-    squares = np.asarray(values, dtype=np.float64) ** 2
+    squares: FloatArray = values**2
     R2, RY, rest = float(np.sum(square(R))), float(np.sum(R * task.Y)), float(np.sum(task.rest))
     bound = dual_bound(float(np.linalg.norm(E, 2)), lam, R2, RY, rest)
     return CertificateData(rotation, count_missing(squares, lam, slack), squares, directions, bound)

@@ -64,7 +64,7 @@ def exact_U(task: Task, A: FloatArray, C: FloatArray, c: FloatArray) -> tuple[Fl
     try:
         e, E = np.linalg.eigh(AA)
     except np.linalg.LinAlgError:
-        e, E = _overflown(AA[..., 0]), _overflown(AA)
+        e, E = _overflown(AA.shape[:-1]), _overflown(AA.shape)
     VC = task.V.mT @ C
     VU = (((VC + task.sY @ A.mT) @ E) / (task.s2 * e[..., None, :] + c)) @ E.mT
     gradient = VC - c * VU
@@ -85,12 +85,12 @@ def first_order_U(task: Task, gradient: FloatArray, C: FloatArray, c: FloatArray
 def solve_A(task: Task, HU: FloatArray, A: FloatArray, mu2: float, zeta: FloatArray | float) -> FloatArray:
     r"""Return :math:`(U'H'HU + (\mu_2 + \zeta) I)^{-1}(U'H'T + \zeta A)`: equation (22), and (11) for zeta = 0."""
     gram = HU.mT @ HU
-    weight = (mu2 + zeta) * np.eye(gram.shape[-1])
+    weight = (mu2 + zeta) * np.eye(HU.shape[-1])
     right = HU.mT @ task.Y + zeta * A
     try:
         return np.asarray(np.linalg.solve(gram + weight, right))
     except np.linalg.LinAlgError:
-        return _overflown(right)
+        return _overflown(right.shape)
 
 
 def ridge(task: Task, mu: float) -> FloatArray:
@@ -100,11 +100,10 @@ def ridge(task: Task, mu: float) -> FloatArray:
 
 def curvature(task: Task, A: FloatArray) -> FloatArray:
     r"""Return :math:`|H|^2 |A|^2` in operator norms: how curved the fit is in U."""
-    AA = A @ A.mT
     try:
-        largest = np.linalg.eigvalsh(AA)[..., -1]
+        largest = np.linalg.eigvalsh(A @ A.mT)[..., -1]
     except np.linalg.LinAlgError:
-        largest = _overflown(AA[..., 0, 0])
+        largest = _overflown(())
     return np.asarray(np.square(task.s.max(axis=-1)) * largest)
 
 
@@ -117,7 +116,8 @@ def orthonormal(X: FloatArray) -> FloatArray:
     array([-0.6, -0.8])
     """
     Q, R = np.linalg.qr(X)
-    return np.asarray(Q * np.where(np.diagonal(R, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[..., None, :])
+    negative = np.diagonal(R, axis1=-2, axis2=-1) < 0
+    return np.where(negative[..., None, :], -Q, Q)
 
 
 def square(X: FloatArray) -> FloatArray:
@@ -126,6 +126,6 @@ def square(X: FloatArray) -> FloatArray:
     return np.asarray(np.vecdot(flat, flat))
 
 
-def _overflown(like: FloatArray) -> FloatArray:
+def _overflown(shape: tuple[int, ...]) -> FloatArray:
     """Return NaN where LAPACK raises after an overflow: other agents wait for this agent's message."""
-    return np.full_like(like, np.nan)
+    return np.full(shape, np.nan)

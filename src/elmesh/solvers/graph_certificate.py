@@ -45,10 +45,10 @@ def certificate_over_graph(
     used = rotation.shape[1]
 
     E = task.V @ correlation(task, R)
-    columns = _outside(np.zeros((L, 0)), U @ rotation)
+    columns = _outside(U[:, :0], U @ rotation)
     block = np.hstack([columns, _outside(columns, random_block(L, min(L, _WIDTH), problem.context.seed))])
     basis, image = block[:, :0], block[:, :0]
-    inner, agreed = np.zeros((0, 0)), -np.inf
+    inner, agreed = basis.T @ image, list[float]()
     for k in range(_PASSES):
         top = np.array([np.linalg.eigvalsh(inner[used:, used:])[-1] if len(inner) > used else 0.0])
         request = AllReduce(
@@ -57,9 +57,9 @@ def certificate_over_graph(
         result = yield request
         basis, image = np.hstack([basis, block]), np.hstack([image, result.value])
         inner = (basis.T @ image + image.T @ basis) / 2
-        before, agreed = agreed, float(_broadcast(result)[0])
+        agreed.append(float(_broadcast(result)[0]))
         # One pass late: the eigenvalue of the pass before is the one that is equal to the bit.
-        if k > 1 and agreed - before <= _SETTLED * lam**2:
+        if k > 1 and agreed[-1] - agreed[-2] <= _SETTLED * lam**2:
             break
         block = _outside(basis, result.value[:, used:] if k == 0 else result.value)
     n = len(inner)

@@ -224,8 +224,7 @@ class MeshELM(LowRankSolver):
         if found is None:
             return replace(state, n_evaluations=f.n_evaluations, memory=LBFGSMemory())
         here, memory = found
-        after = replace(state, round=state.round + 1, n_evaluations=f.n_evaluations, here=here, memory=memory)
-        return replace(after, data=None)
+        return replace(state, round=state.round + 1, n_evaluations=f.n_evaluations, here=here, memory=memory, data=None)
 
     def _certify(self, problem: Problem, state: MeshState) -> Steps[MeshState]:
         """Certify U unless it is; change its columns if the certificate suggests it and they may change."""
@@ -337,7 +336,7 @@ def _line_search(
             if there.slope < 0 and change <= _ARMIJO * length * there.slope:
                 return there, memory.add(there.U - here.U, there.gradient - here.gradient)
             rejected = True
-            if not there.slope < 0 or -length * there.slope <= _ROUNDING * abs(here.value):
+            if not -length * there.slope > _ROUNDING * abs(here.value):
                 break
             # The minimum of the parabola through both values and the slope.
             bend = change - length * there.slope
