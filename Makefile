@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile -q
+# In the order of the files, in which those that wait for processes come before the short ones of the units.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -q
 
 .DEFAULT_GOAL := help
 .PHONY: help demo quick test test-all docs-check lint format bench ahead scaling network security readme paper clean

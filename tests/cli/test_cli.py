@@ -639,11 +639,15 @@ def test_a_usage_error_is_one_sentence_with_code_2(args, monkeypatch, capsys):
     assert err.count("\n") == 1
 
 
-def test_bad_input_to_the_program_is_one_sentence_with_code_2(tmp_path):
+def test_bad_input_to_the_program_is_one_sentence_with_code_2(tmp_path, monkeypatch, capsys):
     (tmp_path / "t.csv").write_text("site,x,y\na,1,2\na,1\n")
-    done = shell("fit", tmp_path / "t.csv", "--task", "site", "--target", "y", "--out", tmp_path / "m")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "elmesh: t.csv, line 3: 2 values where the header has 3; correct that line.\n"
+    words = ["fit", tmp_path / "t.csv", "--task", "site", "--target", "y", "--out", tmp_path / "m"]
+    monkeypatch.setattr(sys, "argv", ["elmesh", *map(str, words)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    out, err = capsys.readouterr()
+    assert (stop.value.code, out) == (2, "")
+    assert err == "elmesh: t.csv, line 3: 2 values where the header has 3; correct that line.\n"
 
 
 # Help and start-up

@@ -14,6 +14,7 @@ import pytest
 from elmesh import load
 from elmesh.netconfig.columns import InputColumn
 from elmesh.netconfig.config import NetworkConfig
+from helpers.forked import ForkedNetwork
 from helpers.network import BASIS, LIMIT, ROOT, LocalNetwork, make_config, rows_of
 from helpers.thread_agents import fit_agent, run_agents
 
@@ -103,7 +104,7 @@ def test_agents_compute_the_same_bits_as_mpi(tmp_path, reference, case):
         assert (model.certificate_ is not None) == found["certified"]
 
 
-@pytest.mark.parametrize("case", ["script", "script, sums"])
+@pytest.mark.parametrize("case", ["script", pytest.param("script, sums", marks=pytest.mark.slow)])
 def test_five_lines_of_python_per_process_compute_the_same_bits_as_mpi(tmp_path, reference, case):
     network = LocalNetwork(tmp_path, reference.configs[case])
     net = tmp_path / "net"
@@ -138,7 +139,7 @@ def test_five_lines_of_python_per_process_compute_the_same_bits_as_mpi(tmp_path,
 
 
 def test_the_command_computes_the_same_bits_as_mpi(tmp_path, reference):
-    with LocalNetwork(tmp_path, reference.configs["script"]) as network:
+    with ForkedNetwork(tmp_path, reference.configs["script"]) as network:
         network.start_all()
         assert set(network.wait().values()) == {0}, network.logs()
         for name, agent in network.agents.items():

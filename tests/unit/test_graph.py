@@ -6,12 +6,13 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from elmesh.comm import graph as graph_module
 from elmesh.comm.graph import GRAPH_NAMES, make_topology
 from elmesh.errors import ElmeshError
+from helpers.examples import examples
 
 SIZES = range(1, 31)
 
@@ -209,7 +210,7 @@ def test_the_schedule_averages_to_the_given_precision_on_any_connected_graph(gra
     assert_precise(topology, precision)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(seed=st.integers(0, 10_000), m=st.integers(15, 60))
 @example(seed=2571, m=51)
 def test_eigenvalues_that_nearly_coincide_leave_the_average_precise(seed, m):
