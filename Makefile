@@ -44,7 +44,7 @@ lint: $(VENV)/stamp
 	$(BIN)/lint-imports
 
 quick: $(VENV)/stamp
-	$(PYTEST) -n $(CORES) -m "not slow and not thorough" --hypothesis-profile quick tests/unit tests/contracts
+	$(PYTEST) -n $(CORES) -m "not slow and not thorough" --hypothesis-profile quick tests/contracts tests/unit
 
 test: lint
 	$(PYTEST) $(MORE) -m "not slow"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from elmesh.agent import NetworkAgent
 from elmesh.netconfig.config import NetworkConfig
 from helpers.network import ROOT, Agent, LocalNetwork, free_ports, with_ports
 
@@ -31,6 +32,13 @@ def run_command(argv: list[str], out: str, errors: str, folder: str) -> None:
     from elmesh.cli import main
 
     sys.exit(main())
+
+
+def run_script(config: str, data: str, model: str, out: str) -> None:
+    """Fit as a user's script does, in a new process, and write what it would print."""
+    with NetworkAgent(config) as agent:
+        result = agent.fit(data, target="y", out=model)
+    Path(out).write_text(f"{result.summary['stop']} {result.evicted} {result.unconfirmed}")
 
 
 class ForkedProcess:
