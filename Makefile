@@ -2,7 +2,11 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile -q
+CORES  := $(shell getconf _NPROCESSORS_ONLN)
+# Files in their order: those whose tests wait for processes come before the short ones of the units.
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder -q
+# Tests of processes wait much, so that one more worker than there are cores keeps all cores busy.
+MORE   := -n $(shell expr $(CORES) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo quick test test-all docs-check lint format bench ahead scaling network security readme paper clean
@@ -40,18 +44,16 @@ lint: $(VENV)/stamp
 	$(BIN)/lint-imports
 
 quick: $(VENV)/stamp
-	$(PYTEST) -m "not slow and not thorough" --hypothesis-profile quick tests/unit tests/contracts
+	$(PYTEST) -n $(CORES) -m "not slow and not thorough" --hypothesis-profile quick tests/contracts tests/unit
 
 test: lint
-	$(PYTEST) -m "not slow" --ignore tests/docs
-	$(MAKE) --no-print-directory docs-check
+	$(PYTEST) $(MORE) -m "not slow"
 
 test-all: lint
-	$(PYTEST) --hypothesis-profile exhaustive --ignore tests/docs
-	$(MAKE) --no-print-directory docs-check
+	$(PYTEST) $(MORE) --hypothesis-profile exhaustive
 
 docs-check: $(VENV)/stamp
-	$(PYTEST) tests/docs
+	$(PYTEST) -n $(CORES) tests/docs
 
 bench: $(VENV)/stamp
 	$(BIN)/python -m benchmarks

@@ -13,7 +13,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).pare
 
 from hypothesis import HealthCheck, settings
 
-# `make test-all` tries more random examples, `make quick` fewer, where a test does not give their number.
+# `make test-all` tries all random examples of a property, 100 if a test does not give their number; `make test` and
+# `make quick` try a share of them (see helpers.examples).
 settings.register_profile("exhaustive", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("elmesh", settings.get_profile("exhaustive"), max_examples=40)
 settings.register_profile("quick", settings.get_profile("exhaustive"), max_examples=20)

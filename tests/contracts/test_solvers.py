@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 from sklearn.base import clone
@@ -36,6 +36,7 @@ from elmesh.solvers import Solver, make_solver, solver_classes
 from elmesh.solvers.altgdmin import sharpness
 from elmesh.solvers.base import Decision, Problem, Program, RoundReport, Solution, rounds
 from elmesh.solvers.state import SolverState, StateDict
+from helpers.examples import examples
 from helpers.peers import exact_sums
 from helpers.problems import random_problem, solve
 
@@ -85,7 +86,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 GRAPHS = ("ring", "star", "path", "random")
 seeds = st.integers(0, 10**6)
-few = settings(max_examples=3)
+few = examples(3)
 
 
 def quick(cls: type[Solver]) -> Solver:

@@ -8,11 +8,12 @@ import re
 import numpy as np
 import pytest
 from benchmarks.cost import COUNTS, Layout, Model, Problem, Wire, counts, fit, work_counts
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pages
 import scaling
+from helpers.examples import examples
 
 TEXT = scaling.PAGE.read_text(encoding="utf-8")
 RESULT = pages.load(pages.RESULTS / "mpi.json")
@@ -62,7 +63,7 @@ def test_the_committed_predictions_are_those_of_the_committed_constants():
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_constants_are_recovered_from_the_seconds_that_they_predict(seed):
     rng = np.random.default_rng(seed)
     layouts = [Layout.of(g, a * p, p, 2) for g in ("ring", "star") for p in (2, 4, 8, 16) for a in (1, 8)]

@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
 
+from elmesh.agent import NetworkAgent
 from elmesh.netconfig.config import NetworkConfig
 from helpers.network import ROOT, Agent, LocalNetwork, free_ports, with_ports
 
@@ -32,11 +34,19 @@ def run_command(argv: list[str], out: str, errors: str, folder: str) -> None:
     sys.exit(main())
 
 
+def run_script(config: str, data: str, model: str, out: str) -> None:
+    """Fit as a user's script does, in a new process, and write what it would print."""
+    with NetworkAgent(config) as agent:
+        result = agent.fit(data, target="y", out=model)
+    Path(out).write_text(f"{result.summary['stop']} {result.evicted} {result.unconfirmed}")
+
+
 class ForkedProcess:
     """A forked agent, with the few methods of a ``subprocess.Popen`` that tests use."""
 
-    def __init__(self, *args: object) -> None:
-        self._process = _CONTEXT.Process(target=run_command, args=args, daemon=True)
+    def __init__(self, *args: object, target: Callable[..., None] = run_command) -> None:
+        start_forkserver()
+        self._process = _CONTEXT.Process(target=target, args=args, daemon=True)
         self._process.start()
         self.pid = self._process.pid
 
@@ -77,13 +87,16 @@ class ForkedNetwork(LocalNetwork):
         """Start an agent by forking; with an environment or a command before it, as a new process."""
         if new:
             return super().start(name, *more, **new)
-        start_forkserver()
         agent, net = self.agents[name], self.folder / "net"
         agent.extra = list(more) or agent.extra
         argv = self.command(name, *agent.extra)[3:]
-        agent.process = ForkedProcess(argv, str(net / f"{name}.out"), str(net / f"{name}.err"), str(self.folder))
+        agent.process = self.fork(name, argv, str(net / f"{name}.out"), str(net / f"{name}.err"), str(self.folder))
         agent.starts += 1
         return agent
+
+    def fork(self, name: str, *args: object) -> ForkedProcess:
+        """Fork the process of an agent."""
+        return ForkedProcess(*args)
 
 
 def undisturbed(folder: Path, config: NetworkConfig) -> dict[str, dict[str, np.ndarray]]:

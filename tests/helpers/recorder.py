@@ -1,14 +1,14 @@
 """An agent whose calls to zenoh, and whose private state of every round, are recorded before they take effect.
 
-``python recorder.py FILE agent ...`` runs ``elmesh agent ...`` and writes FILE (one JSON object per line) and FILE.npz.
+Calls are written to a file, one JSON object per line, and states to a file of the same name with ``.npz`` at its end.
 """
 
 from __future__ import annotations
 
-import atexit
 import json
-import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import zenoh
 
 from elmesh.agent import NetworkAgent
-from elmesh.cli import main
+from helpers.forked import run_command
 
 _PLAIN = (str, bytes, bytearray, int, float, bool, list, tuple, dict, type(None))
 
@@ -58,8 +58,9 @@ class Recorded:
         return value if isinstance(value, _PLAIN) else Recorded(value, self._recorder, on)
 
 
-def record(path: Path) -> None:
-    """Record everything from now on."""
+@contextmanager
+def recorded(path: Path) -> Iterator[None]:
+    """Record everything, in a process of its own."""
     recorder, open_session, save = Recorder(path), zenoh.open, NetworkAgent.save
     states: dict[str, np.ndarray] = {}
 
@@ -76,10 +77,13 @@ def record(path: Path) -> None:
         save(self, snapshot, history)
 
     zenoh.open, NetworkAgent.save = open_recorded, save_recorded
-    atexit.register(lambda: np.savez(f"{path}.npz", **states))
+    try:
+        yield
+    finally:
+        np.savez(f"{path}.npz", **states)
 
 
-if __name__ == "__main__":
-    record(Path(sys.argv[1]))
-    sys.argv = ["elmesh", *sys.argv[2:]]
-    sys.exit(main())
+def run_recorded(path: Path, *args: str) -> None:
+    """Run ``elmesh`` in a new process as :func:`helpers.forked.run_command` does, and record it."""
+    with recorded(path):
+        run_command(*args)

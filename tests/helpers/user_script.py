@@ -1,6 +1,7 @@
-"""A user's script: it defines solvers of its own and fits with one of them, in one process or under MPI.
+"""A user's script: it defines solvers of its own and fits with some of them, in one process or under MPI.
 
-``python user_script.py FOLDER SOLVER BACKEND`` saves the model of all tasks, and its predictions, in FOLDER.
+``python user_script.py FOLDER BACKEND SOLVER ...`` saves the model of all tasks, and its predictions, in a folder named
+after each solver in FOLDER.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def rows():
     return X, y, tasks
 
 
-def main(folder: str, solver: str, backend: str) -> None:
+def main(folder: Path, backend: str, solver: str) -> None:
     made = {"gradient-descent": GradientDescent(rank=2, eta=0.02), "mine": Mine(mu=0.3), "louder": "louder"}[solver]
     run = elmesh.RunConfig(backend=backend)
     X, y, tasks = rows()
@@ -100,12 +101,13 @@ def main(folder: str, solver: str, backend: str) -> None:
         model = elmesh.MultiTaskELMRegressor(n_hidden=10, solver=made, random_state=0).fit(X, y, tasks, run=run)
     whole = model.gather(run)
     if whole is not None:
-        whole.save(Path(folder) / "model")
-        np.save(Path(folder) / "predictions.npy", whole.predict(X, tasks))
-        loaded = elmesh.load(Path(folder) / "model")
+        whole.save(folder / "model")
+        np.save(folder / "predictions.npy", whole.predict(X, tasks))
+        loaded = elmesh.load(folder / "model")
         assert type(loaded.solver) is type(made) or loaded.solver == made
         np.testing.assert_array_equal(loaded.predict(X, tasks), whole.predict(X, tasks))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    for name in sys.argv[3:]:
+        main(Path(sys.argv[1]) / name, sys.argv[2], name)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from elmesh import CheckpointConfig, MeshELM, MultiTaskELMRegressor, RunConfig
@@ -24,6 +24,7 @@ from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError
 from elmesh.run import CheckpointWarning, RunResult, StopReason
 from helpers.checkpoint_cases import RUNS, run, stacked_tasks
+from helpers.examples import examples
 
 
 @cache
@@ -88,7 +89,7 @@ def test_a_resumed_run_ends_as_if_never_interrupted(name, tmp_path):
     assert_same_end(whole, result)
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(10, suppress=(HealthCheck.function_scoped_fixture,))
 @given(every=st.integers(1, 9), stops=st.lists(st.integers(0, 12), min_size=1, max_size=4))
 def test_the_result_does_not_depend_on_how_often_checkpoints_are_written_or_runs_interrupted(
     tmp_path_factory, every, stops
@@ -261,7 +262,7 @@ def test_a_file_that_is_missing_or_damaged_is_named(checkpoint, harm):
     )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress=(HealthCheck.function_scoped_fixture,))
 @given(data=st.data())
 def test_a_flipped_bit_never_changes_a_result(whole_checkpoint, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("flipped")

@@ -30,19 +30,19 @@ from helpers.mpi_cases import (
     FITS,
     HALTED,
     HALTS_AT,
+    MANY,
     RANKS,
+    RANKS_WITH_MANY,
     SEED,
     placements,
     rows_of,
 )
+from helpers.transports import CHECKS
 
 pytestmark = needs_mpi
 
 _PARTS = {n: ["solvers", "halting", "chain"] for n in RANKS}
-_PARTS[3] += ["full_disk", "estimators", "errors", "privacy"]
-# More ranks than two cores take much longer: only the chain of checkpoints is in every run of the tests.
-MANY = 5
-_PARTS[MANY] = ["chain"]
+_PARTS[3] += ["full_disk", "estimators", "errors", "privacy", "transports"]
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +53,18 @@ def jobs(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory) -> Path:
-    """The same for many ranks."""
-    return job_folder(
-        tmp_path_factory, "mpi-jobs-of-many", lambda folder: run_job(folder, MANY, ["solvers", "halting"])
-    )
+    """The same for many ranks; jobs of fewer ranks run only before and after it in the chain of checkpoints."""
+    return job_folder(tmp_path_factory, "mpi-jobs-of-many", run_many)
 
 
 def run_all(folder: Path) -> None:
     for n in RANKS:
         run_job(folder, n, _PARTS[n])
+
+
+def run_many(folder: Path) -> None:
+    for n in RANKS_WITH_MANY:
+        run_job(folder, n, ["solvers", "halting", "chain"] if n == MANY else ["chain"])
 
 
 def run_job(folder: Path, n: int, parts: list[str]) -> None:
@@ -105,7 +108,7 @@ def in_one_process(name: str) -> RunResult:
 def test_results_have_the_same_bits_for_every_number_of_ranks_and_every_placement(jobs, name):
     alone = outcome(jobs, 1, "solvers", f"{name}/even")
     assert alone[1]["equal"]
-    for n in set(RANKS) - {MANY}:
+    for n in RANKS:
         for placement in placements(name, n):
             assert_same_bits(alone, outcome(jobs, n, "solvers", f"{name}/{placement}"))
 
@@ -151,7 +154,7 @@ def test_ranks_agree_with_one_process(jobs, name):
 
 @pytest.mark.parametrize("name", ENDINGS)
 def test_a_run_ends_for_the_expected_reason(jobs, name):
-    arrays, notes = outcome(jobs, 3, "solvers", f"ends {name}/even")
+    arrays, notes = outcome(jobs, 3, "solvers", f"ends {name}/uneven")
     assert notes["stop"] == name.split()[0]
     solver, history, n_iter = ENDINGS[name].make(), arrays["history"], notes["n_iter"]
     assert np.isfinite(arrays["U"]).all()
@@ -176,7 +179,7 @@ def test_a_run_converges_after_more_than_ten_rounds(jobs):
 # Halting -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_ranks", [pytest.param(n, marks=[pytest.mark.slow] * (n == MANY)) for n in RANKS])
+@pytest.mark.parametrize("n_ranks", [*RANKS, pytest.param(MANY, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", HALTED)
 def test_a_rank_that_asks_to_stop_stops_all_ranks_after_the_same_round(request, name, n_ranks):
     jobs = request.getfixturevalue("many" if n_ranks == MANY else "jobs")
@@ -197,18 +200,25 @@ def test_a_rank_that_asks_to_stop_stops_all_ranks_after_the_same_round(request, 
 # Checkpoints ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("fixture", "ranks", "rounds"),
+    [("jobs", RANKS, [0, 2, 4]), pytest.param("many", RANKS_WITH_MANY, [0, 4, 6], marks=pytest.mark.slow)],
+    ids=["few ranks", "many ranks"],
+)
 @pytest.mark.parametrize("name", CHAIN)
-def test_runs_resumed_repeatedly_with_other_ranks_end_as_if_never_interrupted(jobs, name):
-    resumed = [0]
-    for n in RANKS[:-1]:
-        notes = findings(jobs, n, "chain").notes[name]
-        stopped = ENDING_ROUNDS[n]
+def test_runs_resumed_repeatedly_with_other_ranks_end_as_if_never_interrupted(
+    request, jobs, name, fixture, ranks, rounds
+):
+    folder, resumed = request.getfixturevalue(fixture), [0]
+    for n in ranks[:-1]:
+        notes = findings(folder, n, "chain").notes[name]
         assert notes["error"] == "Interrupted."
-        assert notes["saved"] == [resumed[-1], *range(resumed[-1] + 2, stopped, 2)]
+        assert notes["saved"] == [resumed[-1], *range(resumed[-1] + 2, ENDING_ROUNDS[n], 2)]
         resumed.append(notes["saved"][-1])
-    assert resumed == [0, 2, 4, 6]
-    arrays, notes = outcome(jobs, RANKS[-1], "chain", name)
-    assert notes.pop("saved")[0] == 6
+    assert resumed == rounds
+    arrays, notes = outcome(folder, ranks[-1], "chain", name)
+    notes = dict(notes)
+    assert notes.pop("saved")[0] == rounds[-1]
     assert_same_bits(outcome(jobs, 1, "solvers", f"{name}/even"), (arrays, notes))
 
 
@@ -383,6 +393,17 @@ def test_a_rank_that_fails_within_a_run_ends_all_ranks(tmp_path):
     assert "elmesh: rank 1 failed, so all ranks end." in job.err
     # The failure detector reports no lost rank.
     assert "elmesh: Rank" not in job.err
+
+
+# Transports ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("placement", ["even", "scattered"])
+@pytest.mark.parametrize("name", CHECKS)
+def test_ranks_have_the_invariants_of_a_transport(jobs, name, placement):
+    found = findings(jobs, 3, "transports").notes[f"{name}/{placement}"]
+    assert [error for error, _ in found] == [""] * 3
+    assert len({result for _, result in found}) == 1
 
 
 # Messages ------------------------------------------------------------------------------------------------------------

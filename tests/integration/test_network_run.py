@@ -14,6 +14,7 @@ import pytest
 from elmesh import load
 from elmesh.netconfig.columns import InputColumn
 from elmesh.netconfig.config import NetworkConfig
+from helpers.forked import ForkedNetwork, ForkedProcess, run_script
 from helpers.network import BASIS, LIMIT, ROOT, LocalNetwork, make_config, rows_of
 from helpers.thread_agents import fit_agent, run_agents
 
@@ -47,14 +48,6 @@ for file, out in zip(sys.argv[1::2], sys.argv[2::2]):
     U = model.U_ if model.U_.ndim == 3 else [model.U_] * len(config.agent_names)
     found = {f"U.{n}": U[k] for k, n in enumerate(config.agent_names)} | {f"A.{n}": A for n, A in model.A_.items()}
     np.savez(out, certified=model.certificate_ is not None, **found)
-"""
-# All that a script needs.
-FIVE_LINES = """
-import sys
-from elmesh.agent import NetworkAgent
-with NetworkAgent(sys.argv[1]) as agent:
-    result = agent.fit(sys.argv[2], target="y", out=sys.argv[3])
-print(result.summary["stop"], result.evicted, result.unconfirmed)
 """
 
 
@@ -104,24 +97,17 @@ def test_agents_compute_the_same_bits_as_mpi(tmp_path, reference, case):
 
 
 @pytest.mark.parametrize("case", ["script", "script, sums"])
-def test_five_lines_of_python_per_process_compute_the_same_bits_as_mpi(tmp_path, reference, case):
+def test_scripts_compute_the_same_bits_as_mpi(tmp_path, reference, case):
     network = LocalNetwork(tmp_path, reference.configs[case])
     net = tmp_path / "net"
-    processes = {
-        name: subprocess.Popen(
-            [sys.executable, "-c", FIVE_LINES, str(net / name / "agent.toml"), str(net / f"{name}.csv"), agent.out],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
-        for name, agent in network.agents.items()
-    }
+    processes = {}
+    for name, agent in network.agents.items():
+        files = (net / name / "agent.toml", net / f"{name}.csv", agent.out, net / f"{name}.out")
+        processes[name] = ForkedProcess(*map(str, files), target=run_script)
     try:
         for name, process in processes.items():
-            out, errors = process.communicate(timeout=LIMIT)
-            assert process.returncode == 0, (name, errors)
-            assert out.split(maxsplit=1)[1] == "[] []\n"
+            assert process.wait(LIMIT) == 0, name
+            assert (net / f"{name}.out").read_text().split(maxsplit=1)[1] == "[] []"
     finally:
         for process in processes.values():
             process.kill()
@@ -138,7 +124,7 @@ def test_five_lines_of_python_per_process_compute_the_same_bits_as_mpi(tmp_path,
 
 
 def test_the_command_computes_the_same_bits_as_mpi(tmp_path, reference):
-    with LocalNetwork(tmp_path, reference.configs["script"]) as network:
+    with ForkedNetwork(tmp_path, reference.configs["script"]) as network:
         network.start_all()
         assert set(network.wait().values()) == {0}, network.logs()
         for name, agent in network.agents.items():

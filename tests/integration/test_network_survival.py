@@ -19,7 +19,7 @@ import pytest
 
 from elmesh.netconfig.columns import InputColumn
 from elmesh.netconfig.config import AgentEntry
-from helpers.forked import ForkedNetwork, ForkedProcess, start_forkserver, undisturbed
+from helpers.forked import ForkedNetwork, ForkedProcess, undisturbed
 from helpers.network import ROOT, LocalNetwork, equal_weights, make_config, rows_of, with_ports
 from helpers.proxies import ProxiedNetwork
 
@@ -45,7 +45,7 @@ class DisturbedNetwork(ForkedNetwork, ProxiedNetwork):
 
 
 @contextmanager
-def disturbed(folder, config, delay=0.004):
+def disturbed(folder, config, delay=0.01):
     with DisturbedNetwork(folder, config) as network:
         network.set_delay(delay)
         yield network
@@ -119,8 +119,8 @@ def rejoined_in(agent):
 
 
 def test_agents_killed_at_random_moments_rejoin_and_the_result_is_the_same_to_the_bit(tmp_path, result_of):
-    config = make_config(THREE, "path", rounds=1500)
-    with disturbed(tmp_path, config) as network:
+    config = make_config(THREE, "path", rounds=600)
+    with disturbed(tmp_path, config, delay=0.02) as network:
         network.start_all()
         assert kill_at_random(network, np.random.default_rng(1), 5) >= 5
         assert all_well(network.finish())
@@ -170,11 +170,11 @@ def by_statistics(names, graph, parameters):
 
 
 def test_all_agents_killed_at_once_resume_from_their_checkpoints(tmp_path, result_of):
-    config = make_config(THREE, "path", rounds=1500)
+    config = make_config(THREE, "path", rounds=600)
     with disturbed(tmp_path, config) as network:
         network.start_all()
         for name in THREE:
-            network.until_round(name, 150)
+            network.until_round(name, 60)
         for agent in network.agents.values():
             agent.process.kill()
         for agent in network.agents.values():
@@ -187,7 +187,7 @@ def test_all_agents_killed_at_once_resume_from_their_checkpoints(tmp_path, resul
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_stopped_agent_resumes_with_the_same_command(tmp_path, result_of, number):
-    config = make_config(PAIR, "path", rounds=900)
+    config = make_config(PAIR, "path", rounds=360)
     with disturbed(tmp_path, config) as network:
         network.start_all()
         network.until_round("north", 60)
@@ -232,7 +232,7 @@ def test_a_partition_only_takes_time(tmp_path, result_of, seconds):
 
 
 def test_cut_connections_are_established_again(tmp_path, result_of):
-    config = make_config(THREE, "path", rounds=1500)
+    config = make_config(THREE, "path", rounds=600)
     with disturbed(tmp_path, config) as network:
         network.start_all()
         for name in ("north", "south"):
@@ -477,7 +477,7 @@ def test_clocks_an_hour_off_change_nothing_and_a_check_reports_them(tmp_path, re
 
 
 def test_the_loss_of_an_agent_ends_the_run_of_all_others_which_name_it(tmp_path):
-    with disturbed(tmp_path, make_config(FOUR, "path", rounds=3000)) as network:
+    with disturbed(tmp_path, make_config(FOUR, "path", rounds=1200)) as network:
         network.start_all("--patience", PATIENCE)
         network.until_round("west", 30)
         network.kill("east")
@@ -495,13 +495,13 @@ def test_an_agent_that_never_starts_ends_the_run_as_well(tmp_path):
 
 
 def test_a_ring_continues_without_a_lost_agent_as_if_it_had_never_been_there(tmp_path, result_of):
-    config = make_config(FOUR, "ring", rounds=600)
+    config = make_config(FOUR, "ring", rounds=300)
     with disturbed(tmp_path, config) as network:
         network.start_all("--patience", PATIENCE, "--on-loss", "continue")
         network.until_round("west", 30)
         network.kill("west")
         network.until_event("north", "restarted")
-        network.set_delay(0.02)
+        network.set_delay(0.04)
         # An evicted agent that returns is informed.
         network.start("west")
         assert network.wait("west") == {"west": 3}
@@ -584,12 +584,11 @@ def test_statistics_are_exchanged_again_without_a_lost_agent(tmp_path, result_of
 
 
 def test_a_second_process_of_an_agent_is_refused_and_the_first_is_undisturbed(tmp_path, result_of):
-    config = make_config(PAIR, "path", rounds=900)
+    config = make_config(PAIR, "path", rounds=360)
     with disturbed(tmp_path, config) as network:
         network.start_all()
         network.until_round("north", 30)
         again = [str(tmp_path / "again.out"), str(tmp_path / "again.err"), str(tmp_path)]
-        start_forkserver()
         assert ForkedProcess(network.command("north")[3:], *again).wait(180) == 2
         text = (tmp_path / "again.err").read_text()
         assert "Another process runs this agent already" in text
@@ -599,7 +598,7 @@ def test_a_second_process_of_an_agent_is_refused_and_the_first_is_undisturbed(tm
 
 
 def test_an_agent_that_alone_starts_again_ends_the_run_of_all(tmp_path):
-    with disturbed(tmp_path, make_config(THREE, "path", rounds=3000)) as network:
+    with disturbed(tmp_path, make_config(THREE, "path", rounds=1200)) as network:
         network.start_all()
         network.until_round("north", 60)
         network.kill("south")
@@ -611,7 +610,7 @@ def test_an_agent_that_alone_starts_again_ends_the_run_of_all(tmp_path):
 
 
 def test_a_checkpoint_of_other_data_is_refused(tmp_path, result_of):
-    config = make_config(PAIR, "path", rounds=900)
+    config = make_config(PAIR, "path", rounds=360)
     with disturbed(tmp_path, config) as network:
         network.start_all()
         network.until_round("north", 60)
@@ -647,7 +646,7 @@ def test_an_older_model_is_never_replaced_without_force(tmp_path):
     "moment", ["as soon as its model is saved", pytest.param("when others have left", marks=pytest.mark.slow)]
 )
 def test_an_agent_killed_while_it_stays_for_others_ends_normally_and_so_do_they(tmp_path, result_of, moment):
-    config = make_config(THREE, "path", rounds=600)
+    config = make_config(THREE, "path", rounds=300)
     with disturbed(tmp_path, config) as network:
         network.start_all()
         network.until_round("south", 30)

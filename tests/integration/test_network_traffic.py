@@ -27,17 +27,18 @@ from elmesh.netconfig.pki.csr import make_request
 from elmesh.netconfig.pki.keys import make_key
 from elmesh.netconfig.schema import make_schema
 from elmesh.tables import FILE_TASK
-from helpers.network import LIMIT, ROOT, LocalNetwork, P, free_ports, make_config
+from helpers.forked import ForkedNetwork, ForkedProcess
+from helpers.network import LIMIT, LocalNetwork, P, free_ports, make_config
+from helpers.recorder import run_recorded
 
 NAMES, ROUNDS = ("north", "south"), 12
 
 
-class RecordedNetwork(LocalNetwork):
+class RecordedNetwork(ForkedNetwork):
     """Agents that record what they send before it is encrypted, and their private state."""
 
-    def command(self, name: str, *more: str) -> list[str]:
-        python, _, _, *rest = super().command(name, *more)
-        return [python, str(ROOT / "tests" / "helpers" / "recorder.py"), str(self.calls_of(name)), *rest]
+    def fork(self, name: str, *args: object) -> ForkedProcess:
+        return ForkedProcess(self.calls_of(name), *args, target=run_recorded)
 
     def calls_of(self, name: str) -> Path:
         return self.folder / f"{name}.calls"

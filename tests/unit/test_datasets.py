@@ -7,13 +7,14 @@ from urllib.error import URLError
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from elmesh import datasets
 from elmesh.datasets import load_digits_tasks, load_school, load_usps, make_digit_tasks
 from elmesh.errors import ElmeshError
+from helpers.examples import examples
 from helpers.marks import needs_data
 
 
@@ -43,7 +44,7 @@ def no_data(monkeypatch, tmp_path):
     extra_test=st.integers(0, 9),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_no_row_is_used_twice_and_every_task_has_its_classes_and_rows(n_tasks, classes, extra_train, extra_test, seed):
     n_train, n_test = classes + extra_train, classes + extra_test
     X, y = row_numbers(n_tasks * 16, 7)
@@ -70,7 +71,7 @@ def test_no_row_is_used_twice_and_every_task_has_its_classes_and_rows(n_tasks, c
     classes=st.integers(2, 5),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_the_draw_succeeds_exactly_when_a_greedy_one_does(room, n_tasks, classes, seed):
     left, greedy = list(room), True
     for _ in range(n_tasks):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import subspace_angles
 from scipy.optimize import minimize
@@ -17,6 +17,7 @@ from elmesh.math.kernels import project
 from elmesh.run import StopReason
 from elmesh.solvers import make_solver
 from elmesh.solvers.go_mtl import lasso_codes
+from helpers.examples import examples
 from helpers.problems import random_problem, solve, stack, usable_rank
 
 
@@ -52,7 +53,7 @@ def lasso(X, y, mu2):
 # ------------------------------------------------------------------------------------------------ the point it ends at
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(
     seed=st.integers(0, 10_000),
     m=st.integers(1, 6),
@@ -102,7 +103,7 @@ def test_scipy_finds_nothing_better_nearby_in_basis_and_codes_together(seed):
     assert result.history["objective"].iloc[-1] == pytest.approx(best, rel=1e-8)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     seed=st.integers(0, 10_000),
     m=st.integers(1, 5),
@@ -132,7 +133,7 @@ def test_codes_are_those_of_an_independent_solver_of_the_lasso(seed, m, rank, mu
         assert not A[:, T.shape[1] :].any()
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(
     seed=st.integers(0, 10_000),
     m=st.integers(1, 6),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elmesh.comm.graph import GRAPH_NAMES, Topology, make_topology
@@ -14,6 +14,7 @@ from elmesh.run.runner import agent_context
 from elmesh.solvers.base import Problem
 from elmesh.solvers.initialization import initialize, random_block
 from elmesh.solvers.mesh_elm import BITS
+from helpers.examples import examples
 from helpers.peers import lockstep
 from helpers.problems import random_problem, ridge_of_rows, stack
 
@@ -48,7 +49,7 @@ def test_the_automatic_penalty_does_not_depend_on_the_order_of_tasks():
 
 
 @pytest.mark.thorough
-@settings(max_examples=15)
+@examples(15)
 @given(st.integers(0, 10_000), st.integers(2, 12), st.integers(1, 15), st.sampled_from(GRAPH_NAMES))
 def test_automatic_penalties_are_the_same_in_one_place_over_every_graph_and_with_any_bits(seed, m, L, graph):
     problem = random_problem(seed, m=m, L=L, planted=seed % 3 > 0)
@@ -161,7 +162,7 @@ def ridge_weights(problem):
     return np.hstack([ridge_of_rows(H, T, 0.1 * np.linalg.norm(H, 2) ** 2) for H, T in pairs])
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.integers(0, 10_000), st.integers(1, 3), st.integers(4, 12), st.floats(-1, 1), st.floats(-1, 1))
 def test_with_columns_enough_the_start_is_the_square_root_of_the_singular_values(seed, m, L, one, other):
     """U U' = (mu2/mu1)^(1/2) P S P' where P S Q' are all tasks' own weights: no sign or order in it."""
@@ -185,7 +186,7 @@ def test_with_fewer_columns_the_start_is_near_the_leading_singular_vectors():
         assert np.linalg.norm(U, 2) ** 2 == pytest.approx(S[0], rel=0.05)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     st.integers(0, 10_000),
     st.integers(1, 8),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elmesh.math.lbfgs import LBFGSMemory
+from helpers.examples import examples
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.integers(0, 10_000), st.integers(1, 6), st.integers(1, 3), st.integers(1, 8))
 def test_the_step_is_that_of_the_bfgs_formula_written_out(seed, L, r, pairs):
     rng = np.random.default_rng(seed)

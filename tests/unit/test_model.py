@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from elmesh import files
@@ -14,6 +14,7 @@ from elmesh.data.features import HiddenLayer
 from elmesh.data.tasks import group_rows
 from elmesh.errors import ElmeshError
 from elmesh.estimators.model import Head, MultiTaskModel
+from helpers.examples import examples
 
 ESTIMATOR = {"n_hidden": 4, "solver": {"name": "dmtl-elm", "rank": 2}, "fit_intercept": True}
 EXTRA = {"columns": ["age", "size"], "note": "é\ud800", "score": 0.1, "nothing": None}
@@ -263,7 +264,7 @@ def test_a_loaded_model_is_the_saved_one_to_the_bit(model, tmp_path):
     assert extra == EXTRA
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(30, suppress=(HealthCheck.function_scoped_fixture,))
 @given(rows=st.integers(1, 40), L=st.integers(1, 60), r=st.integers(1, 8), d=st.integers(1, 5), seed=st.integers(0, 99))
 def test_predictions_after_loading_are_identical_to_the_bit(tmp_path, rows, L, r, d, seed):
     rng = np.random.default_rng(seed)
@@ -619,7 +620,7 @@ def restore(whole):
 
 
 @pytest.mark.thorough
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(changes=st.lists(alterations, min_size=1, max_size=3))
 def test_altered_files_are_refused_or_make_no_difference(folder, whole, changes):
     restore(whole)
@@ -636,7 +637,7 @@ def test_altered_files_are_refused_or_make_no_difference(folder, whole, changes)
 # files that somebody made up, checksums included
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(where=st.floats(0, 0.9), how=st.sampled_from(["flip", "set", "delete", "insert"]), byte=st.integers(0, 255))
 def test_made_up_weights_are_refused_or_make_a_model(folder, whole, where, how, byte):
     restore(whole)

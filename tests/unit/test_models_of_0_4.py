@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import pytest
 from sklearn.base import clone
+from typer.testing import CliRunner
 
 import elmesh
 from elmesh import (
@@ -26,6 +25,7 @@ from elmesh import (
     MeshELM,
     TraceNorm,
 )
+from elmesh.cli import app
 
 FOLDER = Path(__file__).parent.parent / "data" / "model-0.4"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
@@ -96,14 +96,11 @@ def test_a_name_saved_by_this_version_keeps_its_meaning(name, tmp_path):
     assert elmesh.load(tmp_path / "model").solver == name
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["regression", "classification"])
 def test_the_command_predicts_with_a_model_of_0_4_and_its_medians(kind, tmp_path):
     """Rows without some of the numbers: a model of 0.4 fills them with the medians that it was saved with."""
     options = ["--proba"] if kind == "classification" else []
-    command = [sys.executable, "-m", "elmesh", "predict", FOLDER / "command" / kind, FOLDER / "command" / "new.csv"]
-    done = subprocess.run(
-        [*command, "--out", tmp_path / "out.csv", "--quiet", *options], capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    words = ["predict", FOLDER / "command" / kind, FOLDER / "command" / "new.csv", "--out", tmp_path / "out.csv"]
+    done = CliRunner().invoke(app, [*map(str, words), "--quiet", *options])
+    assert done.exit_code == 0, done.output
     assert (tmp_path / "out.csv").read_text() == (FOLDER / "command" / f"{kind}.csv").read_text()

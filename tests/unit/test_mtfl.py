@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import sqrtm, subspace_angles
 from scipy.optimize import brentq, minimize
@@ -16,6 +16,7 @@ from elmesh import MTFL, LocalELM, MultiTaskELMClassifier, MultiTaskELMRegressor
 from elmesh.errors import ElmeshError
 from elmesh.run import StopReason
 from elmesh.solvers import make_solver
+from helpers.examples import examples
 from helpers.problems import random_problem, solve, stack, task_weights
 
 
@@ -62,7 +63,7 @@ def optimum(problem, mu, eps):
 
 
 @pytest.mark.thorough
-@settings(max_examples=25)
+@examples(25)
 @given(
     seed=st.integers(0, 10_000),
     m=st.integers(1, 5),
@@ -83,7 +84,7 @@ def test_it_reaches_the_optimum_that_scipy_finds_from_the_definition(seed, m, L,
     )
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     seed=st.integers(0, 10_000),
     m=st.integers(1, 8),

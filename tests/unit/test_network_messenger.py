@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elmesh.comm.network.endpoint import Endpoint
@@ -18,6 +18,7 @@ from elmesh.comm.network.messenger import ReliableMessenger
 from elmesh.comm.network.peer import Timing
 from elmesh.comm.network.wire import Kind, encode, parse
 from elmesh.comm.network.worker import Worker
+from helpers.examples import examples
 
 NAMES = ("east", "north")
 OTHER = {"east": "north", "north": "east"}
@@ -147,7 +148,7 @@ def walk(network, rounds, seed=0, kill=0.0, every=4):
 
 
 @pytest.mark.thorough
-@settings(max_examples=30)
+@examples(30)
 @given(
     seed=st.integers(0, 2**32),
     drop=st.floats(0.0, 0.5),

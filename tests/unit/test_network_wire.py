@@ -11,7 +11,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -22,6 +22,7 @@ from elmesh.comm.network.messenger import ReliableMessenger
 from elmesh.comm.network.peer import Timing
 from elmesh.comm.network.wire import HEADER_BYTES, Kind, WireError, encode, epoch_of, parse
 from elmesh.comm.requests import NeighborSum
+from helpers.examples import examples
 from helpers.fuzz_wire import (
     DIGEST,
     ENDPOINT,
@@ -383,7 +384,7 @@ def test_valid_inputs_are_accepted_by_every_reader(number):
         feed(seed)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.integers(0, len(READERS) - 1), st.binary(max_size=400))
 @example(4, b"\x1b[2J")
 @example(5, b"\x20\xff\x7f" + np.full(8, 1e38, "<f4").tobytes() + b"\x10\xff\x7f" + bytes(28))
@@ -392,7 +393,7 @@ def test_any_bytes_are_accepted_or_refused(reader, data):
 
 
 @pytest.mark.thorough
-@settings(max_examples=200)
+@examples(200)
 @given(st.sampled_from(seeds()), st.data())
 def test_a_valid_message_with_bytes_changed_is_accepted_or_refused(seed, data):
     changed = bytearray(seed)
@@ -402,7 +403,7 @@ def test_a_valid_message_with_bytes_changed_is_accepted_or_refused(seed, data):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("runs", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runs", [5_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_a_fuzzer_finds_no_crash_and_no_leak(tmp_path, runs):
     pytest.importorskip("atheris", reason="atheris is not installed")
     command = [

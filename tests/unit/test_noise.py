@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elmesh.data.statistics import Reduced, Task
 from elmesh.math.noise import noise_image, noise_variance, noise_within
 from elmesh.solvers.initialization import random_block
+from helpers.examples import examples
 from helpers.peers import own_tasks
 from helpers.problems import random_problem, stack
 
@@ -33,7 +34,7 @@ def gcv(H, T, rows):
 
 
 @pytest.mark.thorough
-@settings(max_examples=40)
+@examples(40)
 @given(st.integers(0, 10_000), st.integers(1, 15), st.integers(3, 40), st.booleans(), st.booleans())
 def test_the_variance_of_noise_is_the_least_cross_validation_of_a_plain_loop(seed, L, n, planted, centre):
     problem = random_problem(seed, m=3, L=L, n_max=n, planted=planted)
@@ -92,7 +93,7 @@ def test_drawn_noise_correlates_with_the_features_about_as_strongly_as_expected(
 
 
 @pytest.mark.thorough
-@settings(max_examples=25)
+@examples(25)
 @given(st.integers(0, 10_000), st.integers(2, 6), st.integers(1, 12))
 def test_a_task_estimates_the_same_alone_as_in_a_stack_of_wider_and_longer_ones(seed, m, L):
     problem = random_problem(seed, m=m, L=L, d=3)

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from elmesh.errors import ElmeshError
@@ -31,6 +31,7 @@ from elmesh.tables import (
 from elmesh.tables.columns import ColumnType, concat_tables
 from elmesh.tables.dataset import concat_files
 from elmesh.tables.stats import column_stats
+from helpers.examples import examples
 
 # Threads in place of processes
 
@@ -190,7 +191,7 @@ def data_sets(draw: st.DrawFn) -> dict[str, pd.DataFrame]:
 
 
 @pytest.mark.thorough
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(data_sets(), st.data())
 def test_any_spread_of_any_tasks_gives_the_schema_of_one_table_or_its_error(frames, data):
     ranks = data.draw(st.lists(st.integers(0, 3), min_size=len(frames), max_size=len(frames)))
@@ -210,7 +211,7 @@ def test_any_spread_of_any_tasks_gives_the_schema_of_one_table_or_its_error(fram
 
 
 @pytest.mark.thorough
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(data_sets())
 def test_labels_do_not_depend_on_how_files_are_concatenated(frames):
     """Labels and numbers of a column put together from unlike files are those of the files one by one."""
@@ -225,7 +226,7 @@ def reference(column: pd.Series) -> tuple[float, float]:
     return values.mean(), values.std()
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(
     st.lists(st.lists(st.one_of(st.none(), st.floats(-1e9, 1e9)), min_size=1, max_size=12), min_size=1, max_size=8),
     st.data(),
@@ -257,7 +258,7 @@ def starts(parts: list[np.ndarray]) -> np.ndarray:
     return np.cumsum([0, *map(len, parts)])[:-1]
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.integers(0, 10_000), st.lists(st.integers(1, 300), min_size=2, max_size=6))
 def test_the_statistics_of_a_task_do_not_depend_on_other_tasks(seed, rows):
     rng = np.random.default_rng(seed)
@@ -292,7 +293,7 @@ def test_a_column_of_zeros_of_either_sign_has_one_value():
         assert json.dumps([described["mean"], described["std"], described["median"]]) == "[0.0, 0.0, 0.0]"
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(st.integers(0, 1000))
 def test_the_order_of_tasks_in_a_table_does_not_change_the_schema(seed):
     rng = np.random.default_rng(seed)

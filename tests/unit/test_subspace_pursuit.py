@@ -8,7 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse.linalg
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.base import clone
 
@@ -23,6 +23,7 @@ from elmesh.run.runner import agent_context
 from elmesh.solvers import make_solver
 from elmesh.solvers.base import Problem, rounds
 from elmesh.solvers.subspace_pursuit import new_direction
+from helpers.examples import examples
 from helpers.peers import lockstep, own_tasks, requests_of, run_peers
 from helpers.problems import random_problem, ridge_of_rows, solve, stack, task_weights
 
@@ -76,7 +77,7 @@ def reference(problem, rank, mu, newton):
 
 
 @pytest.mark.thorough
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.integers(0, 10_000),
     st.sampled_from(SOLVERS),
@@ -194,7 +195,7 @@ def test_tasks_with_few_noisy_rows_learn_from_each_other(solver, seed):
 # ---------------------------------------------------------------------------------------------------------- the limits
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 3), st.floats(0.1, 10.0))
 def test_newton_directions_end_at_separate_ridge_after_as_many_rounds_as_its_weights_span(seed, m, d, mu):
     problem = random_problem(seed, m, 10, 3, d, 12)
@@ -238,7 +239,7 @@ def test_gradients_of_one_task_with_one_output_are_conjugate_gradients(rounds):
 
 
 @pytest.mark.thorough
-@settings(max_examples=30)
+@examples(30)
 @given(st.integers(0, 10_000), st.sampled_from(SOLVERS), st.floats(1e-3, 100.0), st.floats(-2.0, 2.0))
 def test_every_round_lowers_the_objective_and_keeps_U_orthonormal(seed, solver, mu, log_scale):
     problem = random_problem(seed, h_scale=10.0**log_scale, t_scale=10.0**-log_scale)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elmesh.errors import ElmeshError
@@ -33,6 +33,7 @@ from elmesh.tables import (
 )
 from elmesh.tables.columns import ColumnType, parse_column
 from elmesh.tables.csv_file import MISSING
+from helpers.examples import examples
 
 
 def write(path: Path, text: str) -> Path:
@@ -95,7 +96,7 @@ cells = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), max_s
 
 
 @pytest.mark.thorough
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=8), st.sampled_from(",;\t"))
 def test_what_the_csv_module_writes_is_read_back(tmp_path_factory, rows, delimiter):
     stream = io.StringIO(newline="")
@@ -435,7 +436,7 @@ def test_columns_of_one_value_are_left_out_with_a_warning_unless_some_are_missin
     assert X[:, 1].tolist() == [0, 0, 1]
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.integers(0, 1000), st.permutations(range(25)))
 def test_encoding_is_row_by_row_whatever_the_order_of_rows_and_columns(seed, order):
     frame = clinic(seed=seed)
@@ -628,7 +629,7 @@ def places(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, .
 
 
 @pytest.mark.thorough
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(schemas(), st.data())
 def test_hostile_json_gives_a_sound_schema_or_an_error(schema, data):
     hostile = schema.to_json()

@@ -12,12 +12,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elmesh.errors import ElmeshError
 from elmesh.tables import FILE_TASK, TableWarning, find_tasks, fit_schema, read_data
 from elmesh.tables.access import task_labels
+from helpers.examples import examples
 
 
 def write(path: Path, text: str) -> Path:
@@ -241,7 +242,7 @@ def test_where_tasks_are_mixed_only_the_task_column_is_read_to_find_them(tmp_pat
 tables = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 9)), min_size=1, max_size=30)
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(tables, st.integers(1, 8), st.booleans(), st.integers(1, 3))
 def test_rows_in_any_order_and_row_groups_of_any_size_are_found(tmp_path_factory, rows, size, statistics, files):
     folder = tmp_path_factory.mktemp("data")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -15,6 +15,7 @@ from elmesh.math.objective import objective
 from elmesh.run import StopReason
 from elmesh.solvers import make_solver
 from elmesh.solvers.trace_norm import shrink
+from helpers.examples import examples
 from helpers.problems import random_problem, ridge_of_rows, solve, stack, task_weights
 
 
@@ -24,7 +25,7 @@ def trace_norm_value(problem, B, lam):
 
 
 @pytest.mark.thorough
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.integers(0, 10_000),
     st.integers(1, 6),
@@ -51,7 +52,7 @@ def test_at_the_end_the_trace_norm_s_optimality_conditions_hold(seed, m, d, L, l
 
 
 @pytest.mark.thorough
-@settings(max_examples=25)
+@examples(25)
 @given(st.integers(0, 10_000), st.integers(1, 5), st.floats(-1.0, 1.0), st.integers(1, 12))
 def test_it_is_never_behind_plain_proximal_gradient_in_the_end_and_begins_like_it(seed, m, log_lam, rounds):
     problem = random_problem(seed, m=m, L=8)
