@@ -47,10 +47,12 @@ quick: $(VENV)/stamp
 	$(PYTEST) -n $(CORES) -m "not slow and not thorough" --hypothesis-profile quick tests/contracts tests/unit
 
 test: lint
-	$(PYTEST) $(MORE) -m "not slow"
+	$(PYTEST) $(MORE) -m "not slow" --ignore tests/docs
+	$(MAKE) --no-print-directory docs-check
 
 test-all: lint
-	$(PYTEST) $(MORE) --hypothesis-profile exhaustive
+	$(PYTEST) $(MORE) --hypothesis-profile exhaustive --ignore tests/docs
+	$(MAKE) --no-print-directory docs-check
 
 docs-check: $(VENV)/stamp
 	$(PYTEST) -n $(CORES) tests/docs

@@ -592,8 +592,8 @@ def test_sums_do_not_depend_to_the_bit_on_how_agents_are_spread_over_processes(b
         try:
             for k, request in enumerate(requests):
                 if resume and k == 2:
-                    state, tree = tree.state_dict(), TreeAllReduce(topology, own, bits, traffic, relay)
-                    tree.load_state_dict(state)
+                    state, tree = tree.channels.state_dict(), TreeAllReduce(topology, own, bits, traffic, relay)
+                    tree.channels.load_state_dict(state)
                 results.append(tree.sum(replace(request, value=request.value[own], exact=request.exact[own])))
         except Exception:
             for queue in (*partials, *totals):
@@ -620,7 +620,7 @@ def test_sums_do_not_depend_to_the_bit_on_how_agents_are_spread_over_processes(b
         assert [shape for _, shape in relay.forwarded] == relay.shared
         assert all(isinstance(data, bytes) for data, _ in relay.forwarded)
         ends = {ROOT, *remote, *(t for t in own if t != root)}
-        assert set(tree.state_dict()) == (set() if bits == 64 else ends)
+        assert set(tree.channels.state_dict()) == (set() if bits == 64 else ends)
         received = [content for sender, *content in relay.checked if sender == ROOT]
         for (value, exact), result in zip(received, results if received else [], strict=True):
             assert value.tobytes() == result.value.tobytes()
@@ -656,7 +656,7 @@ def test_the_sum_of_one_agent_is_its_own_term(bits):
     assert result.exact.tobytes() == request.exact[0].tobytes()
     assert result.average is request.average
     assert result.broadcast is request.broadcast
-    assert tree.rounds == tree.max_bytes(request) == 0
+    assert topology.tree.rounds == tree.max_bytes(request) == 0
     assert tree.remote_senders == []
 
 
