@@ -14,6 +14,7 @@ from elmesh.data.statistics import Task
 from elmesh.math.certificate import CertificateData, certificate_data, slack_for
 from elmesh.run.runner import agent_context
 from elmesh.solvers.base import Decision, Problem
+from elmesh.solvers.initialization import initialize
 from helpers.peers import lockstep
 from helpers.problems import random_problem, stack
 
@@ -98,6 +99,21 @@ def test_an_evaluation_has_the_value_the_gradient_and_the_curvature_of_the_rows(
     state = case.state
     assert (state.round, state.mu1, state.mu2) == (0, MU1, MU2)
     assert (state.n_evaluations, state.n_changes, state.certified, state.data) == (1, 0, 0, None)
+
+
+def test_the_start_is_spectral():
+    case = Case()
+    start, _ = case.drive(initialize(case.problem, MU1, MU2, "spectral"))
+    assert case.state.here.U.tobytes() == start.U.tobytes()
+
+
+def test_at_zero_there_is_no_curvature_and_no_step():
+    case = Case(certify=False)
+    zero = np.zeros_like(case.state.here.U)
+    state = replace(case.state, here=replace(case.state.here, U=zero, gradient=zero))
+    after, requests = case.step(state)
+    assert len(requests) == 1 + 2 + 2  # both restarts evaluate at zero, and none descends
+    assert after.round == state.round
 
 
 def test_the_curvature_is_within_what_the_targets_allow():
@@ -325,6 +341,17 @@ def test_a_due_certificate_that_changes_nothing_is_followed_by_a_step():
     assert after.data is None
 
 
+def test_a_due_certificate_without_a_step_after_it_still_ends_the_round():
+    case = Case(rank="auto")
+    data = CertificateData(np.eye(case.state.here.U.shape[1]), 0, np.zeros(0), np.zeros((L, 0)), 0.0)
+    state = replace(case.state, round=60, certified=20, data=data)
+    after, requests = case.step(state, lambda k, request, result: with_exact(result, state.here.value, 0.0))
+    assert {request.topic for request in requests} == {"gradient"}
+    assert after.here is state.here
+    assert after.round == 61
+    assert after.data is None
+
+
 def test_a_fixed_rank_without_a_certificate_asks_for_none():
     case = Case(certify=False)
     after, requests = case.converged()
@@ -367,6 +394,7 @@ def test_an_automatic_rank_with_nothing_missing_or_unused_is_certified_as_it_is(
             break
         n_changes = after.n_changes
         state, _ = case.step(replace(after, data=None))
+    assert after.n_changes <= 5  # far from the most changes: nothing else ended them
     assert after.data.n_used == after.here.U.shape[1]
     assert (after.round, after.certified) == (state.round, state.round)
     assert after.here is state.here
