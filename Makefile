@@ -8,6 +8,9 @@ PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder -q
 # Tests of processes wait much, so that one more worker than there are cores keeps all cores busy.
 MORE   := -n $(shell expr $(CORES) + 1)
 
+# Tests start many processes: each would compile all modules again, which takes a second.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo quick test test-all docs-check lint format bench ahead scaling network security readme paper clean
 
