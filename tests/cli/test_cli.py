@@ -133,7 +133,7 @@ def test_options_reach_the_solver(folder, tmp_path):
     assert (data["stop"], data["bytes"], data["objective"]) == ("DIRECT", 0, None)
 
 
-@pytest.mark.parametrize(("name", "target"), zip(own_solvers(), itertools.cycle(["outcome", "days"])))
+@pytest.mark.parametrize(("name", "target"), list(zip(own_solvers(), itertools.cycle(["outcome", "days"]))))
 def test_every_solver_can_be_named(folder, tmp_path, name, target):
     args = ["--task", "site", "--target", target, "--hidden", 20, "--solver", name, "--mu", 2]
     result = worked("fit", folder / "train.csv", *args, "--out", tmp_path / "m", "--json")
