@@ -9,12 +9,14 @@ import math
 import sys
 from typing import Any
 
-from elmesh import MultiTaskELMClassifier
 from pages import RESULTS, ROOT, fill, load, table
 
 PAGE, FIGURE = ROOT / "docs" / "security.md", "../benchmarks/results/privacy.png"
 OWN, OTHER = "site's own model", "neighbour's model"
 Row = dict[str, Any]
+
+#: Hidden units of a network file, by default.
+NETWORK_UNITS = 300
 
 
 def auc(value: float | None) -> str:
@@ -349,7 +351,7 @@ def advice_section(result: Row) -> list[str]:
         f"{find(rows, rows=300, units=100)['test_error'][-1]:.1f} % with {name}"
         for name, rows in (("two classes", two), ("ten", ten))
     )
-    thrice, units = find(two, rows=300, units=100), MultiTaskELMClassifier().n_hidden
+    thrice, units = find(two, rows=300, units=100), NETWORK_UNITS
     return [
         "### Recommendations",
         "",

@@ -6,7 +6,7 @@ to do. The command line prints it on one line and exits with 2. It is a ``ValueE
 
 from __future__ import annotations
 
-__all__ = ["ElmeshError", "RankWarning"]
+__all__ = ["ElmeshError", "RankWarning", "UnknownSiteWarning"]
 
 
 class ElmeshError(ValueError):
@@ -15,3 +15,7 @@ class ElmeshError(ValueError):
 
 class RankWarning(UserWarning):
     """The given rank is more than the data can use."""
+
+
+class UnknownSiteWarning(UserWarning):
+    """No row to predict is of a task that the model was fitted on."""

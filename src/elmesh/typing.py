@@ -7,10 +7,11 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FloatArray", "IndexArray", "Label", "StrPath"]
+__all__ = ["FloatArray", "IndexArray", "IntArray", "Label", "StrPath"]
 
 FloatArray = NDArray[np.float64]
 IndexArray = NDArray[np.intp]
+IntArray = NDArray[np.int64]
 #: The name of a task. To the type checker bool is an int; the two are never mixed.
 Label = str | int
 StrPath = str | os.PathLike[str]

@@ -237,7 +237,7 @@ def test_labels_that_cannot_name_tasks_are_refused(tasks, message):
         ({"solver": "dmtl"}, f"The solver 'dmtl' is unknown; use one of {', '.join(SOLVERS)}"),
         ({"solver": None}, r"solver must be a name \(.*local-elm, .*\) or a solver such as MeshELM\(\), not NoneType"),
         ({"solver": MeshELM}, r"solver such as MeshELM\(\), not"),
-        ({"n_hidden": 0}, "n_hidden must be a whole number of at least 1, or None for no hidden layer; got 0"),
+        ({"n_hidden": 0}, 'n_hidden must be a whole number of at least 1, "auto", or None for no hidden layer; got 0'),
         ({"activation": "gelu"}, "activation must be one of sigmoid, tanh, relu, sine, none; got 'gelu'"),
         ({"weight_scale": -1.0}, "weight_scale must be a finite number, more than zero; got -1.0"),
         ({"random_state": -1}, r"random_state is -1; it must be a whole number from 0 to 2\*\*64 - 1, or None"),

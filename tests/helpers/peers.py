@@ -14,7 +14,15 @@ import numpy as np
 from elmesh.comm.allreduce import GOSSIP_PRECISION
 from elmesh.comm.graph import Topology, make_topology
 from elmesh.comm.local import LocalTransport
-from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
+from elmesh.comm.requests import (
+    AllReduce,
+    AllReduceResult,
+    HubReduce,
+    IntegerSum,
+    NeighborMessages,
+    NeighborSum,
+    Request,
+)
 from elmesh.data.statistics import Reduced, Task
 from elmesh.run.monitor import RunMonitor
 from elmesh.run.runner import agent_context
@@ -141,6 +149,9 @@ def lockstep(
                 assert len({getattr(request, name) for request in requests}) == 1, f"agents differ in {name}"
             assert len({(request.value.shape[-2:], request.exact.shape[-1]) for request in requests}) == 1
             answers = list(allreduce(requests))
+        elif isinstance(first, IntegerSum):
+            assert len({request.value.shape for request in requests}) == 1
+            answers = [np.sum([request.value for request in requests], axis=0)] * len(programs)
         elif isinstance(first, HubReduce):
             answers = [reduced_at_hub(requests)] * len(programs)
         else:

@@ -21,7 +21,7 @@ from elmesh.comm.network.endpoint import Endpoint
 from elmesh.comm.network.messenger import ReliableMessenger
 from elmesh.comm.network.peer import Timing
 from elmesh.comm.network.transport import NetworkTransport
-from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum
+from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, IntegerSum, NeighborMessages, NeighborSum
 from elmesh.comm.transport import LocalMetrics, RoundMetrics, Transport
 from elmesh.errors import ElmeshError
 
@@ -62,6 +62,15 @@ def graph(name: str) -> Topology:
 def sum_request(member: Member, seed: int, **options: object) -> AllReduce:
     value, exact = values(seed, ROWS, COLUMNS), values(seed + 1000, 2)
     return AllReduce(value[member.agents], exact[member.agents], "topic", **options)
+
+
+def integer_request(member: Member, seed: int) -> IntegerSum:
+    """The sum of the integers of the agents here; some are so large that a sum of doubles would lose bits."""
+    return IntegerSum(integers(seed)[member.agents].sum(axis=0))
+
+
+def integers(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-(2**59), 2**59, size=(M, 5))
 
 
 def close(found: np.ndarray, expected: np.ndarray) -> None:
@@ -129,6 +138,27 @@ def quantised_sums_are_equal_to_the_bit_and_converge_to_the_exact_sum(open_: Ope
 
 
 @invariant
+def integers_are_summed_exactly_over_every_graph_and_with_any_message_bits(open_: Open) -> bytes:
+    equal = b""
+    for name in (*GRAPHS, "path"):
+        for bits in (64, 2, "auto"):
+            member = open_(graph(name), bits)
+            for seed in range(2):
+                found = member.transport.integer_sum(integer_request(member, seed))
+                assert found.dtype == np.int64
+                assert found.tolist() == integers(seed).sum(axis=0).tolist()
+                equal += found.tobytes()
+                # Other requests in between do not get in the way.
+                close(member.transport.allreduce(sum_request(member, seed)).exact, values(seed + 1000, 2).sum(axis=0))
+            if name == "path":
+                # The largest sums wrap around everywhere alike.
+                large = np.full((M, 2), 2**62)
+                wrapped = member.transport.integer_sum(IntegerSum(large[member.agents].sum(axis=0)))
+                assert wrapped.tolist() == large.sum(axis=0).tolist()
+    return equal
+
+
+@invariant
 def a_hub_applies_its_function_to_all_values_or_is_refused(open_: Open) -> bytes:
     value = values(3, ROWS, COLUMNS)
     value[1::2, :, -1] = 0.0  # padding, which is not sent
@@ -174,10 +204,11 @@ def every_byte_is_counted_for_its_sender(open_: Open) -> bytes:
         member = open_(topology, 64)
         member.transport.neighbor_sum(NeighborSum(values(0, ROWS, COLUMNS)[member.agents]))
         member.transport.allreduce(sum_request(member, 1))
+        member.transport.integer_sum(integer_request(member, 2))
         for agent, sent in sent_by(member).items():
-            along_tree = 8 * (ROWS * COLUMNS + 2) * int(edges[agent])
+            along_tree = 8 * (ROWS * COLUMNS + 2 + 5) * int(edges[agent])
             assert sent == 8 * ROWS * COLUMNS * int(topology.degree[agent]) + along_tree
-        assert member.transport.n_exchanges == 1 + tree.rounds
+        assert member.transport.n_exchanges == 1 + 2 * tree.rounds
     return b""
 
 
@@ -189,6 +220,7 @@ def no_request_sends_more_than_its_bound(open_: Open) -> bytes:
             NeighborSum(values(0, ROWS, COLUMNS)[member.agents]),
             sum_request(member, 1),
             sum_request(member, 2, fine_columns=1),
+            integer_request(member, 3),
         )
         for request in requests:
             before = sum(sent_by(member).values())
@@ -198,8 +230,10 @@ def no_request_sends_more_than_its_bound(open_: Open) -> bytes:
     return b""
 
 
-def answer(transport: Transport, request: NeighborSum | AllReduce) -> bytes:
+def answer(transport: Transport, request: NeighborSum | AllReduce | IntegerSum) -> bytes:
     """Answer a request and return the result as bytes."""
+    if isinstance(request, IntegerSum):
+        return transport.integer_sum(request).tobytes()
     result = transport.neighbor_sum(request) if isinstance(request, NeighborSum) else transport.allreduce(request)
     return result.value.tobytes() + result.exact.tobytes() if isinstance(result, AllReduceResult) else result.tobytes()
 
@@ -212,11 +246,12 @@ def a_restored_transport_sends_the_same_messages_again(open_: Open) -> bytes:
     for bits in (64, 2, "auto"):
         member = open_(graph("random"), bits)
 
-        def requests(member: Member, start: int) -> list[NeighborSum | AllReduce]:
+        def requests(member: Member, start: int) -> list[NeighborSum | AllReduce | IntegerSum]:
             base = [sum_request(member, seed, fine_columns=1, skip_below=0.5) for seed in range(start, start + 3)]
             base[1] = replace(base[1], relative_to_previous=True)
             rotation = values(start, COLUMNS, COLUMNS)[0]
-            return [NeighborSum(values(start, 2, 2)[member.agents]), *base, replace(base[2], rotation=rotation)]
+            first = [NeighborSum(values(start, 2, 2)[member.agents]), integer_request(member, start)]
+            return [*first, *base, replace(base[2], rotation=rotation)]
 
         for request in requests(member, 0):
             answer(member.transport, request)

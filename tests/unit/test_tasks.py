@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmesh.data.stacking import stack_tasks
-from elmesh.data.tasks import check_task_sizes, group_rows, match_tasks, one_hot, regression_targets
+from elmesh.data.tasks import check_task_sizes, check_two_classes, group_rows, match_tasks, one_hot, regression_targets
 from elmesh.errors import ElmeshError
 
 TEXT = ["york", "leeds", "york", "hull", "leeds", "york"]
@@ -285,10 +285,15 @@ def test_targets_are_one_in_the_column_of_the_row_s_class_and_zero_elsewhere(for
 def test_the_classes_come_back_from_the_targets(pairs):
     tasks, y = [t for t, _ in pairs], np.array([c for _, c in pairs])
     groups = group_rows(tasks, len(tasks))
-    if any(len(set(y[rows])) < 2 for rows in groups.values()):
-        assert "two classes" in refusal(one_hot, y, groups)
-        return
     targets, classes = one_hot(y, groups)
+    if any(len(set(y[rows])) < 2 for rows in groups.values()):
+        assert "two classes" in refusal(check_two_classes, classes, together=False)
+    else:
+        check_two_classes(classes, together=False)
+    if len(set(y)) < 2:
+        assert "two classes" in refusal(check_two_classes, classes, together=True)
+    else:
+        check_two_classes(classes, together=True)
     for label, rows in groups.items():
         assert (targets[label].sum(axis=1) == 1).all()
         np.testing.assert_array_equal(classes[label][targets[label].argmax(axis=1)], y[rows])
@@ -296,7 +301,8 @@ def test_the_classes_come_back_from_the_targets(pairs):
 
 def test_every_task_with_a_single_class_is_named_with_it():
     groups = group_rows(["a", "a", "b", "b", "c", "c"], 6)
-    message = refusal(one_hot, ["x", "x", "x", "y", "z", "z"], groups)
+    _, classes = one_hot(["x", "x", "x", "y", "z", "z"], groups)
+    message = refusal(check_two_classes, classes, together=False)
     assert "task 'a' has 'x'" in message
     assert "task 'c' has 'z'" in message
     assert "'b'" not in message

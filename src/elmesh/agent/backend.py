@@ -17,10 +17,10 @@ from elmesh.errors import ElmeshError
 from elmesh.math.blas import limit_blas_threads
 from elmesh.netconfig.exchange import PROVIDES
 from elmesh.run.array_io import task_digest
-from elmesh.run.backend import Assignment, Backend, FitContext
+from elmesh.run.backend import Assignment, Backend, FitContext, make_problem
 from elmesh.run.result import RunResult
 from elmesh.run.runner import LocalAgents, agent_context, run_solver
-from elmesh.solvers.base import Problem, Solver
+from elmesh.solvers.base import Solver
 from elmesh.typing import FloatArray, Label
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class NetworkBackend(Backend):
             tasks,
             [int(topology.degree[number])],
             [np.array([0], dtype=np.intp)],
-            [Problem(Task.stack([task]), context, rank)],
+            [make_problem(fit.features, Task.stack([task]), context, rank, [0])],
         )
         return run_solver(
             solver,

@@ -19,10 +19,10 @@ import numpy as np
 
 from elmesh.comm.codec import DeltaChannel, message_size
 from elmesh.comm.graph import DENSE_LIMIT, Topology
-from elmesh.comm.requests import AllReduce, AllReduceResult
+from elmesh.comm.requests import AllReduce, AllReduceResult, IntegerSum
 from elmesh.comm.traffic import TrafficLog
 from elmesh.errors import ElmeshError
-from elmesh.typing import FloatArray
+from elmesh.typing import FloatArray, IntArray
 
 __all__ = [
     "GOSSIP_PRECISION",
@@ -183,8 +183,10 @@ class TreeAllReduce:
         """Agents of other processes whose channels end in this one."""
         return sorted({child for children in self._children.values() for child in children if child not in self._place})
 
-    def max_bytes(self, request: AllReduce) -> int:
+    def max_bytes(self, request: AllReduce | IntegerSum) -> int:
         """Return an upper bound on what a sum sends, over all agents."""
+        if isinstance(request, IntegerSum):
+            return int(2 * (self._topology.n_agents - 1) * request.value.nbytes)
         rows, columns = request.value.shape[-2:]
         fine = min(request.fine_columns, columns)
         coarse = message_size((rows, columns - fine), 16 if self._bits == "auto" else int(self._bits))
@@ -259,6 +261,36 @@ class TreeAllReduce:
                 value = self.channels.decode(request, data[:end], sender, shape)
             self._relay.check(sender, (value, exact))
         return value, exact
+
+    def integer_sum(self, value: IntArray) -> IntArray:
+        """Return the sum of integers over all agents; ``value`` is that of the agents here: all of them, or one."""
+        if len(self._own) == self._topology.n_agents:
+            return value
+        (agent,), shape = self._own, (1, len(value))
+        total = value.copy()
+        for child in self._children[agent]:
+            total += self._integers(self._relay.receive_partial(child, shape, value.nbytes), child, shape)
+        data: bytes | None = total.astype("<i8").tobytes()
+        if agent != self._root and data is not None:
+            self._relay.send_partial(agent, self._parent[agent], shape, data)
+            data = None
+        received = self._relay.share_total(data, shape, value.nbytes)
+        total = self._integers(received, ROOT, shape)
+        self._relay.forward_total(received, shape)
+        return total
+
+    def record(self, size: int) -> None:
+        """Record a message of some bytes from each agent here to its parent, and to each of its children."""
+        for agent in self._own:
+            others = self._children[agent] if agent == self._root else [*self._children[agent], self._parent[agent]]
+            for other in others:
+                self._traffic.record(agent, other, size)
+
+    def _integers(self, data: bytes, sender: int, shape: tuple[int, int]) -> IntArray:
+        with self._relay.checking(sender):
+            if len(data) != 8 * shape[1]:
+                raise ElmeshError(f"A message of {len(data)} bytes is not a sum of {shape[1]} integers.")
+        return np.frombuffer(data, "<i8").astype(np.int64, copy=False)
 
 
 def _shape(request: AllReduce) -> tuple[int, int]:

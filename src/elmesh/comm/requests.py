@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from elmesh.typing import FloatArray, IndexArray
+from elmesh.typing import FloatArray, IndexArray, IntArray
 
-__all__ = ["AllReduce", "AllReduceResult", "HubReduce", "NeighborMessages", "NeighborSum", "Request"]
+__all__ = ["AllReduce", "AllReduceResult", "HubReduce", "IntegerSum", "NeighborMessages", "NeighborSum", "Request"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,4 +125,17 @@ class AllReduceResult:
     broadcast: FloatArray | None = None
 
 
-Request = NeighborSum | HubReduce | AllReduce
+@dataclass(frozen=True, eq=False)
+class IntegerSum:
+    """Sum integers over all agents along the spanning tree; the result, of the same shape, is equal everywhere.
+
+    Parameters
+    ----------
+    value : ndarray of int64 of shape (k,)
+        The sum of the terms of the agents here. Integers are added modulo 2**64, in any order.
+    """
+
+    value: IntArray
+
+
+Request = NeighborSum | HubReduce | AllReduce | IntegerSum

@@ -15,9 +15,17 @@ import numpy as np
 
 from elmesh.comm.allreduce import ROOT, Relay, TreeAllReduce
 from elmesh.comm.graph import Topology
-from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
+from elmesh.comm.requests import (
+    AllReduce,
+    AllReduceResult,
+    HubReduce,
+    IntegerSum,
+    NeighborMessages,
+    NeighborSum,
+    Request,
+)
 from elmesh.comm.traffic import TrafficLog
-from elmesh.typing import FloatArray, IndexArray
+from elmesh.typing import FloatArray, IndexArray, IntArray
 
 __all__ = ["CommState", "LocalMetrics", "PendingMetrics", "RoundMetrics", "Transport"]
 
@@ -108,9 +116,20 @@ class Transport(ABC):
         self.n_exchanges += self._topology.tree.rounds
         return self._tree.sum(request)
 
+    def integer_sum(self, request: IntegerSum) -> IntArray:
+        """Return the sum of integers over all agents."""
+        self._count_integer_sum(request)
+        return self._tree.integer_sum(request.value)
+
+    def _count_integer_sum(self, request: IntegerSum) -> None:
+        """Record the messages of the agents here along the tree."""
+        if self._topology.n_agents > 1:
+            self.n_exchanges += self._topology.tree.rounds
+        self._tree.record(request.value.nbytes)
+
     def max_request_bytes(self, request: Request) -> int:
         """Return an upper bound on what a request sends, over all agents."""
-        if isinstance(request, AllReduce):
+        if isinstance(request, AllReduce | IntegerSum):
             return self._tree.max_bytes(request)
         size = request.value[0].nbytes
         copies = self._topology.n_agents if isinstance(request, HubReduce) else len(self._topology.edges)

@@ -4,6 +4,9 @@ Every task maps its inputs through the same hidden units, drawn once and never t
 
     h(x) = g(x W + b),     W and b uniform in [-s, s)
 
+A :class:`FeatureMap` puts several groups of features beside each other: a constant, the inputs themselves, and hidden
+units at several scales of weights.
+
 ``W`` is never sent: sites with the same seed and sizes have the same weights, to the bit, on any machine. NumPy
 guarantees that for the raw 64-bit stream of a bit generator, but not for ``Generator.uniform``, so the step from bits
 to numbers is written out here.
@@ -23,9 +26,9 @@ from scipy.special import expit
 
 from elmesh.checks import check_choice, check_count, check_number
 from elmesh.errors import ElmeshError
-from elmesh.typing import FloatArray
+from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["ACTIVATIONS", "HiddenLayer", "uniform", "weight_scale"]
+__all__ = ["ACTIVATIONS", "FeatureMap", "Features", "HiddenLayer", "features_from_json", "uniform", "weight_scale"]
 
 
 _LARGEST_SEED = 2**64 - 1
@@ -167,3 +170,127 @@ class HiddenLayer:
         if not isinstance(fields, Mapping) or set(fields) != set(expected):
             raise ElmeshError(f"A hidden layer is described by exactly the fields {', '.join(expected)}.")
         return cls(**fields)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureMap:
+    """Features in groups: a constant, the inputs (direct links), and one group of hidden units per weight scale.
+
+    Inputs are taken about common means, and limited to a largest deviation from them, so that an outlier cannot run
+    away. They are not scaled, because where columns have a common unit, as components of images have, their sizes mean
+    something. Each group is divided by the root of its width, so that a variance of its weights is the variance of its
+    part of a prediction, whatever its width. Hidden units are centred: a sigmoid at 0 counts as 0.
+
+    Parameters
+    ----------
+    mean : ndarray of shape (n_inputs,)
+        Means of the inputs over all tasks.
+    limit : ndarray of shape (n_inputs,) or None
+        Largest deviations from the means; None for no limits.
+    layers : tuple of HiddenLayer
+        Hidden units, one group each; their seeds differ.
+    constant, direct_links : bool
+        Whether the constant and the inputs are features.
+
+    Examples
+    --------
+    >>> features = FeatureMap(np.zeros(2), np.array([3.0, 3.0]), (HiddenLayer(2, 3),))
+    >>> features.groups.tolist()
+    [0, 1, 1, 2, 2, 2]
+    >>> features(np.array([[0.5, 99.0]]))[0, :3].round(3).tolist()
+    [1.0, 0.354, 2.121]
+    """
+
+    mean: FloatArray
+    limit: FloatArray | None = None
+    layers: tuple[HiddenLayer, ...] = ()
+    constant: bool = True
+    direct_links: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "limit"):
+            if getattr(self, name) is None:
+                continue
+            value = np.ascontiguousarray(getattr(self, name), dtype=np.float64)
+            if value.shape != (len(self.mean),) or not np.isfinite(value).all():
+                raise ElmeshError(f"{name} of a feature map must hold one finite number per input.")
+            object.__setattr__(self, name, value)
+        if any(layer.n_inputs != self.n_inputs for layer in self.layers):
+            raise ElmeshError("The parts of a feature map have different numbers of inputs.")
+        if not self.width:
+            raise ElmeshError("A feature map without hidden units needs direct links.")
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of input columns."""
+        return len(self.mean)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the hidden units; 0 if there are none."""
+        return self.layers[0].seed if self.layers else 0
+
+    @cached_property
+    def groups(self) -> IndexArray:
+        """The group of each feature: 0 is the constant, 1 the inputs, then hidden units."""
+        sizes = [int(self.constant), self.n_inputs if self.direct_links else 0, *(layer.width for layer in self.layers)]
+        return np.repeat(np.arange(len(sizes)), sizes)
+
+    @property
+    def width(self) -> int:
+        """Number of features that come out."""
+        return len(self.groups)
+
+    @property
+    def group_names(self) -> list[str]:
+        """A name for each group, for tables of variances."""
+        return ["constant", "inputs", *(f"hidden, weight scale {layer.weight_scale:g}" for layer in self.layers)]
+
+    def __call__(self, X: ArrayLike) -> FloatArray:
+        """Map inputs of shape (n_rows, n_inputs) to features of shape (n_rows, width)."""
+        Z = np.asarray(X, dtype=np.float64)
+        if Z.ndim != 2 or Z.shape[1] != self.n_inputs:
+            raise ElmeshError(f"The features take a table of {self.n_inputs} columns, not an array of shape {Z.shape}.")
+        Z = Z - self.mean
+        if self.limit is not None:
+            Z = np.clip(Z, -self.limit, self.limit)
+        parts = [np.ones((len(Z), 1))] if self.constant else []
+        if self.direct_links:
+            parts.append(Z / math.sqrt(self.n_inputs))
+        for layer in self.layers:
+            parts.append((layer(Z) - (0.5 if layer.activation == "sigmoid" else 0.0)) / math.sqrt(layer.width))
+        return np.hstack(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all parameters as plain JSON."""
+        return {
+            "mean": self.mean.tolist(),
+            "limit": None if self.limit is None else self.limit.tolist(),
+            "layers": [layer.to_json() for layer in self.layers],
+            "constant": self.constant,
+            "direct_links": self.direct_links,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> FeatureMap:
+        """Return the features of :meth:`to_json`; anything missing, unknown or out of range is an error."""
+        expected = list(cls.__dataclass_fields__)
+        if set(fields) != set(expected) or not isinstance(fields["layers"], list):
+            raise ElmeshError(f"A feature map is described by exactly the fields {', '.join(expected)}.")
+        layers = tuple(HiddenLayer.from_json(layer) for layer in fields["layers"])
+        for name in ("constant", "direct_links"):
+            if not isinstance(fields[name], bool):
+                raise ElmeshError(f"{name} of a feature map must be True or False.")
+        mean, limit = np.asarray(fields["mean"], dtype=np.float64), fields["limit"]
+        limits = None if limit is None else np.asarray(limit, dtype=np.float64)
+        return cls(mean, limits, layers, fields["constant"], fields["direct_links"])
+
+
+Features = HiddenLayer | FeatureMap
+
+
+def features_from_json(fields: object) -> Features:
+    """Return the hidden layer or the feature map that JSON describes."""
+    if isinstance(fields, Mapping) and "layers" in fields:
+        return FeatureMap.from_json(fields)
+    return HiddenLayer.from_json(fields)

@@ -81,6 +81,8 @@ class Task:
         Squared norm of the part of the targets outside the column space of H.
     rows : ndarray of shape (...)
         Degrees of freedom of the residuals: the number of rows, less one for an intercept.
+    column_rest : ndarray of shape (..., d), optional
+        ``rest`` by column of the targets.
     """
 
     V: FloatArray
@@ -88,6 +90,7 @@ class Task:
     Y: FloatArray
     rest: FloatArray
     rows: FloatArray
+    column_rest: FloatArray | None = None
 
     @classmethod
     def from_reduced(cls, reduced: Reduced) -> Task:
@@ -95,30 +98,39 @@ class Task:
         H, T = reduced.factor[:, : reduced.width], reduced.factor[:, reduced.width :]
         P, s, Vt = scipy.linalg.svd(H, full_matrices=False, check_finite=False)
         Y = P.T @ T
-        rest, rows = np.sum((T - P @ Y) ** 2), max(1, reduced.n_rows - reduced.centred)
-        return cls(np.ascontiguousarray(Vt.T), s, Y, np.asarray(rest), np.asarray(float(rows)))
+        squares, rows = (T - P @ Y) ** 2, max(1, reduced.n_rows - reduced.centred)
+        V = np.ascontiguousarray(Vt.T)
+        return cls(V, s, Y, np.asarray(np.sum(squares)), np.asarray(float(rows)), squares.sum(axis=0))
 
     @classmethod
-    def stack(cls, tasks: Sequence[Task]) -> Task:
-        """Stack single tasks of equal width, padding with zeros where they differ in rows or outputs."""
+    def stack(cls, tasks: Sequence[Task], least: int = 0) -> Task:
+        """Stack single tasks of equal width, padding with zeros where they differ in rows or outputs.
+
+        ``least`` is the least number of rows, to which tasks with fewer are padded.
+        """
         m, L = len(tasks), tasks[0].V.shape[0]
-        q = max(task.s.size for task in tasks)
+        q = max(least, *(task.s.size for task in tasks))
         d = max(task.Y.shape[1] for task in tasks)
         V, s, Y = np.zeros((m, L, q)), np.zeros((m, q)), np.zeros((m, q, d))
         for t, task in enumerate(tasks):
             k = task.s.size
             V[t, :, :k], s[t, :k], Y[t, :k, : task.Y.shape[1]] = task.V, task.s, task.Y
         rest, rows = np.array([(float(task.rest), float(task.rows)) for task in tasks]).T
-        return cls(V, s, Y, rest, rows)
+        column_rest = np.zeros((m, d))
+        for t, task in enumerate(tasks):
+            column_rest[t, : task.Y.shape[1]] = 0.0 if task.column_rest is None else task.column_rest
+        return cls(V, s, Y, rest, rows, column_rest)
 
     def agent(self, t: int) -> Task:
         """Return agent t of a stack, padding included."""
-        return Task(self.V[t], self.s[t], self.Y[t], self.rest[t], self.rows[t])
+        column_rest = None if self.column_rest is None else self.column_rest[t]
+        return Task(self.V[t], self.s[t], self.Y[t], self.rest[t], self.rows[t], column_rest)
 
     def agents(self, start: int, stop: int) -> Task:
         """Return some consecutive agents of a stack."""
         part = slice(start, stop)
-        return Task(self.V[part], self.s[part], self.Y[part], self.rest[part], self.rows[part])
+        column_rest = None if self.column_rest is None else self.column_rest[part]
+        return Task(self.V[part], self.s[part], self.Y[part], self.rest[part], self.rows[part], column_rest)
 
     @cached_property
     def s_column(self) -> FloatArray:

@@ -6,18 +6,27 @@ on targets of shape (rows, outputs) for each task.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import warnings
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from elmesh.data.labels import KINDS, is_missing, label_type, plain_type, values_of
-from elmesh.errors import ElmeshError
+from elmesh.errors import ElmeshError, UnknownSiteWarning
 from elmesh.text import count, listed, more, row
 from elmesh.typing import Label
 
-__all__ = ["Groups", "check_task_sizes", "group_rows", "match_tasks", "one_hot", "regression_targets"]
+__all__ = [
+    "Groups",
+    "check_task_sizes",
+    "check_two_classes",
+    "group_rows",
+    "match_tasks",
+    "one_hot",
+    "regression_targets",
+]
 
 Groups = dict[Label, NDArray[np.intp]]
 
@@ -48,10 +57,11 @@ def group_rows(tasks: object, n_rows: int) -> Groups:
     return dict(zip(labels, np.split(order, ends[:-1]), strict=False))
 
 
-def match_tasks(tasks: object, n_rows: int, known: Collection[Label]) -> Groups:
+def match_tasks(tasks: object, n_rows: int, known: Collection[Label], *, allow_unknown: bool = False) -> Groups:
     """Return the rows of each task that occurs; raise if a model with the ``known`` tasks lacks one.
 
-    ``tasks`` may be None if a single task is known.
+    ``tasks`` may be None if a single task is known. With ``allow_unknown`` other tasks may occur; a warning says so if
+    no row is of a known task, or if labels are of another type.
 
     Examples
     --------
@@ -73,10 +83,19 @@ def match_tasks(tasks: object, n_rows: int, known: Collection[Label]) -> Groups:
         return groups
     what = f"Task {unknown[0]!r} is" if len(unknown) == 1 else f"Tasks {listed(unknown)} are"
     message = f"{what} not known; the model was fitted with {listed(known)}"
-    if type(unknown[0]) not in known_types and known_types:
+    other_type = type(unknown[0]) not in known_types and bool(known_types)
+    if other_type:
         given, fitted = KINDS[type(unknown[0])], KINDS[next(iter(known_types))]
         message += f", which are {fitted} while these are {given}: give the labels as they were then"
-    raise ElmeshError(f"{message}.")
+    if not allow_unknown:
+        raise ElmeshError(f"{message}.")
+    if other_type or len(unknown) == len(groups):
+        warnings.warn(
+            f"{message}. All these rows are predicted by what the tasks have in common.",
+            UnknownSiteWarning,
+            stacklevel=4,
+        )
+    return groups
 
 
 def check_task_sizes(groups: Groups, minimum: int = 2) -> None:
@@ -119,14 +138,20 @@ def one_hot(y: ArrayLike, groups: Groups) -> tuple[dict[Label, NDArray[np.float6
         classes[label], codes = np.unique(values[rows], return_inverse=True)
         targets[label] = np.zeros((len(rows), len(classes[label])))
         targets[label][np.arange(len(rows)), codes] = 1.0
+    return targets, classes
+
+
+def check_two_classes(classes: Mapping[Label, NDArray[Any]], together: bool) -> None:
+    """Raise if a task, or all tasks ``together``, have one class alone."""
     single = {label: found.tolist() for label, found in classes.items() if len(found) < 2}
+    if together and len({name for found in classes.values() for name in found.tolist()}) > 1:
+        return
     if single:
         tasks = [f"task {label!r} has {listed(found) or 'none'}" for label, found in single.items()]
         raise ElmeshError(
             "Each task needs at least two classes, not one class alone, but "
             f"{', '.join(tasks[:10])}{more(len(tasks))}; give rows of another class or leave the task out."
         )
-    return targets, classes
 
 
 def regression_targets(y: ArrayLike, groups: Groups) -> dict[Label, NDArray[np.float64]]:

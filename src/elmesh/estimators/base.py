@@ -3,38 +3,45 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from elmesh.checks import check_flag
-from elmesh.comm.communicator import raise_on_all
-from elmesh.data.features import HiddenLayer
+from elmesh.checks import check_choice, check_flag
+from elmesh.comm.communicator import Communicator, raise_on_all
+from elmesh.data.features import FeatureMap, Features, uniform
+from elmesh.data.labels import plain_type
 from elmesh.data.statistics import Reduced, Task
 from elmesh.data.tasks import Groups, match_tasks
 from elmesh.errors import ElmeshError
+from elmesh.estimators.common import CommonPart
+from elmesh.estimators.features import make_features
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.estimators.parameters import describe
 from elmesh.math.blas import limit_blas_threads
+from elmesh.math.random_effects import site_batches, whiten
 from elmesh.run.backend import Backend, FitContext, check_consistent, resolve_backend
 from elmesh.run.config import RunConfig
 from elmesh.run.result import StopReason
 from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.admm import ProximalADMM
+from elmesh.solvers.base import GroupedFeatures, Solution
 from elmesh.text import row
 from elmesh.typing import FloatArray, Label, StrPath
 from elmesh.version import __version__
 
-__all__ = ["Fitted", "MultiTaskELM"]
+__all__ = ["Fitted", "MultiTaskELM", "check_size"]
 
 # Attributes of a fit that are the same in every process.
 _GLOBAL_ATTRIBUTES = (
@@ -46,18 +53,26 @@ _GLOBAL_ATTRIBUTES = (
     "certificate_",
     "traffic_",
     "penalties_",
+    "variances_",
 )
+# Least noise of 0/1 targets, as a share of their variance: features that are smooth cannot follow a step any closer.
+_CLASS_NOISE = 0.1
 # Above this, squares and the products of squares are no longer finite.
 _LARGEST = 1e75
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What a fit produced: the hidden layer, one head per task, and the ridge penalty of A_t (None: a Lasso)."""
+    """What a fit produced: features, one head per task, the ridge penalty of A_t (None: a Lasso), the common part.
 
-    layer: HiddenLayer
+    ``prior`` is the root of the prior variance of each feature's weight, where penalties differ.
+    """
+
+    layer: Features
     heads: dict[Label, Head]
     penalty: float | None
+    common: CommonPart | None = None
+    prior: dict[Label, FloatArray] | None = None
 
 
 class MultiTaskELM(BaseEstimator):
@@ -69,22 +84,29 @@ class MultiTaskELM(BaseEstimator):
     __metadata_request__score: ClassVar = {"tasks": True}
 
     _kind: Literal["classification", "regression"]
+    model_: MultiTaskModel
 
     def __init__(
         self,
-        n_hidden: int | None = 300,
+        n_hidden: int | str | None = "auto",
         *,
         activation: str = "sigmoid",
-        weight_scale: float = 1.0,
+        weight_scale: float | Sequence[float] | str = "auto",
+        direct_links: bool | str = "auto",
+        clip: float | str | None = "auto",
         solver: str | Solver = "mesh-elm",
         fit_intercept: bool = True,
+        unknown_site: str = "common",
         random_state: Any = None,
     ) -> None:
         self.n_hidden = n_hidden
         self.activation = activation
         self.weight_scale = weight_scale
+        self.direct_links = direct_links
+        self.clip = clip
         self.solver = solver
         self.fit_intercept = fit_intercept
+        self.unknown_site = unknown_site
         self.random_state = random_state
 
     def _backend(self, run: RunConfig | None) -> tuple[RunConfig, Backend]:
@@ -95,11 +117,14 @@ class MultiTaskELM(BaseEstimator):
             backend.check(make_solver(self.solver))
         return config, backend
 
-    def _agree(self, config: RunConfig, backend: Backend, groups: Groups) -> FitContext:
-        """Agree with the other processes, if any, on what is fitted, and on who has which tasks."""
-        solver, communicator = make_solver(self.solver), backend.communicator
+    def _check_consistent(self, communicator: Communicator) -> dict[str, Any]:
+        """Return what describes the fit, the seed included; raise if processes differ in it.
+
+        Comes before any other exchange: processes that fit different things would exchange different things.
+        """
         with raise_on_all(communicator):
             check_flag("fit_intercept", self.fit_intercept)
+            check_choice("unknown_site", self.unknown_site, ("common", "error"))
             seed = self._seed()
         names: list[str] | None = getattr(self, "feature_names_in_", np.array(None)).tolist()
         width: int = getattr(self, "n_features_in_", 0)
@@ -111,23 +136,33 @@ class MultiTaskELM(BaseEstimator):
         }
         check_consistent(communicator, fields)
         # Without an integer each process would draw a seed of its own.
-        seed = int(communicator.allgather(seed)[0])
-        assignment = backend.assign(solver, list(groups), seed)
-        fields |= {"seed": seed, "tasks": assignment.labels}
-        return FitContext(solver, assignment, seed, fields, config)
+        return fields | {"seed": int(communicator.allgather(seed)[0])}
+
+    def _assign(
+        self, config: RunConfig, backend: Backend, groups: Groups, solver: Solver, fields: Mapping[str, Any]
+    ) -> FitContext:
+        """Agree with the other processes, if any, on who has which tasks."""
+        assignment = backend.assign(solver, list(groups), fields["seed"])
+        return FitContext(solver, assignment, fields["seed"], {**fields, "tasks": assignment.labels}, config)
 
     def _fit(
         self, X: FloatArray, groups: Groups, targets: Mapping[Label, FloatArray], context: FitContext, backend: Backend
     ) -> Fitted:
         """Learn from checked rows and set the attributes of every fit; heads are without classes."""
         solver, labels = context.solver, context.assignment.own
-        layer = HiddenLayer(X.shape[1], self.n_hidden, self.activation, self.weight_scale, context.seed)
-        with raise_on_all(backend.communicator):
-            _check_size(X, targets)
+        layer = make_features(self, solver, X, {t: groups[t] for t in labels}, context.seed, backend)
+        grouped = isinstance(layer, FeatureMap)
+        centre = self.fit_intercept and not grouped
         longest = max(len(groups[t]) for t in labels)
         with limit_blas_threads(longest, layer.width, min(longest, layer.width), always=backend.one_thread):
-            reduced = [Reduced.from_rows(layer(X[groups[t]]), targets[t], centre=self.fit_intercept) for t in labels]
+            reduced = [Reduced.from_rows(layer(X[groups[t]]), targets[t], centre=centre) for t in labels]
             tasks = [Task.from_reduced(task) for task in reduced]
+        if isinstance(layer, FeatureMap):
+            floor = _CLASS_NOISE if self._kind == "classification" else 0.0
+            halves = None
+            if solver.learns_from_halves:
+                halves = [_halves(layer(X[groups[t]]), targets[t], context.seed) for t in labels]
+            context = replace(context, features=GroupedFeatures(layer.groups, floor, halves))
         # A run may be resumed for longer than was first asked.
         fields = {name: value for name, value in context.fields.items() if name != "solver__max_iter"}
         result = backend.run(replace(context, fields=fields), tasks)
@@ -153,12 +188,59 @@ class MultiTaskELM(BaseEstimator):
         U = solution.U
         self.U_ = U[0] if U is not None and U.ndim == 3 and len(U) == 1 else U
         self.A_ = {t: solution.A[k, :, : targets[t].shape[1]].copy() for k, t in enumerate(labels)}
+        self.W_: FloatArray | None = None
+        self.V_: dict[Label, FloatArray] | None = None
+        self.variances_: pd.DataFrame | None = None
+        self.noise_: dict[Label, FloatArray] | None = None
+        if solution.effects is not None:
+            return self._with_effects(solution, layer, tasks, labels)
         bases = [U[k] if U is not None and U.ndim == 3 else U for k in range(len(labels))]
         heads = {
             t: Head(basis, self.A_[t], r.mean[: r.width], r.mean[r.width :])
             for t, basis, r in zip(labels, bases, reduced, strict=True)
         }
-        return Fitted(layer, heads, solution.mu2)
+        prior = solution.prior
+        by_task = None if prior is None else {t: prior[k] for k, t in enumerate(labels)}
+        return Fitted(layer, heads, solution.mu2, prior=by_task)
+
+    def _with_effects(self, solution: Solution, layer: Features, tasks: list[Task], labels: list[Label]) -> Fitted:
+        """Return a fit with a common and a private part, and set what is known of them."""
+        effects, V, U = solution.effects, solution.V, solution.U
+        if effects is None or V is None or U is None or not isinstance(layer, FeatureMap):
+            raise TypeError("A solution with a common part lacks its private part, or features in groups.")
+        d = effects.W.shape[1]
+        self.W_ = effects.W
+        self.V_ = {t: V[k] for k, t in enumerate(labels)}
+        self.variances_ = _variances(layer, effects.log_c, effects.log_v)
+        self.noise_ = {t: np.sqrt(effects.s2 * np.exp(-effects.log_w[k])) for k, t in enumerate(labels)}
+        heads = {}
+        for batch in site_batches(Task.stack(tasks), layer.groups):
+            (X,), _ = whiten(batch, np.exp(effects.log_v), batch.Phi)
+            for k, own in zip(batch.index.tolist(), X, strict=True):
+                weights = effects.W + V[k] + U @ solution.A[k]
+                n = int(np.count_nonzero(tasks[k].s))
+                heads[k] = Head(
+                    None,
+                    weights,
+                    np.zeros(layer.width),
+                    np.zeros(d),
+                    X=own[:n],
+                    log_w=float(effects.log_w[k]),
+                    shared=solution.A[k] if U.shape[1] else None,
+                )
+        common = CommonPart(
+            effects.W,
+            np.zeros(d),
+            effects.S,
+            effects.log_c,
+            effects.log_v,
+            effects.s2,
+            effects.tau2,
+            U=U if U.shape[1] else None,
+            mu2=1.0 if solution.mu2 is None else solution.mu2,
+        )
+        root = np.exp(effects.log_v / 2)[layer.groups]
+        return Fitted(layer, {t: heads[k] for k, t in enumerate(labels)}, 1.0, common, dict.fromkeys(labels, root))
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; ``solver__rank`` and the like also when the solver was given by its short name."""
@@ -180,9 +262,11 @@ class MultiTaskELM(BaseEstimator):
             return seed
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _read(self, X: ArrayLike, y: ArrayLike) -> tuple[FloatArray, NDArray[Any]]:
+    def _read(self, X: ArrayLike, y: ArrayLike, backend: Backend) -> tuple[FloatArray, NDArray[Any]]:
         """Check inputs; :mod:`elmesh.data.tasks` checks targets, and names the row that is wrong."""
-        inputs = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
+        # A task of one row may be the only one of its process.
+        least = 1 if make_solver(self.solver).grouped_features and not backend.in_one_place else 2
+        inputs = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": least}
         targets = {"dtype": None, "ensure_all_finite": False, "ensure_2d": False}
         X_checked, y_checked = validate_data(self, X, y, validate_separately=(inputs, targets))
         return self._finite(X_checked), y_checked
@@ -199,10 +283,18 @@ class MultiTaskELM(BaseEstimator):
         return X
 
     def _scores(self, X: ArrayLike, tasks: object) -> tuple[Groups, dict[Label, FloatArray]]:
+        checked, groups = self._rows(X, tasks)
+        return groups, self.model_.scores(checked, groups)
+
+    def _rows(self, X: ArrayLike, tasks: object) -> tuple[FloatArray, Groups]:
+        """Return checked rows to predict, and those of each task."""
         check_is_fitted(self, "model_")
         checked = self._finite(validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False))
-        groups = match_tasks(tasks, len(checked), list(self.model_.heads))
-        return groups, self.model_.scores(checked, groups)
+        # A task's own model is for its own rows.
+        several = len(self.model_.heads) > 1
+        allowed = self.unknown_site == "common" and self.model_.common is not None and several
+        groups = match_tasks(tasks, len(checked), list(self.model_.heads), allow_unknown=allowed)
+        return checked, groups
 
     def for_task(self, task: Label) -> Self:
         """Return an estimator with one task's own model and nothing of the others.
@@ -223,6 +315,77 @@ class MultiTaskELM(BaseEstimator):
             alone.solver = alone.solver.for_one_task()
         alone._adopt(self.model_.for_task(task), self.n_features_in_, {})
         return alone
+
+    def add_site(self, name: Label, X: ArrayLike, y: ArrayLike) -> Self:
+        """Add a site to a fitted model, from its own rows alone.
+
+        The common part and the basis of the shared part stay as they are, and no other site takes part: the site finds
+        its noise, its coefficients and its private weights.
+
+        Parameters
+        ----------
+        name : str or int
+            The task label of the site, of the type of the others.
+        X : array or frame of shape (n_samples, n_features)
+            Its inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Its targets.
+
+        Returns
+        -------
+        self
+        """
+        check_is_fitted(self, "model_")
+        model, plain = self.model_, plain_type(type(name))
+        if model.common is None or not isinstance(model.layer, FeatureMap):
+            raise ElmeshError("A site can be added to a model with a common part; fit with mesh-elm's defaults.")
+        if plain is None or not isinstance(plain(name), type(next(iter(model.heads)))):
+            raise ElmeshError(f"The site {name!r} is of another type than the labels of the model's tasks.")
+        if plain(name) in model.heads:
+            raise ElmeshError(f"The model has a site {name!r} already; choose another name.")
+        rows = self._finite(
+            validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=1)
+        )
+        T, finish = self._new_targets(np.asarray(y), len(rows))
+        head = finish(model.common.head(model.layer(rows), T, model.layer.groups), rows)
+        self.model_ = replace(model, heads={**model.heads, plain(name): head})
+        self.tasks_ = np.array(list(self.model_.heads))
+        return self
+
+    def part_shares(self, X: ArrayLike, tasks: object = None) -> pd.DataFrame:
+        """Return how much of each task's predictions is common to all tasks, shared by some, and its own.
+
+        Parameters
+        ----------
+        X : array or frame of shape (n_samples, n_features)
+            Inputs; the shares are over these rows.
+        tasks : array-like of shape (n_samples,), optional
+            Task of each row. A task that the model does not know has the common part only.
+
+        Returns
+        -------
+        DataFrame
+            One row per task. The columns ``common``, ``shared`` and ``private`` add up to 1: each is the mean square of
+            its part of the predictions, about the common mean of the targets, divided by the sum of the three.
+
+        Examples
+        --------
+        >>> from elmesh import MeshELM, MultiTaskELMRegressor
+        >>> rng = np.random.default_rng(0)
+        >>> X, site = rng.normal(size=(90, 2)), np.repeat(["north", "south", "west"], 30)
+        >>> y = X[:, 0] * np.where(site == "west", -1.0, 1.0)
+        >>> model = MultiTaskELMRegressor(solver=MeshELM(common="auto", private="auto"), random_state=0)
+        >>> shares = model.fit(X, y, tasks=site).part_shares(X, tasks=site)
+        >>> bool(shares.loc["west", "private"] > shares.loc["north", "private"])
+        True
+        """
+        checked, groups = self._rows(X, tasks)
+        shares = self.model_.part_shares(checked, groups)
+        return pd.DataFrame.from_dict(shares, orient="index", columns=["common", "shared", "private"])
+
+    @abstractmethod
+    def _new_targets(self, y: NDArray[Any], n_rows: int) -> tuple[FloatArray, Callable[[Head, FloatArray], Head]]:
+        """Return the targets of a new site, and what completes its head from its inputs."""
 
     def gather(self, run: RunConfig) -> Self | None:
         """Bring the models of all processes together, after a fit with ``run``. All processes must call this.
@@ -260,13 +423,22 @@ class MultiTaskELM(BaseEstimator):
         check_is_fitted(self, "history_")
         solver, history = make_solver(self.solver), self.history_
         rank = None if self.U_ is None or "rank" not in solver.get_params() else int(self.U_.shape[-1])
+        variances: pd.DataFrame | None = getattr(self, "variances_", None)
+        noise: dict[Label, FloatArray] | None = getattr(self, "noise_", None)
+        if self.model_.common is not None:
+            rank = 0 if self.model_.common.U is None else int(self.model_.common.U.shape[1])
         return {
             "kind": self._kind,
             "classes": self.classes_.tolist() if hasattr(self, "classes_") else None,
             "tasks": self.tasks_.tolist(),
             "solver": solver.name,
             "rank": rank,
-            "penalties": None if self.penalties_ is None else list(self.penalties_),
+            # Without a shared part there is no penalty on it.
+            "penalties": None
+            if self.penalties_ is None or (variances is not None and not rank)
+            else list(self.penalties_),
+            "variances": None if variances is None else variances.to_dict(),
+            "noise": None if noise is None else {str(t): own.tolist() for t, own in noise.items()},
             "certificate": None if self.certificate_ is None else asdict(self.certificate_),
             "rounds": int(self.n_iter_),
             "exchanges": int(self.n_exchanges_),
@@ -301,19 +473,56 @@ class MultiTaskELM(BaseEstimator):
         self.n_features_in_ = n_features
         if model.feature_names is not None:
             self.feature_names_in_ = np.array(model.feature_names, dtype=object)
+        self.seed_ = model.layer.seed
+        if model.common is not None:
+            p, d = model.common.W.shape
+            self.W_ = model.common.W
+            self.U_ = np.zeros((p, 0)) if model.common.U is None else model.common.U
+            none = np.zeros((0, d))
+            self.A_ = {t: none if head.shared is None else head.shared for t, head in model.heads.items()}
+            if isinstance(model.layer, FeatureMap):
+                self.variances_ = _variances(model.layer, model.common.log_c, model.common.log_v)
+            self.noise_ = {t: np.sqrt(model.common.s2 * np.exp(-head.log_w)) for t, head in model.heads.items()}
+            return
         heads = list(model.heads.values())
         self.A_ = {t: head.A for t, head in model.heads.items()}
         shared = all(head.U is heads[0].U for head in heads)
         self.U_ = heads[0].U if shared else np.stack([head.U for head in heads if head.U is not None])
-        self.seed_ = model.layer.seed
 
-    def _set_model(self, layer: HiddenLayer, heads: dict[Label, Head], y_ndim: int) -> None:
+    def _set_model(
+        self,
+        layer: Features,
+        heads: dict[Label, Head],
+        y_ndim: int,
+        common: CommonPart | None = None,
+        classes: NDArray[Any] | None = None,
+    ) -> None:
         names = tuple(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
-        self.model_ = MultiTaskModel(self._kind, layer, heads, names, y_ndim)
+        self.model_ = MultiTaskModel(self._kind, layer, heads, names, y_ndim, common, classes)
         self.extra_ = {}
 
 
-def _check_size(X: FloatArray, targets: Mapping[Label, FloatArray]) -> None:
+def _variances(layer: FeatureMap, log_c: FloatArray, log_v: FloatArray) -> pd.DataFrame:
+    """Return the variances of common and private weights, in units of the noise, a row per group of features."""
+    present = np.isin(np.arange(len(log_c)), layer.groups)
+    names = np.array(layer.group_names, dtype=object)[present]
+    return pd.DataFrame({"common": np.exp(log_c)[present], "private": np.exp(log_v)[present]}, index=list(names))
+
+
+def _halves(Phi: FloatArray, T: FloatArray, seed: int) -> tuple[Task, Task]:
+    """Return the statistics of two random halves of a task's rows; the second one of a single row is empty."""
+    order = np.argsort(uniform((seed, 2), len(Phi)), kind="stable")
+    first, second = order[: (len(order) + 1) // 2], order[(len(order) + 1) // 2 :]
+    nothing = Task(np.zeros((Phi.shape[1], 1)), np.zeros(1), np.zeros((1, T.shape[1])), np.zeros(()), np.zeros(()))
+    half = [
+        Task.from_reduced(Reduced.from_rows(Phi[rows], T[rows], centre=False)) if len(rows) else nothing
+        for rows in (first, second)
+    ]
+    return half[0], half[1]
+
+
+def check_size(X: FloatArray, targets: Mapping[Label, FloatArray]) -> None:
+    """Raise if inputs or targets are so large that their squares overflow."""
     largest = max(float(np.abs(X).max()), *(float(np.abs(T).max()) for T in targets.values()))
     if largest > _LARGEST:
         raise ElmeshError(

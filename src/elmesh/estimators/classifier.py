@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar, Self
@@ -14,19 +14,27 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from elmesh.comm.communicator import raise_on_all
-from elmesh.data.tasks import check_task_sizes, group_rows, one_hot
+from elmesh.checks import check_choice
+from elmesh.comm.communicator import Communicator, merge_by_task, raise_on_all
+from elmesh.data.features import FeatureMap
+from elmesh.data.tasks import Groups, check_task_sizes, check_two_classes, group_rows, one_hot
 from elmesh.errors import ElmeshError
-from elmesh.estimators.base import MultiTaskELM
+from elmesh.estimators.base import MultiTaskELM, check_size
+from elmesh.estimators.features import common_moments
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.math.blas import limit_blas_threads
-from elmesh.math.calibration import fit_temperature, leave_one_out, probabilities
+from elmesh.math.calibration import fit_temperature, leave_one_out, leave_one_out_ridge, probabilities
+from elmesh.run.backend import Backend, FitContext
 from elmesh.run.config import RunConfig
-from elmesh.text import row
-from elmesh.typing import FloatArray
+from elmesh.solvers import Solver, make_solver
+from elmesh.text import listed, row
+from elmesh.typing import FloatArray, Label
 
 __all__ = ["MultiTaskELMClassifier"]
+
+# The temperature at which the softmax of scores near one half is the score itself; for tasks that tell nothing of it.
+_USUAL_TEMPERATURE = 0.5
 
 
 class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
@@ -34,17 +42,29 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
 
     Parameters
     ----------
-    n_hidden : int or None, default=300
-        Random hidden units, the same for every task. None: the inputs themselves.
+    n_hidden : int, "auto" or None, default="auto"
+        Random hidden units, the same for every task, in total over all scales of weights. "auto": 200 for solvers that
+        weigh groups of features (mesh-elm and local-elm by default), 300 for the others. None: the inputs themselves.
     activation : {"sigmoid", "tanh", "relu", "sine", "none"}, default="sigmoid"
         Activation of the hidden units.
-    weight_scale : float, default=1.0
-        Hidden weights and biases are uniform in [-weight_scale, weight_scale). Inputs should be of order one.
+    weight_scale : float, sequence of float or "auto", default="auto"
+        Hidden weights and biases are uniform in [-weight_scale, weight_scale); several values make several groups of
+        hidden units. "auto": 1 and 4 for solvers that weigh groups, 1 for the others. Inputs should be of order one.
+    direct_links : bool or "auto", default="auto"
+        Whether the inputs are features beside the hidden units; "auto" for solvers that weigh groups of features.
+    clip : float, "auto" or None, default="auto"
+        Inputs are limited to so many standard deviations from their common mean, so that an outlier cannot run away;
+        "auto": 3 for solvers that weigh groups of features. None: no limit.
     solver : str or Solver, default="mesh-elm"
         A short name of :func:`elmesh.solvers.solver_classes`, or an object such as ``MeshELM(rank=6, graph="star")``.
     fit_intercept : bool, default=True
-        Each task subtracts its own means from its hidden features and targets; they are never sent. False is the
-        paper's.
+        Whether there is a constant among the features; for solvers that do not weigh groups each task subtracts its own
+        means from its hidden features and targets instead. False is the paper's.
+    shared_classes : bool, "auto" or sequence, default="auto"
+        Whether a class of the same name at two tasks is the same class, so that tasks can have common weights for it.
+        "auto": if a class occurs at two tasks. A sequence gives all classes, where no process knows them all.
+    unknown_site : {"common", "error"}, default="common"
+        How rows of a task that was not in the fit are predicted: by the common part, or not at all.
     random_state : int, RandomState or None, default=None
         Seed of the hidden layer, of the start and of the "random" graph. Machines with the same integer have the same.
 
@@ -60,6 +80,12 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         The basis: one shared by all tasks, or one per agent. None for Local ELM.
     A_ : dict
         Each task's private coefficients.
+    W_, V_ : ndarray of shape (p, d) and dict, or None
+        The common weights, and each task's private ones, for a solver with such parts.
+    variances_ : DataFrame or None
+        Variances of the common and the private weights in units of the noise, a row per group of features.
+    noise_ : dict or None
+        Each task's standard deviation of noise, a number per output.
     history_ : DataFrame
         A row per round: ``round``, ``objective``, ``consensus_gap``, ``dual_residual``, and so far ``exchanges``
         (rounds of messages) and ``bytes`` (of all agents).
@@ -96,6 +122,34 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
     """
 
     _kind = "classification"
+
+    def __init__(
+        self,
+        n_hidden: int | str | None = "auto",
+        *,
+        activation: str = "sigmoid",
+        weight_scale: float | Sequence[float] | str = "auto",
+        direct_links: bool | str = "auto",
+        clip: float | str | None = "auto",
+        solver: str | Solver = "mesh-elm",
+        fit_intercept: bool = True,
+        shared_classes: bool | str | Sequence[Any] = "auto",
+        unknown_site: str = "common",
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            n_hidden,
+            activation=activation,
+            weight_scale=weight_scale,
+            direct_links=direct_links,
+            clip=clip,
+            solver=solver,
+            fit_intercept=fit_intercept,
+            unknown_site=unknown_site,
+            random_state=random_state,
+        )
+        self.shared_classes = shared_classes
+
     __metadata_request__predict_proba: ClassVar = {"tasks": True}
     __metadata_request__decision_function: ClassVar = {"tasks": True}
 
@@ -119,39 +173,173 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         """
         config, backend = self._backend(run)
         with raise_on_all(backend.communicator):
-            X_checked, y_checked = self._read(X, y)
+            X_checked, y_checked = self._read(X, y, backend)
             labels = column_or_1d(y_checked, warn=True)
             groups = group_rows(tasks, len(X_checked))
-            check_task_sizes(groups)
             infinite = np.isinf(labels) if labels.dtype.kind == "f" else np.zeros(1, dtype=bool)
             if infinite.any():
                 raise ElmeshError(f"y is infinite {row(int(np.argmax(infinite)))}; give a class or leave the row out.")
             targets, classes = one_hot(labels, groups)
+            check_size(X_checked, targets)
             check_classification_targets(labels)
-        context = self._agree(config, backend, groups)
+            self._check_shared_classes(classes)
+        fields = self._check_consistent(backend.communicator)
+        every = _classes_of_all(classes, backend.communicator)
+        shared = self._shared(every)
+        solver = make_solver(self.solver)
+        if not shared:
+            solver = solver.without_common_targets()
+        with raise_on_all(backend.communicator):
+            check_task_sizes(groups, 1 if solver.grouped_features else 2)
+            if solver.has_common_part and not shared:
+                raise ElmeshError(
+                    "A common or a private part is for classes that tasks share, and here no class is at two tasks or "
+                    'shared_classes is False; set shared_classes=True, or leave common and private at "auto".'
+                )
+            if self._declared is None or not solver.has_common_part:
+                check_two_classes(every, shared and solver.has_common_part)
+        context = self._assign(config, backend, groups, solver, fields)
+        own = context.assignment.own
+        if shared and solver.has_common_part:
+            return self._fit_shared(X_checked, groups, targets, {t: classes[t] for t in own}, context, backend)
         fitted = self._fit(X_checked, groups, targets, context, backend)
-        self.task_classes_ = {t: classes[t] for t in context.assignment.own}
+        self.task_classes_ = {t: classes[t] for t in own}
         self.classes_ = np.unique(np.concatenate(list(self.task_classes_.values())))
         heads = {}
         with limit_blas_threads(always=True) if backend.one_thread else nullcontext():
             for t, head in fitted.heads.items():
                 features = head.features(fitted.layer(X_checked[groups[t]]))
-                scores = leave_one_out(
-                    features, head.A, features @ head.A + head.t_mean, targets[t], fitted.penalty, self.fit_intercept
-                )
+                scores, centred = features @ head.A + head.t_mean, self.fit_intercept
+                if fitted.prior is not None:
+                    features, centred = features * fitted.prior[t], False
+                scores = leave_one_out(features, head.A, scores, targets[t], fitted.penalty, centred)
                 heads[t] = replace(head, classes=classes[t], temperature=fit_temperature(scores, targets[t]))
         self._set_model(fitted.layer, heads, 1)
         return self
 
+    @property
+    def _declared(self) -> list[Any] | None:
+        """The classes of all tasks, if they are given."""
+        given = self.shared_classes
+        return None if isinstance(given, (bool, str)) else sorted(np.asarray(given).tolist())
+
+    def _check_shared_classes(self, classes: Mapping[Label, NDArray[Any]]) -> None:
+        """Raise unless ``shared_classes`` is a choice, or at least two classes and all those of the tasks here."""
+        declared = self._declared
+        if declared is None:
+            check_choice("shared_classes", self.shared_classes, (True, False, "auto"))
+            return
+        if len(set(declared)) < len(declared) or len(declared) < 2:
+            raise ElmeshError('shared_classes must be True, False, "auto", or two or more different classes.')
+        for label, own in classes.items():
+            unknown = [name for name in own.tolist() if name not in set(declared)]
+            if unknown:
+                raise ElmeshError(
+                    f"Task {label!r} has the class {unknown[0]!r}, which is not among the declared classes "
+                    f"{listed(declared)}; declare it, or correct the rows."
+                )
+
+    def _shared(self, classes: Mapping[Label, NDArray[Any]]) -> bool:
+        """Return whether a class of the same name at two tasks is the same class; ``classes`` are those of all."""
+        if self._declared is not None or self.shared_classes != "auto":
+            return self._declared is not None or bool(self.shared_classes)
+        names = [name for values in classes.values() for name in values.tolist()]
+        return len(names) > len(set(names)) or len(classes) == 1
+
+    def _fit_shared(
+        self,
+        X: FloatArray,
+        groups: Groups,
+        targets: Mapping[Label, FloatArray],
+        classes: dict[Label, NDArray[Any]],
+        context: FitContext,
+        backend: Backend,
+    ) -> Self:
+        """Learn tasks whose classes have the same names, with one column of targets per class for all of them."""
+        communicator, every = backend.communicator, self._declared
+        if every is None:
+            found = merge_by_task(communicator, {t: values.tolist() for t, values in classes.items()}).values()
+            every = [name for values in found for name in values]
+        kind = next(iter(classes.values())).dtype
+        # The width of text is that of the classes here, and others may be longer.
+        self.classes_ = np.unique(np.array(every, dtype=np.str_ if kind.kind == "U" else kind))
+        columns = {t: np.searchsorted(self.classes_, values) for t, values in classes.items()}
+        wide = {}
+        for t, own in columns.items():
+            wide[t] = np.zeros((len(groups[t]), len(self.classes_)))
+            wide[t][:, own] = targets[t]
+        mean = np.full(len(self.classes_), 1.0 / len(self.classes_))
+        if not backend.scales_targets:
+            mean, _ = common_moments(communicator, wide)
+        fitted = self._fit(X, groups, {t: T - mean for t, T in wide.items()}, context, backend)
+        if fitted.common is None or fitted.prior is None:
+            raise TypeError("A fit of shared classes lacks its common part.")
+        # A task with one class alone chooses among all classes, as a task that is not known.
+        everything = np.arange(len(self.classes_))
+        columns = {t: own if len(own) > 1 else everything for t, own in columns.items()}
+        self.task_classes_ = {t: self.classes_[own] for t, own in columns.items()}
+        temperatures: dict[Label, float] = {}
+        with limit_blas_threads(always=True) if backend.one_thread else nullcontext():
+            for t, head in fitted.heads.items():
+                Phi = fitted.layer(X[groups[t]])
+                fits = Phi @ head.A + mean
+                scores = leave_one_out_ridge(Phi * fitted.prior[t], fits, wide[t], 1.0, False)[:, columns[t]]
+                if len(classes[t]) > 1:
+                    temperatures[t] = fit_temperature(scores, wide[t][:, columns[t]])
+        usual = float(np.median(list(merge_by_task(communicator, temperatures).values()) or [_USUAL_TEMPERATURE]))
+        heads = {
+            t: replace(
+                head,
+                A=head.A[:, columns[t]],
+                t_mean=mean[columns[t]],
+                classes=self.task_classes_[t],
+                temperature=temperatures.get(t, usual),
+            )
+            for t, head in fitted.heads.items()
+        }
+        self._set_model(fitted.layer, heads, 1, replace(fitted.common, t_mean=mean, temperature=usual), self.classes_)
+        return self
+
+    def _new_targets(self, y: NDArray[Any], n_rows: int) -> tuple[FloatArray, Callable[[Head, FloatArray], Head]]:
+        model = self.model_
+        every = self.classes_ if model.classes is None else model.classes
+        targets, found = one_hot(y, group_rows(None, n_rows))
+        own = found["all"]
+        unknown = [name for name in own.tolist() if name not in set(every.tolist())]
+        if unknown:
+            raise ElmeshError(f"The model does not know the class {unknown[0]!r}; it knows {listed(every.tolist())}.")
+        columns = np.searchsorted(every, own)
+        wide = np.zeros((n_rows, len(every)))
+        wide[:, columns] = targets["all"]
+        chosen = columns if len(own) > 1 else np.arange(len(every))
+
+        def finish(head: Head, X: FloatArray) -> Head:
+            temperature = None if model.common is None else model.common.temperature
+            if len(own) > 1 and model.common is not None and isinstance(model.layer, FeatureMap):
+                Phi, root = model.layer(X), np.exp(model.common.log_v / 2)[model.layer.groups]
+                scores = leave_one_out_ridge(Phi * root, head.scores(Phi), wide, 1.0, False)
+                temperature = fit_temperature(scores[:, chosen], wide[:, chosen])
+            return replace(
+                head, A=head.A[:, chosen], t_mean=head.t_mean[chosen], classes=every[chosen], temperature=temperature
+            )
+
+        return wide, finish
+
+    def add_site(self, name: Label, X: ArrayLike, y: ArrayLike) -> Self:
+        """Add a site to a fitted model, from its own rows alone; its classes must be some of the model's."""
+        super().add_site(name, X, y)
+        self.task_classes_ = {t: head.classes for t, head in self.model_.heads.items() if head.classes is not None}
+        return self
+
     def _per_class(
-        self, X: ArrayLike, tasks: object, fill: float, transform: Callable[[FloatArray, Head], FloatArray]
+        self, X: ArrayLike, tasks: object, fill: float, transform: Callable[[FloatArray, float | None], FloatArray]
     ) -> FloatArray:
         groups, scores = self._scores(X, tasks)
         table = np.full((sum(map(len, groups.values())), len(self.classes_)), fill)
         for t, rows in groups.items():
-            head = self.model_.heads[t]
-            columns = np.searchsorted(self.classes_, self.task_classes_[t])
-            table[rows[:, None], columns] = transform(scores[t], head)
+            head = self.model_.heads.get(t, self.model_.common)
+            columns = np.searchsorted(self.classes_, self.task_classes_.get(t, self.classes_))
+            table[rows[:, None], columns] = transform(scores[t], None if head is None else head.temperature)
         return table
 
     def decision_function(self, X: ArrayLike, tasks: object = None) -> FloatArray:
@@ -176,7 +364,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         regression on the shared features; for GO-MTL that of a Lasso, exact if it uses the same features without the
         row). So small tasks are not overconfident.
         """
-        return self._per_class(X, tasks, 0.0, lambda scores, head: probabilities(scores, head.temperature))
+        return self._per_class(X, tasks, 0.0, probabilities)
 
     def score(self, X: ArrayLike, y: ArrayLike, tasks: object = None, sample_weight: ArrayLike | None = None) -> float:
         """Return the share of rows classified correctly."""
@@ -189,4 +377,12 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
     def _adopt(self, model: MultiTaskModel, n_features: int, extra: dict[str, Any]) -> None:
         super()._adopt(model, n_features, extra)
         self.task_classes_ = {t: head.classes for t, head in model.heads.items() if head.classes is not None}
-        self.classes_ = np.unique(np.concatenate(list(self.task_classes_.values())))
+        own = np.unique(np.concatenate(list(self.task_classes_.values())))
+        # A model of one task is that of its own classes; other tasks' are part of a model for tasks that are not known.
+        self.classes_ = own if model.classes is None or len(model.heads) == 1 else model.classes
+
+
+def _classes_of_all(classes: Mapping[Label, NDArray[Any]], communicator: Communicator) -> dict[Label, NDArray[Any]]:
+    """Return the classes of the tasks of all processes; several processes may have the same task."""
+    own = [[label, values.tolist()] for label, values in classes.items()]
+    return {label: np.array(values) for part in communicator.allgather(own) for label, values in part}

@@ -50,6 +50,12 @@ class Head:
         The task's classes, sorted, in the order of the outputs; None for regression.
     temperature : float or None
         Scores are divided by it before the softmax.
+    X : ndarray of shape (n, L) or None
+        Whitened features, for the uncertainty of predictions (:mod:`elmesh.estimators.common`).
+    log_w : float
+        Log-precision of the task's noise relative to the common one.
+    shared : ndarray of shape (r, d) or None
+        Coefficients in the basis of a shared part; what they add to the weights is part of A.
 
     Examples
     --------
@@ -64,10 +70,13 @@ class Head:
     t_mean: FloatArray
     classes: NDArray[Any] | None = None
     temperature: float | None = None
+    X: FloatArray | None = None
+    log_w: float = 0.0
+    shared: FloatArray | None = None
 
     def __post_init__(self) -> None:
         assign = object.__setattr__
-        for name in ("U", "A", "h_mean", "t_mean"):
+        for name in ("U", "A", "h_mean", "t_mean", "X", "shared"):
             if getattr(self, name) is not None:
                 # One memory layout before saving and after loading, as BLAS rounds differently by layout.
                 value = np.ascontiguousarray(getattr(self, name), dtype=np.float64)
@@ -82,6 +91,11 @@ class Head:
             self.h_mean.shape,
             self.t_mean.shape,
         ]
+        if self.X is not None and (self.X.ndim != 2 or self.X.shape[1] != L):
+            raise ElmeshError(f"X has shape {self.X.shape}; it must have {L} columns.")
+        if isinstance(self.log_w, (bool, str)) or not math.isfinite(self.log_w):
+            raise ElmeshError(f"log_w is {self.log_w!r}; it must be a finite number.")
+        assign(self, "log_w", float(self.log_w))
         if shapes != [(L, r), (r, d), (L,), (d,)] or 0 in (L, d):
             raise ElmeshError(f"The shapes of U, A, h_mean and t_mean do not match: {shapes}.")
         if self.classes is not None:

@@ -15,18 +15,21 @@ from typing import Any, Literal
 
 import numpy as np
 import safetensors.numpy
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from elmesh.data.features import HiddenLayer
+from elmesh.data.features import FeatureMap, Features, features_from_json
 from elmesh.data.labels import KINDS, plain_type
 from elmesh.data.tasks import Groups
 from elmesh.errors import ElmeshError
+from elmesh.estimators.common import CommonPart
 from elmesh.estimators.head import Head, classes_from_json, classes_to_json
 from elmesh.estimators.storage import Tensors, read_folder, write_folder
 from elmesh.text import listed
 from elmesh.typing import FloatArray, Label, StrPath
 
 __all__ = ["Head", "MultiTaskModel"]
+
+_COMMON = ("W", "t_mean", "S", "log_c", "log_v", "s2")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,17 +40,22 @@ class MultiTaskModel:
     ----------
     kind : {"classification", "regression"}
         The kind of the heads' outputs.
-    layer : HiddenLayer
-        From inputs to hidden features.
+    layer : HiddenLayer or FeatureMap
+        From inputs to features.
     heads : dict
         Task label to `Head`, in the order of the tasks.
     feature_names : tuple of str or None, default=None
         Names of the input columns, where they had names.
     y_ndim : {1, 2}, default=1
         Number of dimensions that predictions have.
+    common : CommonPart or None, default=None
+        What all tasks share, where the method has such a part.
+    classes : ndarray or None, default=None
+        The classes of the columns of the common part; None for regression.
 
     Examples
     --------
+    >>> from elmesh.data.features import HiddenLayer
     >>> head = Head(None, np.array([[2.0], [1.0]]), h_mean=np.zeros(2), t_mean=np.array([10.0]))
     >>> model = MultiTaskModel("regression", HiddenLayer(2, None), {"leeds": head})
     >>> model.scores([[1.0, 1.0]], {"leeds": np.array([0])})
@@ -55,10 +63,12 @@ class MultiTaskModel:
     """
 
     kind: Literal["classification", "regression"]
-    layer: HiddenLayer
+    layer: Features
     heads: dict[Label, Head]
     feature_names: tuple[str, ...] | None = None
     y_ndim: int = 1
+    common: CommonPart | None = None
+    classes: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in ("classification", "regression"):
@@ -83,14 +93,63 @@ class MultiTaskModel:
                 raise ElmeshError(f"Task {label!r} has {n_outputs} outputs; predictions have one dimension.")
 
     def scores(self, X: ArrayLike, groups: Groups) -> dict[Label, FloatArray]:
-        """Return the scores of each task's rows by its own head, of shape (rows of the task, outputs of the task)."""
+        """Return the scores of each task's rows by its own head, of shape (rows of the task, outputs of the task).
+
+        Rows of a task that the model does not know are scored by the common part, if there is one.
+        """
         X = np.asarray(X, dtype=np.float64)
-        return {label: self.heads[self._known(label)].scores(self.layer(X[rows])) for label, rows in groups.items()}
+        found = {}
+        for label, rows in groups.items():
+            unknown = self.common is not None and label not in self.heads
+            head = self.common if unknown and self.common is not None else self.heads[self._known(label)]
+            found[label] = head.scores(self.layer(X[rows]))
+        return found
+
+    def variances(self, X: ArrayLike, groups: Groups) -> dict[Label, FloatArray]:
+        """Return the predictive variances of each task's rows, of the shape of :meth:`scores`."""
+        if self.common is None or not isinstance(self.layer, FeatureMap):
+            raise ElmeshError(
+                "The standard deviation of predictions needs a common or a private part; fit with mesh-elm's defaults."
+            )
+        X, found = np.asarray(X, dtype=np.float64), {}
+        for label, rows in groups.items():
+            head = self.heads.get(label)
+            own, log_w = (None, 0.0) if head is None else (head.X, head.log_w)
+            found[label] = self.common.variance(self.layer(X[rows]), self.layer.groups, own, log_w)
+        return found
+
+    def part_shares(self, X: ArrayLike, groups: Groups) -> dict[Label, FloatArray]:
+        """Return the shares of the common, the shared and the private part in each task's predictions.
+
+        A share is the mean square of a part over the rows, about the common mean of the targets; the three add up to 1.
+        """
+        if self.common is None or not isinstance(self.layer, FeatureMap):
+            raise ElmeshError("Only a model with a common part has parts; fit with mesh-elm's defaults.")
+        X, found = np.asarray(X, dtype=np.float64), {}
+        for label, rows in groups.items():
+            head = self.heads.get(label)
+            parts: tuple[FloatArray, ...] = (self.common.W,)
+            if head is not None:
+                columns = np.arange(self.common.W.shape[1])
+                if self.classes is not None and head.classes is not None:
+                    columns = np.searchsorted(self.classes, head.classes)
+                parts = self.common.parts(head.A, head.log_w, self.layer.groups, columns)
+            Phi = self.layer(X[rows])
+            squares = np.zeros(3)
+            squares[: len(parts)] = [np.sum((Phi @ part) ** 2) for part in parts]
+            found[label] = squares / squares.sum()
+        return found
 
     def for_task(self, label: Label) -> MultiTaskModel:
         """Return one task's model, in its own memory: nothing of another task is reachable from it."""
         label = self._known(label)
-        return replace(self, heads={label: self.heads[label].copy()})
+        head, common, classes = self.heads[label].copy(), self.common, self.classes
+        if common is not None and classes is not None and head.classes is not None:
+            # Classes that only other tasks have are theirs.
+            own = np.searchsorted(classes, head.classes)
+            common, classes = common.columns(own), classes[own]
+            head = replace(head, shared=None if head.shared is None else head.shared[:, own])
+        return replace(self, heads={label: head}, common=common, classes=classes)
 
     def save(
         self,
@@ -153,6 +212,10 @@ def _to_parts(model: MultiTaskModel) -> tuple[dict[str, Any], Tensors]:
             shared = stored.setdefault((head.U.shape, hashlib.sha256(head.U.data).digest()), len(stored))
             tensors[f"U.{shared}"] = head.U
         tensors |= {f"A.{i}": head.A, f"h_mean.{i}": head.h_mean, f"t_mean.{i}": head.t_mean}
+        if head.X is not None:
+            tensors[f"X.{i}"] = head.X
+        if head.shared is not None:
+            tensors[f"shared.{i}"] = head.shared
         tasks.append(
             {
                 "label": label,
@@ -160,6 +223,8 @@ def _to_parts(model: MultiTaskModel) -> tuple[dict[str, Any], Tensors]:
                 "shape": list(head.A.shape),
                 "classes": None if head.classes is None else classes_to_json(head.classes),
                 "temperature": head.temperature,
+                **({"features": len(head.X), "log_w": head.log_w} if head.X is not None else {}),
+                **({"shared": list(head.shared.shape)} if head.shared is not None else {}),
             }
         )
     content = {
@@ -170,12 +235,25 @@ def _to_parts(model: MultiTaskModel) -> tuple[dict[str, Any], Tensors]:
         "label_type": type(next(iter(model.heads))).__name__,
         "tasks": tasks,
     }
+    if model.common is not None:
+        tensors |= {f"common.{name}": getattr(model.common, name) for name in _COMMON}
+        if model.common.U is not None:
+            tensors["common.U"] = model.common.U
+        content["common"] = {
+            "outputs": model.common.W.shape[1],
+            "groups": model.common.log_c.size,
+            "tau2": model.common.tau2,
+            "temperature": model.common.temperature,
+            "rank": None if model.common.U is None else model.common.U.shape[1],
+            "mu2": model.common.mu2,
+            "classes": None if model.classes is None else classes_to_json(model.classes),
+        }
     return content, tensors
 
 
 def _from_parts(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
     """Return the model of its parts; raise if one is missing, left over or of another shape."""
-    layer = HiddenLayer.from_json(content["layer"])
+    layer = features_from_json(content["layer"])
     expected: dict[str, tuple[int, ...]] = {}
     heads: dict[Label, Head] = {}
     for i, task in enumerate(content["tasks"]):
@@ -183,6 +261,17 @@ def _from_parts(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
         expected |= {f"A.{i}": (r, d), f"h_mean.{i}": (layer.width,), f"t_mean.{i}": (d,)}
         if task["U"] is not None:
             expected[f"U.{task['U']}"] = (layer.width, r)
+        if "features" in task:
+            expected[f"X.{i}"] = (task["features"], layer.width)
+        if "shared" in task:
+            expected[f"shared.{i}"] = tuple(task["shared"])
+    common = content.get("common")
+    if common is not None:
+        p, d, G = layer.width, common["outputs"], common["groups"]
+        shapes = {"W": (p, d), "t_mean": (d,), "S": (p, p), "log_c": (G,), "log_v": (G,), "s2": (d,)}
+        if common["rank"] is not None:
+            shapes["U"] = (p, common["rank"])
+        expected |= {f"common.{name}": shape for name, shape in shapes.items()}
     if expected != {name: tensor.shape for name, tensor in tensors.items()}:
         raise ElmeshError("The weights are not those that model.json describes.")
     for i, task in enumerate(content["tasks"]):
@@ -196,6 +285,9 @@ def _from_parts(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
             t_mean=tensors[f"t_mean.{i}"],
             classes=None if task["classes"] is None else classes_from_json(task["classes"]),
             temperature=task["temperature"],
+            X=tensors.get(f"X.{i}"),
+            log_w=task.get("log_w", 0.0),
+            shared=tensors.get(f"shared.{i}"),
         )
     names = content["feature_names"]
     return MultiTaskModel(
@@ -204,4 +296,14 @@ def _from_parts(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
         heads=heads,
         feature_names=None if names is None else tuple(names),
         y_ndim=content["y_ndim"],
+        common=None
+        if common is None
+        else CommonPart(
+            **{name: tensors[f"common.{name}"] for name in _COMMON},
+            tau2=float(common["tau2"]),
+            temperature=common["temperature"],
+            U=tensors.get("common.U"),
+            mu2=float(common["mu2"]),
+        ),
+        classes=None if common is None or common["classes"] is None else classes_from_json(common["classes"]),
     )

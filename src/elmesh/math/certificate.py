@@ -29,6 +29,7 @@ __all__ = [
     "Certificate",
     "CertificateData",
     "certificate_data",
+    "certificate_without_basis",
     "certify",
     "count_missing",
     "dual_bound",
@@ -81,6 +82,8 @@ class Certificate:
 
     def __str__(self) -> str:
         within = f"within {100 * self.gap:.2g} % of the optimum over all ranks"
+        if not self.suggested_rank:
+            return f"training objective within {100 * self.gap:.2g} % of its optimum, which has no shared part"
         if self.rank_sufficient:
             return f"{within}; rank {self.suggested_rank} is enough"
         return f"{within}; the rank is too small, try {self.suggested_rank}"
@@ -178,6 +181,12 @@ def certificate_data(task: Task, U: FloatArray, R: FloatArray, lam: float, slack
     R2, RY, rest = float(np.sum(square(R))), float(np.sum(R * task.Y)), float(np.sum(task.rest))
     bound = dual_bound(float(np.linalg.norm(E, 2)), lam, R2, RY, rest)
     return CertificateData(rotation, count_missing(squares, lam, slack), squares, directions, bound)
+
+
+def certificate_without_basis(value: float, lower_bound: float) -> Certificate:
+    """Return the certificate of an objective without a shared part, from the value of the dual."""
+    gap = (value - lower_bound) / value if value > 0 else 0.0
+    return Certificate(max(gap, 0.0), True, 0, value, lower_bound)
 
 
 def certify(task: Task, U: FloatArray, mu1: float, mu2: float, slack: float = SLACK) -> Certificate:

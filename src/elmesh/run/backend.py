@@ -19,7 +19,7 @@ from elmesh.comm.communicator import SERIAL, Communicator
 from elmesh.comm.graph import Topology, make_topology
 from elmesh.comm.local import LocalTransport
 from elmesh.comm.mpi import MPICommunicator, MPITransport, world_communicator
-from elmesh.comm.requests import AllReduce, HubReduce, NeighborSum, Request
+from elmesh.comm.requests import AllReduce, HubReduce, IntegerSum, NeighborSum, Request
 from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError
 from elmesh.math.blas import limit_blas_threads
@@ -29,7 +29,7 @@ from elmesh.run.config import RunConfig
 from elmesh.run.placement import place_agents
 from elmesh.run.result import RunResult
 from elmesh.run.runner import LocalAgents, agent_context, run_solver
-from elmesh.solvers.base import Problem, Solver
+from elmesh.solvers.base import AgentContext, GroupedFeatures, Problem, Solver
 from elmesh.text import abbreviated
 from elmesh.typing import FloatArray, IndexArray, Label
 
@@ -40,6 +40,7 @@ __all__ = [
     "LocalBackend",
     "MPIBackend",
     "check_consistent",
+    "make_problem",
     "resolve_backend",
     "run_local",
 ]
@@ -69,7 +70,8 @@ class Assignment:
 class FitContext:
     """One fit: the solver, who has which tasks, the seed, and what is fitted.
 
-    ``fields`` describe what is fitted, in plain JSON, for checks between processes and for checkpoints.
+    ``fields`` describe what is fitted, in plain JSON, for checks between processes and for checkpoints; ``features``
+    are given where they come in groups.
     """
 
     solver: Solver
@@ -77,6 +79,7 @@ class FitContext:
     seed: int
     fields: Mapping[str, Any]
     config: RunConfig
+    features: GroupedFeatures | None = None
 
 
 class Backend(ABC):
@@ -99,7 +102,7 @@ class Backend(ABC):
     @property
     def provides(self) -> Set[type[Request]]:
         """Kinds of request that the transport answers."""
-        return frozenset({NeighborSum, HubReduce, AllReduce})
+        return frozenset({NeighborSum, HubReduce, AllReduce, IntegerSum})
 
     def check(self, solver: Solver) -> None:
         """Raise if a solver requires what this backend does not provide."""
@@ -141,7 +144,16 @@ class LocalBackend(Backend):
         """Run a solver on all tasks, stacked."""
         assignment, fields = fit.assignment, {**fit.fields, "backend": "local"}
         task = Task.stack(tasks)
-        return run_local(fit.solver, task, assignment.topology, fit.seed, fit.config, assignment.labels, fields)
+        return run_local(
+            fit.solver,
+            task,
+            assignment.topology,
+            fit.seed,
+            fit.config,
+            assignment.labels,
+            fields,
+            fit.features,
+        )
 
 
 def run_local(
@@ -152,6 +164,7 @@ def run_local(
     config: RunConfig = _DEFAULT,
     labels: Sequence[Label] | None = None,
     fields: Mapping[str, Any] | None = None,
+    features: GroupedFeatures | None = None,
 ) -> RunResult:
     """Run a solver on stacked tasks in this process.
 
@@ -171,12 +184,20 @@ def run_local(
         The tasks' labels, for messages.
     fields : mapping, optional
         What the run is of, in plain JSON, for checkpoints.
+    features : GroupedFeatures, optional
+        Where features come in groups.
     """
     m, rank = len(task.s), solver.resolve_rank(task)
     graph = topology or Topology(1, np.empty((0, 2), dtype=np.intp))
     batches = cache_batches(task) if solver.per_agent_basis else [np.arange(m)]
     problems = [
-        Problem(task.agents(batch[0], batch[-1] + 1), agent_context(graph, seed, batch if topology else None), rank)
+        make_problem(
+            features,
+            task.agents(batch[0], batch[-1] + 1),
+            agent_context(graph, seed, batch if topology else None),
+            rank,
+            batch.tolist(),
+        )
         for batch in batches
     ]
     degree = topology.degree.tolist() if topology else [0] * m
@@ -246,10 +267,12 @@ class MPIBackend(Backend):
         transport = MPITransport(world, topology, assignment.ranks, solver.message_bits)
         batches = shape_batches(tasks)
         problems = [
-            Problem(
+            make_problem(
+                fit.features,
                 Task.stack([tasks[k] for k in batch.tolist()]),
                 agent_context(topology, fit.seed, transport.agents[batch]),
                 rank,
+                batch.tolist(),
             )
             for batch in batches
         ]
@@ -328,6 +351,13 @@ def _ranks_of(holders: Mapping[Label, Sequence[int]], labels: Sequence[Label], s
     if idle:
         raise ElmeshError(f"Rank {idle[0]} has no tasks; each rank needs at least one of its own.")
     return ranks
+
+
+def make_problem(
+    features: GroupedFeatures | None, task: Task, context: AgentContext, rank: int, places: Sequence[int]
+) -> Problem:
+    """Return the problem of stacked tasks, with their features where these come in groups."""
+    return Problem(task, context, rank) if features is None else features.problem(task, context, rank, places)
 
 
 def _store(

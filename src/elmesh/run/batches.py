@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from elmesh.comm.requests import AllReduce, HubReduce, NeighborMessages, NeighborSum
+from elmesh.comm.requests import AllReduce, HubReduce, IntegerSum, NeighborMessages, NeighborSum
 from elmesh.data.statistics import Task
 from elmesh.solvers.base import Program, RoundReport, Solution
+from elmesh.solvers.state import MixedEffects
 from elmesh.typing import FloatArray, IndexArray
 
 __all__ = ["cache_batches", "join_programs", "shape_batches"]
@@ -64,6 +65,9 @@ def join_programs(programs: Sequence[Program], batches: Sequence[IndexArray]) ->
             value = _scatter([request.value for request in sums], batches)
             exact = _scatter([request.exact for request in sums], batches)
             answers = [(yield replace(first, value=value, exact=exact))] * len(programs)
+        elif isinstance(first, IntegerSum):
+            integers = [request.value for request in requests if isinstance(request, IntegerSum)]
+            answers = [(yield IntegerSum(np.sum(integers, axis=0)))] * len(programs)
         elif isinstance(first, HubReduce):
             values = _scatter([request.value for request in requests if isinstance(request, HubReduce)], batches)
             answers = [(yield HubReduce(values, first.function))] * len(programs)
@@ -107,6 +111,12 @@ def _part(received: FloatArray | NeighborMessages, batch: IndexArray) -> FloatAr
     return NeighborMessages(received.values[own], place[own])
 
 
+def _join_effects(effects: Sequence[MixedEffects | None], batches: Sequence[IndexArray]) -> MixedEffects | None:
+    """Join the batches' log-precisions; all else is the same in all of them."""
+    own = [one.log_w for one in effects if one is not None]
+    return None if effects[0] is None else replace(effects[0], log_w=_scatter(own, batches))
+
+
 def _join_reports(reports: Sequence[RoundReport], batches: Sequence[IndexArray], sent: _Joined | None) -> RoundReport:
     def join(take: Callable[[RoundReport], FloatArray]) -> FloatArray:
         return _scatter([take(report) for report in reports], batches)
@@ -140,6 +150,13 @@ def _join_solutions(solutions: Sequence[Solution], batches: Sequence[IndexArray]
         U=U,
         A=_scatter([solution.A for solution in solutions], batches),
         dual=_scatter(duals, batches) if duals and sent is None else None,
+        V=_scatter([solution.V for solution in solutions if solution.V is not None], batches)
+        if first.V is not None
+        else None,
+        prior=_scatter([solution.prior for solution in solutions if solution.prior is not None], batches)
+        if first.prior is not None
+        else None,
+        effects=_join_effects([solution.effects for solution in solutions], batches),
         tau=each([solution.tau for solution in solutions]),
         zeta=each([solution.zeta for solution in solutions]),
     )

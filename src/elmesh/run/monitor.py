@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from elmesh.comm.requests import AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
+from elmesh.comm.requests import AllReduceResult, HubReduce, IntegerSum, NeighborMessages, NeighborSum, Request
 from elmesh.comm.transport import CommState, LocalMetrics, PendingMetrics, RoundMetrics, Transport
 from elmesh.errors import ElmeshError
 from elmesh.run.result import Progress, RunHistory, RunResult, StopReason
 from elmesh.solvers.base import Decision, Program, RoundReport, Solution
 from elmesh.solvers.state import SolverState
-from elmesh.typing import FloatArray
+from elmesh.typing import FloatArray, IntArray
 
 __all__ = ["RoundSnapshot", "RunMonitor", "local_metrics"]
 
@@ -121,12 +121,14 @@ class RunMonitor:
                     program.close()
                     return self._out_of_budget()
 
-    def _answer(self, request: Request) -> FloatArray | NeighborMessages | AllReduceResult:
+    def _answer(self, request: Request) -> FloatArray | IntArray | NeighborMessages | AllReduceResult:
         if isinstance(request, NeighborSum):
             return self._transport.neighbor_sum(request)
         self._synchronised = True
         if isinstance(request, HubReduce):
             return self._transport.reduce_at_hub(request)
+        if isinstance(request, IntegerSum):
+            return self._transport.integer_sum(request)
         return self._transport.allreduce(request)
 
     def _decide(self, report: RoundReport, wait: bool) -> tuple[Decision | None, RoundSnapshot | None]:

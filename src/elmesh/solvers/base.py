@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Set
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property, partial
@@ -33,12 +33,13 @@ from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError, RankWarning
 from elmesh.math.central_step import CentralUStep
 from elmesh.math.certificate import Certificate
-from elmesh.solvers.state import SolverState
+from elmesh.solvers.state import MixedEffects, SolverState
 from elmesh.typing import FloatArray, IndexArray
 
 __all__ = [
     "AgentContext",
     "Decision",
+    "GroupedFeatures",
     "LowRankSolver",
     "Problem",
     "Program",
@@ -86,11 +87,19 @@ class AgentContext:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The data of one agent, or of many with a leading axis, its context, and the number of columns of U."""
+    """The data of one agent, or of many with a leading axis, its context, and the number of columns of U.
+
+    ``groups`` is the group of each feature: 0 is the constant, others follow. None where features have no groups.
+    ``noise_floor`` is the least variance of noise, as a share of that of the targets. ``halves`` are the two halves of
+    each task's rows, for what is decided on rows left out.
+    """
 
     task: Task
     context: AgentContext
     rank: int
+    groups: IndexArray | None = None
+    noise_floor: float = 0.0
+    halves: tuple[Task, Task] | None = None
 
     @cached_property
     def central_step(self) -> CentralUStep:
@@ -99,11 +108,38 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False)
+class GroupedFeatures:
+    """What is known of features in groups, beside the statistics of each task.
+
+    Parameters
+    ----------
+    groups : ndarray of int of shape (p,)
+        The group of each feature: 0 is the constant, others follow.
+    noise_floor : float
+        The least variance of noise, as a share of that of the targets.
+    halves : sequence of pairs of Task, or None
+        The two halves of each task's rows.
+    """
+
+    groups: IndexArray
+    noise_floor: float = 0.0
+    halves: Sequence[tuple[Task, Task]] | None = None
+
+    def problem(self, task: Task, context: AgentContext, rank: int, places: Sequence[int]) -> Problem:
+        """Return the problem of stacked tasks that are at these places among the tasks of this process."""
+        chosen = None if self.halves is None else [self.halves[k] for k in places]
+        halves = None if chosen is None else (Task.stack([a for a, _ in chosen]), Task.stack([b for _, b in chosen]))
+        return Problem(task, context, rank, self.groups, self.noise_floor, halves)
+
+
+@dataclass(frozen=True, eq=False)
 class Solution:
     """The variables: the basis U (``None``: the identity), the private A, and the multiplier C'lambda of ADMM.
 
     ``rho``, ``tau``, ``zeta``, ``mu1`` and ``mu2`` are the values in use; ``mu2`` is the penalty of the ridge
     regression that A_t is for given U, and None if A_t is a Lasso. ``certificate`` is that of a finished run.
+    ``W`` and ``V`` are the common and the private weights where a method has them, and ``effects`` their variances.
+    ``prior`` holds the root of the prior variance of each agent's weights, for methods that weigh groups of features.
     """
 
     U: FloatArray | None
@@ -115,6 +151,10 @@ class Solution:
     mu1: float | None = None
     mu2: float | None = None
     certificate: Certificate | None = None
+    W: FloatArray | None = None
+    V: FloatArray | None = None
+    effects: MixedEffects | None = None
+    prior: FloatArray | None = None
 
 
 class Decision(IntEnum):
@@ -159,7 +199,6 @@ Program = Generator[Request | RoundReport, Any, Solution]
 
 _registry: dict[str, type[Solver]] = {}
 _COMMON_CHECKS: dict[str, Callable[[str, Any], None]] = {
-    "rank": check_count,
     "mu": check_number,
     "mu1": check_number,
     "mu2": check_number,
@@ -226,6 +265,26 @@ class Solver(BaseEstimator, ABC):
         """Whether all tasks' data must be in one place; a class attribute where it does not depend on parameters."""
         return False
 
+    @property
+    def least_rank(self) -> int:
+        """The least number of columns of U that may be asked for."""
+        return 1
+
+    @property
+    def grouped_features(self) -> bool:
+        """Whether features come in groups with a constant among them, instead of features centred in each task."""
+        return False
+
+    @property
+    def learns_from_halves(self) -> bool:
+        """Whether something is decided on halves of each task's rows."""
+        return False
+
+    @property
+    def has_common_part(self) -> bool:
+        """Whether weights have a part that all tasks share, so that columns of targets mean the same everywhere."""
+        return False
+
     def check(self) -> None:
         """Raise :class:`~elmesh.errors.ElmeshError` if a parameter is invalid.
 
@@ -234,7 +293,9 @@ class Solver(BaseEstimator, ABC):
         defaults = signature(type(self)).parameters
         for name, value in self.get_params(deep=False).items():
             automatic = isinstance(value, str) and value == "auto" == defaults[name].default
-            if name in _COMMON_CHECKS and not automatic:
+            if name == "rank" and not automatic:
+                check_count(name, value, least=self.least_rank)
+            elif name in _COMMON_CHECKS and not automatic:
                 _COMMON_CHECKS[name](name, value)
         if self.requires and self.graph is None and not self.pooled:
             raise ElmeshError(f"graph must be a name such as 'ring', or a networkx graph; {self.name} needs one.")
@@ -265,6 +326,10 @@ class Solver(BaseEstimator, ABC):
     def report(self, problem: Problem, state: Any) -> RoundReport:
         """Return where the agents are; every iterative solver has one."""
         raise TypeError(f"{type(self).__name__} takes rounds but does not report on them.")
+
+    def without_common_targets(self) -> Solver:
+        """Return the solver to use where targets of different tasks have nothing in common but their features."""
+        return self
 
     @property
     def distributed(self) -> bool:

@@ -32,9 +32,13 @@ _NEW = 1e-8
 
 
 def certificate_over_graph(
-    problem: Problem, U: FloatArray, R: FloatArray, mu1: float, mu2: float, tol: float
+    problem: Problem, U: FloatArray, R: FloatArray, mu1: float, mu2: float, tol: float, common: float = 0.0
 ) -> Steps[CertificateData]:
-    """Return what the certificate needs; U is the same at all agents, R each agent's residual with A_t at its best."""
+    """Return what the certificate needs; U is the same at all agents, R each agent's residual with A_t at its best.
+
+    ``common`` is the square of common weights in units of their prior, where they are at their best beside U A_t: there
+    it is also the square of the residuals' total correlation, by which the dual is less.
+    """
     task = problem.task
     lam, L, r = float(np.sqrt(mu1 * mu2)), len(U), U.shape[1]
     no_numbers = np.zeros((*task.s.shape[:-1], 0))
@@ -66,7 +70,7 @@ def certificate_over_graph(
     final = _broadcast((yield AllReduce(no_value, no_numbers, "certificate", broadcast=inner.ravel()))).reshape(n, n)
     values, vectors = np.linalg.eigh(final[used:, used:])
     norm2 = max(float(np.linalg.eigvalsh(final)[-1]), 0.0)
-    bound = dual_bound(float(np.sqrt(norm2)), lam, R2, RY, rest)
+    bound = dual_bound(float(np.sqrt(norm2)), lam, R2 + common, RY - common, rest)
     eigenvalues, directions = values[::-1].copy(), basis[:, used:] @ vectors[:, ::-1]
     return CertificateData(rotation, count_missing(values, lam, slack_for(tol)), eigenvalues, directions, bound)
 

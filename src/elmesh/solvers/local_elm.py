@@ -1,32 +1,48 @@
-"""Local ELM (equation (4)): every task by itself."""
+r"""Local ELM (equation (4)): every task by itself.
+
+With a given penalty it is the paper's ridge regression. With an automatic one the weights have a prior variance of
+their own in each group of features (:mod:`elmesh.math.random_effects`), at the maximum of the task's evidence.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
+from elmesh.math.evidence import HYPERPRIOR
 from elmesh.math.kernels import ridge
+from elmesh.math.random_effects import SiteBatch, site_batches, site_evidence, whiten
 from elmesh.solvers.base import Problem, Solution, Solver, Steps
 from elmesh.solvers.state import PerAgent, SolverState
+from elmesh.typing import FloatArray
 
 __all__ = ["LocalELM", "LocalState"]
+
+# Variance of the constant's weight in units of the noise: as good as unpenalised; and where the others start.
+_CONSTANT, _FIRST = 1e4, 1.0
+# Newton steps, the change of -2 log evidence at which they end, the longest step in log-variances, and their bounds.
+_STEPS, _SETTLED, _LONGEST, _BOUND = 40, 1e-3, 2.0, 16.0
+_DAMPING, _EASE, _TIGHTEN = 1e-2, 0.2, 8.0
 
 
 @dataclass(frozen=True, eq=False)
 class LocalState(SolverState):
-    """The weights of each task."""
+    """The weights of each task, and the root of their prior variance."""
 
     A: PerAgent
+    prior: PerAgent | None = None
 
 
 @dataclass(repr=False, eq=False)
 class LocalELM(Solver):
-    r"""Ridge regression on the hidden features of each task, :math:`\beta_t = (H_t'H_t + \mu I)^{-1}H_t'T_t`.
+    r"""Ridge regression of each task alone, :math:`\beta_t = (H_t'H_t + \mu I)^{-1}H_t'T_t`.
 
     Parameters
     ----------
-    mu : float, default=1.0
-        Penalty on the weights.
+    mu : float or "auto", default=1.0
+        Penalty on the weights. "auto": each task finds one for every group of its features, by its own evidence.
 
     Examples
     --------
@@ -40,13 +56,72 @@ class LocalELM(Solver):
     state_type = LocalState
     iterative: ClassVar[bool] = False
 
-    mu: float = 1.0
+    mu: float | str = 1.0
+
+    def check(self) -> None:
+        """Check the penalty."""
+        if self.mu != "auto":
+            super().check()
+
+    @property
+    def grouped_features(self) -> bool:
+        """Whether the penalties are by group."""
+        return self.mu == "auto"
 
     def init_state(self, problem: Problem) -> Steps[LocalState]:
         """Solve at once."""
         yield from ()
-        return LocalState(0, ridge(problem.task, self.mu))
+        if self.mu != "auto":
+            return LocalState(0, ridge(problem.task, float(self.mu)))
+        task = problem.task
+        groups = np.ones(task.V.shape[-2], dtype=np.intp) if problem.groups is None else problem.groups
+        A, prior = np.zeros((*task.V.shape[:-1], task.Y.shape[-1])), np.ones(task.V.shape[:-1])
+        for batch in site_batches(task, groups):
+            v = np.exp(_maximize(batch, problem.noise_floor))
+            (X, Y), _ = whiten(batch, v, batch.Phi, batch.T)
+            by_feature = v[:, groups]
+            A[batch.index] = by_feature[..., None] * (X.mT @ Y)
+            prior[batch.index] = np.sqrt(by_feature)
+        return LocalState(0, A, prior)
 
     def solution(self, problem: Problem, state: LocalState) -> Solution:
         """Return the weights, with the identity as basis."""
-        return Solution(None, state.A, mu2=float(self.mu))
+        return Solution(None, state.A, mu2=1.0 if self.mu == "auto" else float(self.mu), prior=state.prior)
+
+
+def _maximize(batch: SiteBatch, noise_floor: float) -> FloatArray:
+    """Return the log-variances at the maximum of each site's evidence, by damped Newton steps of all sites at once."""
+    m, G = batch.B.shape[:2]
+    floor = (noise_floor + 1e-9) * batch.squares
+    fixed = np.arange(G) == 0
+    x = np.full((m, G), np.log(_FIRST))
+    x[:, 0] = np.log(_CONSTANT)
+
+    def evaluate(x: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        value, gradient, hessian = site_evidence(batch, x, floor)
+        value = value + HYPERPRIOR * np.sum(x[:, ~fixed] ** 2, axis=-1)
+        gradient = np.where(fixed, 0.0, gradient + 2 * HYPERPRIOR * x)
+        hessian = np.where(fixed[:, None] | fixed, 0.0, hessian)
+        hessian[:, np.arange(G), np.arange(G)] += np.where(fixed, 1.0, 2 * HYPERPRIOR)
+        return value, gradient, hessian
+
+    value, gradient, hessian = evaluate(x)
+    damping, active = np.full(m, _DAMPING), np.ones(m, dtype=bool)
+    for _ in range(_STEPS):
+        diagonal = np.einsum("mgg->mg", hessian)
+        damped = hessian + damping[:, None, None] * (np.eye(G) * diagonal[:, None])
+        step = -np.linalg.solve(damped, gradient[..., None])[..., 0]
+        trial = np.clip(x + np.clip(step, -_LONGEST, _LONGEST), -_BOUND, _BOUND)
+        found = evaluate(trial)
+        better = active & (found[0] < value)
+        fall = np.where(better, value - found[0], np.inf)
+        # Sites that have ended stay as they are, so that a site's result does not depend on the others of its stack.
+        x = np.where(better[:, None], trial, x)
+        value = np.where(better, found[0], value)
+        gradient = np.where(better[:, None], found[1], gradient)
+        hessian = np.where(better[:, None, None], found[2], hessian)
+        damping = np.where(better, damping * _EASE, damping * _TIGHTEN)
+        active &= (fall > _SETTLED) & (damping < 1e8)
+        if not active.any():
+            break
+    return x

@@ -1,12 +1,11 @@
-r"""MeshELM: variable projection over a graph, or in one place.
+r"""MeshELM, the default: a common, a shared and a private part, over a graph or in one place.
 
-.. math::
-    f(U) = \sum_t \min_A \bigl\{\tfrac12|H_tUA - T_t|^2 + \tfrac{\mu_2}2|A|^2\bigr\} + \tfrac{\mu_1}2|U|^2 , \qquad
-    \nabla f(U) = \sum_t H_t'R_tA_t' + \mu_1 U .
+.. math:: T_t = \Phi_t(W + UA_t + V_t) + \text{noise}
 
-An evaluation of f is one sum over all agents of L x r blocks and a few numbers. Every agent holds the same U and takes
-the same L-BFGS step, so there is no consensus to reach and no penalty for disagreement to choose; where sums differ
-by rounding, U is averaged now and then beside them.
+The variances of the common part W and of the private parts :math:`V_t` are estimated by evidence
+(:mod:`elmesh.solvers.mixed_effects`); the shared part :math:`UA_t` is the paper's, fitted to what they leave by
+variable projection (:mod:`elmesh.solvers.variable_projection`) if rows left out within tasks call for it
+(:mod:`elmesh.solvers.shared_part`). With both other parts switched off it is the paper's problem.
 
 With an automatic rank, a U that has converged is certified, gets the directions that are missing and loses columns that
 are unused, until there are none of either.
@@ -16,20 +15,31 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
 from elmesh.checks import check_choice, check_number
-from elmesh.comm.requests import AllReduce, AllReduceResult, Request
-from elmesh.math.certificate import CertificateData, certificate_data, slack_for
-from elmesh.math.kernels import fit, fit_gradient, project, residual, solve_A, square
+from elmesh.comm.requests import AllReduce, IntegerSum, Request
+from elmesh.math.certificate import Certificate, CertificateData, certificate_without_basis
+from elmesh.math.kernels import fit, project, residual, square
 from elmesh.math.lbfgs import LBFGSMemory
 from elmesh.solvers.base import Decision, LowRankSolver, Problem, RoundReport, Solution, Steps
 from elmesh.solvers.graph_certificate import certificate_over_graph
 from elmesh.solvers.initialization import even_shares, initialize
-from elmesh.solvers.state import PerAgent, SolverState
+from elmesh.solvers.integer_sums import sum_wide, with_integer_sums
+from elmesh.solvers.mixed_effects import (
+    common_penalty,
+    effects_bound,
+    estimate_effects,
+    groups_of,
+    objective_shares,
+    private_weights,
+    refit_common,
+)
+from elmesh.solvers.shared_part import choose_penalty, whitened_problem
+from elmesh.solvers.state import MixedEffects, SolverState
+from elmesh.solvers.variable_projection import Evaluation, ReducedProblem, change_columns, line_search, rough_fit
 from elmesh.typing import FloatArray
 
 __all__ = ["BITS", "Evaluation", "MeshELM", "MeshState"]
@@ -37,42 +47,14 @@ __all__ = ["BITS", "Evaluation", "MeshELM", "MeshState"]
 #: Bits per number that ``message_bits`` may be.
 BITS = (2, 4, 8, 16, 32, 64, "auto")
 
-# Armijo's condition: the share of the decrease that the slope predicts.
-_ARMIJO = 1e-4
-# Shortest and longest step tried after a rejected one, as a share of it; most trials, and most restarts of the search.
-_SHORTEST, _LONGEST, _TRIALS, _RESTARTS = 0.1, 0.5, 12, 3
-# Share of the gradient that all agents' skipped changes together may amount to.
-_SKIPPED = 0.5
 # Most changes of the number of columns, and rounds without convergence after which the certificate is asked: too few
 # columns make for many rounds.
 _MOST_CHANGES, _CERTIFY_EVERY = 20, 40
-# Share of f that dropping unused columns may cost.
-_DROP_COST = 1e-4
-# Evaluations between two averages of U over agents whose copies differ by rounding.
-_AVERAGE_EVERY = 4
-# Relative precision of an objective.
-_ROUNDING = 1e-13
-# Columns that an automatic rank starts with. Too many cost bytes, too few cost another certificate.
-_FIRST_RANK = 16
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """The value of f, its gradient and more at one U, and each agent's A, residual and share of the value.
-
-    ``curvature`` is the second derivative of the fit along U, per unit of U'U; ``slope`` the derivative along the step
-    that led here; ``targets`` the squared norm of all targets.
-    """
-
-    U: FloatArray
-    value: float
-    gradient: FloatArray
-    curvature: float
-    slope: float
-    targets: float
-    A: PerAgent
-    R: PerAgent
-    share: PerAgent
+# Columns that an automatic rank starts with, and beside a common and a private part. Too many cost bytes, too few cost
+# another certificate.
+_FIRST_RANK, _FIRST_SHARED = 16, 2
+# Beside U the common part has settled if it moves by at most this share of itself.
+_SETTLED = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,33 +73,48 @@ class MeshState(SolverState):
     here: Evaluation
     memory: LBFGSMemory
     data: CertificateData | None = None
+    mixed: MixedEffects | None = None
+
+    @property
+    def has_basis(self) -> bool:
+        """Whether U has columns."""
+        return bool(self.here.U.shape[1] > 0)
 
 
 @dataclass(repr=False, eq=False)
 class MeshELM(LowRankSolver):
-    r"""Multi-task ELM by variable projection, over a graph of agents or in one place; the default solver.
+    r"""Common, shared and private weights over a graph of agents, or in one place; the default solver.
 
-    .. math:: \min_{U, A}\; \sum_t \tfrac12 |H_t U A_t - T_t|^2 + \tfrac{\mu_1}{2}|U|^2 + \tfrac{\mu_2}{2}\sum_t |A_t|^2
+    .. math:: T_t = \Phi_t(W + UA_t + V_t) + \text{noise of variance } \sigma_t^2
 
-    Every task is an agent of a connected graph, with its own rows, targets and A_t; agents exchange L x r blocks and a
-    few numbers, as sums over all agents. The problem is that of :class:`MTLELM` and :class:`DMTLELM`.
+    Every task is an agent of a connected graph, with its own rows and targets. W is common to all tasks,
+    :math:`V_t` is the task's own and never leaves it (a random intercept and random slopes), and both have variances by
+    evidence, one per group of features. :math:`UA_t` is the paper's shared subspace,
+
+    .. math:: \min_{U, A}\; \sum_t \tfrac12|H_tUA_t - T_t|^2 + \tfrac{\mu_1}{2}|U|^2 + \tfrac{\mu_2}{2}\sum_t|A_t|^2 ,
+
+    fitted to what the others leave, if rows left out within tasks call for it. By default it is the only part, and the
+    problem is that of :class:`MTLELM` and :class:`DMTLELM`. Agents exchange sums over all of
+    them: three of a p x p matrix, and others of p x r blocks and of a few numbers.
 
     Parameters
     ----------
     rank : int or "auto", default="auto"
-        Number of columns of U. "auto" adds columns until, by the certificate, no further one would help, and drops
-        unused ones.
+        Number of columns of U; 0 for no shared part. "auto" adds columns until, by the certificate, no further one
+        would help, and drops unused ones.
     mu1, mu2 : float or "auto", default="auto"
-        Penalties on U and on the A_t. "auto" compares the features' correlation with the targets and with noise of the
-        variance that the tasks' own fits suggest (:mod:`elmesh.math.noise`). The solution depends on their product.
+        Penalties on U and on the A_t; the solution depends on their product. "auto" beside a private part: the penalty
+        at which left-out rows are predicted best, and no U if none is better than no U by a standard error. "auto"
+        without one: a share of the features' correlation with noise (:mod:`elmesh.math.noise`).
     graph : str, networkx.Graph or None, default="ring"
         "ring", "path", "star", "complete", "random", "grid", or a graph whose nodes are the task labels. None: all
         data in one place.
     message_bits : {2, 4, 8, 16, 32, 64, "auto"}, default=64
-        Bits per number in messages. Up to 32, a message encodes the change of its content, rounded, and rounding
-        errors are part of the next message; sums then go along a spanning tree, which takes the fewest bytes. 64 is
-        exact, and takes the fewest rounds. "auto" takes the fewest bits whose error is within two fifths of the change,
-        and more where a message is short anyway. The solution is the same.
+        Bits per number in messages of the paper's problem alone; sums beside a common or a private part are of 64-bit
+        integers, equal to the bit for any graph. Up to 32, a message encodes the change of its content, rounded, and
+        rounding errors are part of the next message; sums then go along a spanning tree, which takes the fewest bytes.
+        64 is exact, and takes the fewest rounds. "auto" takes the fewest bits whose error is within two fifths of the
+        change, and more where a message is short anyway. The solution is the same.
     max_bytes : float or None, default=None
         Bytes that all agents together may send; the run ends before a message that might exceed it, without a
         certificate if there is no room for one.
@@ -127,17 +124,22 @@ class MeshELM(LowRankSolver):
         Stop when the gradient is within ``tol`` of the penalty's.
     certify : bool, default=True
         Whether to bound, in the end, how far the objective is from the best of any rank.
+    common, private : bool or "auto", default=False
+        Whether weights have a part W that all tasks share, and a part V_t that is a task's own and never leaves it,
+        with variances by evidence. "auto": where features come in groups, as the estimators make them for a solver with
+        such parts, and where targets of different tasks mean the same. With both switched off, the default, the problem
+        is the paper's.
 
     Examples
     --------
     >>> from elmesh import MeshELM, MultiTaskELMClassifier
-    >>> model = MultiTaskELMClassifier(n_hidden=50, solver=MeshELM(rank=4, graph="star", message_bits=4))
+    >>> model = MultiTaskELMClassifier(n_hidden=50, solver=MeshELM(rank=4, graph="star"))
+    >>> parts = MeshELM(common="auto", private="auto")
     """
 
     name: ClassVar[str] = "mesh-elm"
     summary: ClassVar[str] = "variable projection by sums over the graph; the default"
     state_type = MeshState
-    requires: ClassVar[Set[type[Request]]] = frozenset({AllReduce})
 
     rank: int | str = "auto"
     mu1: float | str = "auto"
@@ -148,34 +150,108 @@ class MeshELM(LowRankSolver):
     max_iter: int = 1000
     tol: float = 1e-2
     certify: bool = True
+    common: bool | str = False
+    private: bool | str = False
+
+    @property
+    def requires(self) -> Set[type[Request]]:
+        """Sums over all agents; of integers beside a common or a private part."""
+        return frozenset({AllReduce, IntegerSum} if self.grouped_features else {AllReduce})
 
     def check(self) -> None:
         """Check every parameter."""
         super().check()
+        for name in ("common", "private"):
+            check_choice(name, getattr(self, name), (True, False, "auto"))
         check_choice("message_bits", self.message_bits, BITS)
         if self.max_bytes is not None:
             check_number("max_bytes", self.max_bytes)
 
     def rank_for(self, outputs: int, width: int, directions: int) -> int:
         """Return the rank to start with; an automatic one starts with a moderate number of columns."""
+        if self.rank == 0:
+            return 0
         if self.rank == "auto":
             return min(max(_FIRST_RANK, 2 * outputs), max(1, min(width, directions)))
         return super().rank_for(outputs, width, directions)
 
+    @property
+    def least_rank(self) -> int:
+        """The least number of columns of U: none beside a common or a private part."""
+        return 0 if self.grouped_features else 1
+
+    @property
+    def grouped_features(self) -> bool:
+        """Whether weights have a common or a private part, for which features come in groups."""
+        return self.common is not False or self.private is not False
+
+    @property
+    def learns_from_halves(self) -> bool:
+        """Whether the penalty of U is chosen by rows left out within tasks."""
+        return self.rank != 0 and self.private is not False and "auto" in (self.mu1, self.mu2)
+
+    @property
+    def has_common_part(self) -> bool:
+        """Whether weights have a common or a private part."""
+        return self.grouped_features
+
+    def without_common_targets(self) -> MeshELM:
+        """Return a copy in which automatic parts are off: there is no common part, and U is what tasks share."""
+        off = {name: False for name in ("common", "private") if getattr(self, name) == "auto"}
+        return MeshELM(**{**self.get_params(deep=False), **off})
+
+    def _has(self, part: str, problem: Problem) -> bool:
+        """Return whether weights have the common or the private part."""
+        switch = getattr(self, part)
+        return problem.groups is not None if switch == "auto" else bool(switch)
+
     def init_state(self, problem: Problem) -> Steps[MeshState]:
+        """Estimate the common and the private part, if any, and evaluate f at the start of U."""
+        common, private = self._has("common", problem), self._has("private", problem)
+        if not (common or private):
+            return (yield from self._start(problem, self.mu1, self.mu2))
+        mixed = yield from estimate_effects(problem, common=common, private=private)
+        lam: float | None = None
+        if self.rank != 0 and private:
+            if "auto" in (self.mu1, self.mu2):
+                lam = yield from choose_penalty(problem, mixed, self._fit_half)
+            else:
+                lam = float(np.sqrt(float(self.mu1) * float(self.mu2)))
+        if lam is None:
+            here = yield from _without_basis(problem, mixed)
+            return MeshState(0, 1.0, 1.0, 0, 0, 0, here, LBFGSMemory(), None, mixed)
+        inner = whitened_problem(problem, mixed)
+        rank = min(_FIRST_SHARED, inner.rank) if self.rank == "auto" else inner.rank
+        start = yield from with_integer_sums(self._start(replace(inner, rank=rank), lam, lam), problem.context)
+        return replace(start, mixed=mixed)
+
+    def _start(self, problem: Problem, mu1: float | str, mu2: float | str) -> Steps[MeshState]:
         """Evaluate f at the spectral start."""
-        start = yield from initialize(problem, self.mu1, self.mu2, "spectral")
-        f = _ReducedProblem(problem, start.mu1, start.mu2)
+        start = yield from initialize(problem, mu1, mu2, "spectral")
+        f = ReducedProblem(problem, start.mu1, start.mu2)
         here = yield from f.evaluate(start.U)
         return MeshState(0, start.mu1, start.mu2, f.n_evaluations, 0, 0, here, LBFGSMemory())
 
+    def _fit_half(self, problem: Problem, lam: float, start: FloatArray | None) -> Steps[tuple[FloatArray, FloatArray]]:
+        """Return a rough fit of U and A with a given penalty, for the choice among penalties."""
+        return (yield from with_integer_sums(rough_fit(problem, lam, start, _FIRST_SHARED), problem.context))
+
     def step(self, problem: Problem, state: MeshState) -> Steps[MeshState]:
         """Take a quasi-Newton step; where there is none, or it is time, consult the certificate."""
+        if state.mixed is None:
+            return (yield from self._step(problem, state))
+        if not state.has_basis:
+            return state
+        inner = whitened_problem(problem, state.mixed)
+        after = yield from with_integer_sums(self._step(inner, state), problem.context)
+        return after if after.round > state.round else (yield from self._refit(problem, after))
+
+    def _step(self, problem: Problem, state: MeshState) -> Steps[MeshState]:
         due = self._may_change(state) and state.round - state.certified >= _CERTIFY_EVERY
         if not due:
             after = yield from self._descend(problem, state)
             # If no step lowers f any more, U has converged as far as rounding allows.
-            return after if after.round > state.round else (yield from self.on_converged(problem, after))
+            return after if after.round > state.round else (yield from self._change(problem, after))
         after = yield from self._certify(problem, state)
         if after.round > state.round:
             return after
@@ -183,30 +259,88 @@ class MeshELM(LowRankSolver):
         return replace(descended, round=state.round + 1, data=None)
 
     def on_converged(self, problem: Problem, state: MeshState) -> Steps[MeshState]:
-        """Certify U, and change its columns if the certificate suggests it."""
+        """Certify U, and change its columns if the certificate suggests it; then fit the common part again."""
+        if state.mixed is None:
+            return (yield from self._change(problem, state))
+        if not state.has_basis:
+            return state
+        inner = whitened_problem(problem, state.mixed)
+        after = yield from with_integer_sums(self._change(inner, state), problem.context)
+        return after if after.round > state.round else (yield from self._refit(problem, after))
+
+    def _change(self, problem: Problem, state: MeshState) -> Steps[MeshState]:
         if not (self.certify or self.rank == "auto"):
             return state
         return (yield from self._certify(problem, state))
+
+    def _refit(self, problem: Problem, state: MeshState) -> Steps[MeshState]:
+        """Fit W beside the shared part; unless it stays as it is, go on with U."""
+        if state.mixed is None or state.round >= self.max_iter:
+            return state
+        mixed = yield from refit_common(problem, state.mixed, self._shared(problem, state))
+        moved, size = float(np.linalg.norm(mixed.W - state.mixed.W)), float(np.linalg.norm(mixed.W))
+        if moved <= _SETTLED * size:
+            return state
+        f = ReducedProblem(whitened_problem(problem, mixed), state.mu1, state.mu2, state.n_evaluations)
+        here = yield from with_integer_sums(f.evaluate(state.here.U), problem.context)
+        return replace(
+            state, round=state.round + 1, n_evaluations=f.n_evaluations, here=here, memory=LBFGSMemory(), data=None,
+            mixed=mixed,
+        )  # fmt: skip
+
+    def _shared(self, problem: Problem, state: MeshState) -> FloatArray:
+        """Return the shared weights of each site in units of the features, of shape (m, p, d)."""
+        return np.asarray(self._basis(problem, state) @ state.here.A)
+
+    def _basis(self, problem: Problem, state: MeshState) -> FloatArray:
+        """Return U in units of the features."""
+        if state.mixed is None:
+            return state.here.U
+        return np.asarray(np.exp(state.mixed.log_v / 2)[groups_of(problem)][:, None] * state.here.U)
 
     def finish(self, problem: Problem, state: MeshState, decision: Decision) -> Steps[Solution]:
         """Return the solution with its certificate, unless the run was halted."""
         yield from ()
         solution = self.solution(problem, state)
-        if decision is Decision.HALT or state.data is None:
+        if state.mixed is None:
+            if decision is Decision.HALT or state.data is None:
+                return solution
+            return replace(solution, certificate=state.data.certificate(state.here.value))
+        solution = replace(solution, V=private_weights(problem, state.mixed, self._shared(problem, state)))
+        if not self.certify or decision is Decision.HALT:
             return solution
-        return replace(solution, certificate=state.data.certificate(state.here.value))
+        return replace(solution, certificate=(yield from self._certificate(problem, state, state.mixed)))
+
+    def _certificate(self, problem: Problem, state: MeshState, mixed: MixedEffects) -> Steps[Certificate]:
+        """Certify W and U together: W is fitted once more beside U A, so that its gradient is zero."""
+        if not state.has_basis:
+            bound = yield from effects_bound(problem, mixed)
+            return certificate_without_basis(state.here.value, bound)
+        mixed = yield from refit_common(problem, mixed, self._shared(problem, state))
+        inner, U, A = whitened_problem(problem, mixed), state.here.U, state.here.A
+        R = residual(inner.task, project(inner.task, U), A)
+        penalty = common_penalty(problem, mixed)
+        shares = fit(inner.task, R) + state.mu2 / 2 * square(A)
+        value = float((yield from sum_wide(shares[:, None]))[0]) + state.mu1 / 2 * float(square(U)) + penalty / 2
+        data = yield from with_integer_sums(
+            certificate_over_graph(inner, U, R, state.mu1, state.mu2, self.tol, penalty), problem.context
+        )
+        return data.certificate(value)
 
     def solution(self, problem: Problem, state: MeshState) -> Solution:
-        """Return U and A_t."""
-        return Solution(state.here.U, state.here.A, mu1=state.mu1, mu2=state.mu2)
+        """Return U and A_t, and the common part."""
+        solution = Solution(self._basis(problem, state), state.here.A, mu1=state.mu1, mu2=state.mu2)
+        return solution if state.mixed is None else replace(solution, W=state.mixed.W, effects=state.mixed)
 
     def report(self, problem: Problem, state: MeshState) -> RoundReport:
         """Compare the gradient of f with that of the penalty."""
         here, even = state.here, even_shares(problem.task, problem.context)
         # U belongs to all: its norms are spread evenly, so that sums over tasks are right.
         gradient2, penalty2 = float(square(here.gradient)), float(square(state.mu1 * here.U))
-        solution = self.solution(problem, state)
-        return RoundReport(solution, here.share, (gradient2 * even, 0.0 * even), (penalty2 * even, even), (state,))
+        solution, share = self.solution(problem, state), here.share
+        if state.mixed is not None and state.has_basis:
+            share = share + 0.5 * common_penalty(problem, state.mixed) * even
+        return RoundReport(solution, share, (gradient2 * even, 0.0 * even), (penalty2 * even, even), (state,))
 
     @property
     def pooled(self) -> bool:
@@ -219,8 +353,8 @@ class MeshELM(LowRankSolver):
 
     def _descend(self, problem: Problem, state: MeshState) -> Steps[MeshState]:
         """Take one step; return the same state, up to the count of evaluations, if there is none."""
-        f = _ReducedProblem(problem, state.mu1, state.mu2, state.n_evaluations)
-        found = yield from _line_search(f, state.here, state.memory)
+        f = ReducedProblem(problem, state.mu1, state.mu2, state.n_evaluations)
+        found = yield from line_search(f, state.here, state.memory)
         if found is None:
             return replace(state, n_evaluations=f.n_evaluations, memory=LBFGSMemory())
         here, memory = found
@@ -230,12 +364,12 @@ class MeshELM(LowRankSolver):
         """Certify U unless it is; change its columns if the certificate suggests it and they may change."""
         if state.data is not None:
             return state
-        f = _ReducedProblem(problem, state.mu1, state.mu2, state.n_evaluations)
+        f = ReducedProblem(problem, state.mu1, state.mu2, state.n_evaluations)
         data = yield from f.certificate_data(state.here, self.tol)
         state = replace(state, certified=state.round, data=data)
         if not (self._may_change(state) and data.suggests_change(state.here.U.shape[1])):
             return state
-        here, memory = yield from _change_columns(f, state.here, data, state.memory)
+        here, memory = yield from change_columns(f, state.here, data, state.memory)
         return replace(
             state,
             round=state.round + 1,
@@ -248,122 +382,11 @@ class MeshELM(LowRankSolver):
         )
 
 
-@dataclass(eq=False)
-class _ReducedProblem:
-    """The function f of U alone, and how often it was evaluated."""
-
-    problem: Problem
-    mu1: float
-    mu2: float
-    n_evaluations: int = 0
-
-    @cached_property
-    def even(self) -> FloatArray:
-        """Each task's even share of what belongs to all."""
-        return even_shares(self.problem.task, self.problem.context)
-
-    def certificate_data(self, here: Evaluation, tol: float) -> Steps[CertificateData]:
-        """Return what the certificate needs."""
-        task, context = self.problem.task, self.problem.context
-        if context.n_agents == 1 and task.s.ndim > 1:
-            return certificate_data(task, here.U, here.R, float(np.sqrt(self.mu1 * self.mu2)), slack_for(tol))
-        return (yield from certificate_over_graph(self.problem, here.U, here.R, self.mu1, self.mu2, tol))
-
-    def evaluate(
-        self,
-        U: FloatArray,
-        before: Evaluation | None = None,
-        slope: float = 0.0,
-        skip_below: float = 0.0,
-        rotation: FloatArray | None = None,
-        rejected: bool = False,
-    ) -> Steps[Evaluation]:
-        r"""Evaluate f at U; ``slope`` is this agent's value of the derivative on the way from the evaluation before.
-
-        With A_t at its best, :math:`\langle\nabla f - \mu_1 U, U\rangle = -\mu_2\sum|A_t|^2`. So f, its gradient and
-        the targets' squares, which are asked for once, give :math:`\sum|H_tUA_t|^2` too.
-        """
-        task, mu1, mu2 = self.problem.task, self.mu1, self.mu2
-        HU = project(task, U)
-        A = solve_A(task, HU, np.zeros(1), mu2, 0.0)
-        R = residual(task, HU, A)
-        U2 = float(square(U))
-        share = fit(task, R) + mu2 / 2 * square(A) + mu1 / 2 * U2 * self.even
-        exact = [share, slope * self.even, *([task.target_energy] if before is None else [])]
-        average = U if self.n_evaluations % _AVERAGE_EVERY == 0 else None
-        self.n_evaluations += 1
-        request = AllReduce(
-            task.V @ fit_gradient(task, R, A),
-            np.stack(exact, axis=-1),
-            "gradient",
-            skip_below,
-            rotation=rotation,
-            relative_to_previous=rejected,
-            average=average,
-        )
-        result: AllReduceResult = yield request
-        U = U if result.average is None else result.average
-        value, slope, *energy = result.exact.tolist()
-        targets = energy[0] if before is None else before.targets
-        fitted = targets - 2 * value + mu1 * U2 + float(np.vdot(result.value, U))
-        curvature = min(max(fitted, 0.0), targets) / (U2**2 if U2 > 0 else 1.0)
-        return Evaluation(U, value, result.value + mu1 * U, curvature, slope, targets, A, R, share)
-
-    def hessian(self, here: Evaluation) -> FloatArray:
-        """Return an initial Hessian from one evaluation: a multiple of U'U, and the penalty."""
-        UU = here.U.T @ here.U
-        return np.asarray(here.curvature * UU + self.mu1 * np.eye(len(UU)))
-
-
-def _line_search(
-    f: _ReducedProblem, here: Evaluation, memory: LBFGSMemory
-) -> Steps[tuple[Evaluation, LBFGSMemory] | None]:
-    """Return the first step that meets Armijo's condition, and the memory with it; None if there is none."""
-    rejected = False
-    for restart in range(_RESTARTS):
-        if restart:
-            # The memory misled, or the gradient was quantised too coarsely: evaluate again, and start anew.
-            memory = LBFGSMemory()
-            here = yield from f.evaluate(here.U, here, rejected=rejected)
-            rejected = False
-        skip_below = _SKIPPED * float(np.linalg.norm(here.gradient)) / f.problem.context.n_agents
-        step = memory.step(here.gradient, f.hessian(here))
-        slope, length = float(np.vdot(here.gradient, step)), 1.0
-        for _ in range(_TRIALS):
-            there = yield from f.evaluate(here.U + length * step, here, slope, skip_below, rejected=rejected)
-            # From here on the slope is the sum over all agents, so that all of them decide alike.
-            change = there.value - here.value
-            if there.slope < 0 and change <= _ARMIJO * length * there.slope:
-                return there, memory.add(there.U - here.U, there.gradient - here.gradient)
-            rejected = True
-            if not -length * there.slope > _ROUNDING * abs(here.value):
-                break
-            # The minimum of the parabola through both values and the slope.
-            bend = change - length * there.slope
-            best = -there.slope * length / (2 * bend) if bend > 0 and np.isfinite(bend) else 0.0
-            length *= min(max(best, _SHORTEST), _LONGEST)
-    return None
-
-
-def _change_columns(
-    f: _ReducedProblem, here: Evaluation, data: CertificateData, memory: LBFGSMemory
-) -> Steps[tuple[Evaluation, LBFGSMemory]]:
-    """Give U its missing directions; if there are none, drop unused columns."""
-    n, r = data.n_missing, here.U.shape[1]
-    if not n:
-        there = yield from f.evaluate(here.U @ data.rotation, here, rotation=data.rotation)
-        if there.value > (1 + _DROP_COST) * here.value:
-            return here, memory  # short columns, but not unused
-        return there, memory.rotate(data.rotation)
-    # Where the new columns are zero f is flat, and it decreases on either side: the length is found by trial.
-    curvature = max(here.curvature * float(square(here.U)), f.mu1)
-    excess = np.sqrt(data.eigenvalues[:n]) - np.sqrt(f.mu1 * f.mu2)
-    new = data.directions[:, :n] * np.sqrt(excess / curvature)
-    wider = np.eye(r, r + n)
-    for trial in range(_TRIALS):
-        rotation = None if trial else wider
-        there = yield from f.evaluate(np.hstack([here.U, new]), here, rotation=rotation, rejected=trial > 0)
-        if there.value <= here.value:
-            return there, memory.rotate(wider)
-        new = new / 2
-    return here, memory
+def _without_basis(problem: Problem, mixed: MixedEffects) -> Steps[Evaluation]:
+    """Return the evaluation of a U without columns."""
+    task = problem.task
+    (m, q), p, d = task.s.shape, task.V.shape[-2], task.Y.shape[-1]
+    share = objective_shares(problem, mixed)
+    value = float((yield from sum_wide(share[:, None]))[0])
+    nothing = np.zeros((p, 0))
+    return Evaluation(nothing, value, nothing, 0.0, 0.0, 0.0, np.zeros((m, 0, d)), np.zeros((m, q, d)), share)

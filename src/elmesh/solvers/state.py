@@ -17,7 +17,7 @@ import numpy as np
 
 from elmesh.typing import FloatArray
 
-__all__ = ["PerAgent", "PerEdge", "SolverState", "StateDict"]
+__all__ = ["MixedEffects", "PerAgent", "PerEdge", "SolverState", "StateDict"]
 
 #: An array with a leading agent axis wherever the problem has one.
 PerAgent = Annotated[FloatArray, "agent"]
@@ -61,6 +61,39 @@ class StateDict:
             first.shared,
             {name: np.concatenate([one.edge[name] for one in agents]) for name in first.edge},
         )
+
+
+@dataclass(frozen=True, eq=False)
+class MixedEffects:
+    """Common and private weights by their variances, in units of the noise (:mod:`elmesh.solvers.mixed_effects`).
+
+    Parameters
+    ----------
+    log_c, log_v : ndarray of shape (G,)
+        Log-variances of common and private weights, by group of features.
+    tau2 : float
+        Variance of log-precisions among sites.
+    W : ndarray of shape (p, d)
+        Common weights.
+    S : ndarray of shape (p, p)
+        Their posterior covariance.
+    s2 : ndarray of shape (d,)
+        Variance of the noise of each column.
+    log_w : ndarray of shape (m,)
+        Log-precision of each site's noise relative to that.
+    size : int
+        Number of rows to which the statistics of every site are padded, wherever it is: a power of two that none
+        exceeds, or p. Sums of products have the same bits for the same shapes only.
+    """
+
+    log_c: FloatArray
+    log_v: FloatArray
+    tau2: float
+    W: FloatArray
+    S: FloatArray
+    s2: FloatArray
+    log_w: PerAgent
+    size: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,10 +24,18 @@ from elmesh.comm.allreduce import Relay
 from elmesh.comm.graph import Topology
 from elmesh.comm.local import check_hub, trimmed_widths
 from elmesh.comm.mpi.communicator import MPICommunicator, mpi_module
-from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
+from elmesh.comm.requests import (
+    AllReduce,
+    AllReduceResult,
+    HubReduce,
+    IntegerSum,
+    NeighborMessages,
+    NeighborSum,
+    Request,
+)
 from elmesh.comm.traffic import TrafficLog
 from elmesh.comm.transport import CommState, LocalMetrics, PendingMetrics, RoundMetrics, Transport
-from elmesh.typing import FloatArray, IndexArray
+from elmesh.typing import FloatArray, IndexArray, IntArray
 
 __all__ = ["MPITransport"]
 
@@ -94,6 +102,11 @@ class MPITransport(Transport):
         result = super().allreduce(request)
         self._relay.wait()
         return result
+
+    def integer_sum(self, request: IntegerSum) -> IntArray:
+        """Return the sum of integers over all agents, by one collective: integers may be added in any order."""
+        self._count_integer_sum(request)
+        return self._world.allreduce_sum(request.value)
 
     def max_request_bytes(self, request: Request) -> int:
         """Return an upper bound on what a request sends, over all agents."""

@@ -1,0 +1,135 @@
+r"""The common part of a model: what a site that was not in the fit predicts with, and how sure each site can be.
+
+A site's weights are :math:`W + V_t` (and :math:`U A_t`). Their posterior covariance, in units of the site's noise, is
+
+.. math:: v - v X'X v \;+\; w_t\,(I - vX'X)\,S\,(I - vX'X)' , \qquad X = K_t^{-1/2}\Phi_t ,
+
+so a prediction needs the site's whitened features X. They say as much about its rows as the rows themselves: they
+belong to the site, as its weights do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from elmesh.data.statistics import Reduced, Task
+from elmesh.errors import ElmeshError
+from elmesh.estimators.head import Head
+from elmesh.math.random_effects import expected_likelihood, site_batches, whiten
+from elmesh.typing import FloatArray, IndexArray
+
+__all__ = ["CommonPart"]
+
+
+@dataclass(frozen=True, eq=False)
+class CommonPart:
+    """What all sites share.
+
+    Parameters
+    ----------
+    W : ndarray of shape (p, d)
+        Common weights, in units of the targets.
+    t_mean : ndarray of shape (d,)
+        Common mean of the targets.
+    S : ndarray of shape (p, p)
+        Posterior covariance of W in units of the noise.
+    log_c, log_v : ndarray of shape (G,)
+        Log-variances of common and private weights by group of features, in units of the noise.
+    s2 : ndarray of shape (d,)
+        Variance of the noise, in units of the targets.
+    tau2 : float
+        Variance of the log-precision of noise among sites.
+    temperature : float or None
+        Scores of a site that was not in the fit are divided by it before the softmax.
+    U : ndarray of shape (p, r) or None
+        The basis of the shared part, if there is one.
+    mu2 : float
+        Penalty on a site's coefficients in U.
+    """
+
+    W: FloatArray
+    t_mean: FloatArray
+    S: FloatArray
+    log_c: FloatArray
+    log_v: FloatArray
+    s2: FloatArray
+    tau2: float
+    temperature: float | None = None
+    U: FloatArray | None = None
+    mu2: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("W", "t_mean", "S", "log_c", "log_v", "s2", "U"):
+            if getattr(self, name) is None:
+                continue
+            value = np.ascontiguousarray(getattr(self, name), dtype=np.float64)
+            if not np.isfinite(value).all():
+                raise ElmeshError(f"{name} holds NaN or infinite values.")
+            object.__setattr__(self, name, value)
+        (p, d), G = self.W.shape, self.log_c.size
+        shapes = [self.t_mean.shape, self.S.shape, self.log_c.shape, self.log_v.shape, self.s2.shape]
+        if shapes != [(d,), (p, p), (G,), (G,), (d,)] or (self.U is not None and self.U.shape[:-1] != (p,)):
+            raise ElmeshError(f"The shapes of the common part do not match: {[self.W.shape, *shapes]}.")
+
+    def scores(self, Phi: FloatArray) -> FloatArray:
+        """Return the scores of rows of features by W alone."""
+        return np.asarray(Phi @ self.W + self.t_mean)
+
+    def columns(self, chosen: IndexArray) -> CommonPart:
+        """Return the common part of some of the outputs."""
+        return replace(self, W=self.W[:, chosen], t_mean=self.t_mean[chosen], s2=self.s2[chosen])
+
+    def head(self, Phi: FloatArray, T: FloatArray, groups: IndexArray) -> Head:
+        """Return the head of a site from its features and targets, with all that is common held fixed.
+
+        Its noise, its coefficients A in U and its private weights V follow from its own rows alone.
+        """
+        task = Task.stack([Task.from_reduced(Reduced.from_rows(Phi, T - self.t_mean, centre=False))])
+        (batch,), v = site_batches(task, groups), np.exp(self.log_v)
+        R, M = batch.T - batch.Phi @ self.W, batch.Phi @ self.S @ batch.Phi.mT
+        log_w = expected_likelihood(batch, R, M, v, self.s2, self.s2, self.tau2).log_weights[0]
+        (X, R), _ = whiten(batch, v, batch.Phi, R)
+        shared, A = np.zeros_like(self.W), None
+        if self.U is not None:
+            Z = np.exp(log_w / 2) * (X[0] @ self.U)
+            A = np.linalg.solve(Z.T @ Z + self.mu2 * np.eye(Z.shape[1]), Z.T @ (np.exp(log_w / 2) * R[0]))
+            shared = self.U @ A
+        private = v[groups][:, None] * (X[0].T @ (R[0] - X[0] @ shared))
+        n = int(np.count_nonzero(task.s))
+        zeros = np.zeros(len(groups))
+        return Head(None, self.W + shared + private, zeros, self.t_mean, X=X[0, :n], log_w=float(log_w), shared=A)
+
+    def parts(
+        self, weights: FloatArray, log_w: float, groups: IndexArray, columns: IndexArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        r"""Return the common, the shared and the private part of a site's weights of some columns.
+
+        At the optimum :math:`\mu_2 A = w_t U'v^{-1}V`, so that the sum :math:`D = UA + V` alone gives both:
+        :math:`A = (\mu_2/w_t + U'v^{-1}U)^{-1}U'v^{-1}D`.
+        """
+        W = self.W[:, columns]
+        beyond = weights - W
+        if self.U is None:
+            return W, np.zeros_like(beyond), beyond
+        scaled = self.U / np.exp(self.log_v)[groups][:, None]
+        penalty = self.mu2 * np.exp(-log_w) * np.eye(self.U.shape[1])
+        shared = self.U @ np.linalg.solve(penalty + self.U.T @ scaled, scaled.T @ beyond)
+        return W, shared, beyond - shared
+
+    def variance(self, Phi: FloatArray, groups: IndexArray, X: FloatArray | None, log_w: float) -> FloatArray:
+        """Return the predictive variance of rows of features, of shape (rows, d).
+
+        ``X`` and ``log_w`` are the whitened features and the log-precision of a site; for a site that was not in the
+        fit X is None, and the variance of private weights adds to all else.
+        """
+        v = np.exp(self.log_v)[groups]
+        if X is None:
+            private, seen = np.sum(Phi**2 * v, axis=1), Phi
+        else:
+            XvPhi = X @ (v[:, None] * Phi.T)
+            private, seen = np.sum(Phi**2 * v, axis=1) - np.sum(XvPhi**2, axis=0), Phi - XvPhi.T @ X
+        common = np.sum((seen @ self.S) * seen, axis=1)
+        own = np.exp(-log_w) * (1.0 + np.maximum(private, 0.0)) + np.maximum(common, 0.0)
+        return np.asarray(own[:, None] * self.s2)

@@ -1,0 +1,110 @@
+"""The features of an estimator, from its parameters: in groups where the solver weighs groups, else a hidden layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from elmesh.checks import check_choice, check_count, check_number
+from elmesh.comm.communicator import Communicator, merge_by_task, raise_on_all
+from elmesh.data.features import FeatureMap, Features, HiddenLayer
+from elmesh.data.tasks import Groups
+from elmesh.errors import ElmeshError
+from elmesh.run.backend import Backend
+from elmesh.solvers import Solver
+from elmesh.typing import FloatArray
+
+__all__ = ["common_moments", "make_features"]
+
+# Automatic values for features in groups, and for a single hidden layer as in the paper.
+_SCALES, _CLIP, _UNITS = (1.0, 4.0), 3.0, 200
+_PAPER_UNITS = 300
+
+
+def make_features(
+    estimator: Any, solver: Solver, X: FloatArray, groups: Groups, seed: int, backend: Backend
+) -> Features:
+    """Return the features that an estimator's parameters ask for, the same in all processes.
+
+    Parameters
+    ----------
+    estimator : MultiTaskELM
+        Its ``n_hidden``, ``activation``, ``weight_scale``, ``direct_links`` and ``clip``.
+    solver : Solver
+        What the features are for.
+    X : ndarray of shape (n_samples, n_features)
+        Inputs.
+    groups : dict
+        The rows of each task here.
+    seed : int
+        The seed that all sites share.
+    backend : Backend
+        Where the fit runs: the means of inputs are over the rows of all processes, unless they are declared.
+    """
+    grouped, scale = solver.grouped_features, estimator.weight_scale
+    with raise_on_all(backend.communicator):
+        n_hidden = estimator.n_hidden
+        if n_hidden == "auto":
+            n_hidden = _UNITS if grouped else _PAPER_UNITS
+        if n_hidden is not None:
+            check_count("n_hidden", n_hidden, otherwise=', "auto", or None for no hidden layer')
+        if not grouped:
+            _check_plain(estimator)
+            return HiddenLayer(X.shape[1], n_hidden, estimator.activation, 1.0 if scale == "auto" else scale, seed)
+        check_choice("direct_links", estimator.direct_links, (True, False, "auto"))
+        clip = _CLIP if estimator.clip == "auto" else estimator.clip
+        if clip is not None:
+            check_number("clip", clip)
+        scales = _SCALES if isinstance(scale, str) and scale == "auto" else scale
+        layers = _layers(X.shape[1], n_hidden, estimator.activation, scales, seed)
+    mean, spread = np.zeros(X.shape[1]), np.ones(X.shape[1])
+    if not backend.scales_targets:
+        mean, spread = common_moments(backend.communicator, {t: X[rows] for t, rows in groups.items()})
+    return FeatureMap(
+        mean,
+        None if clip is None else clip * spread,
+        layers,
+        constant=bool(estimator.fit_intercept),
+        direct_links=n_hidden is None or estimator.direct_links is not False,
+    )
+
+
+def _check_plain(estimator: Any) -> None:
+    """Raise if an estimator has parameters of grouped features that a single hidden layer has not."""
+    for name in ("direct_links", "clip"):
+        if getattr(estimator, name) not in ("auto", False, None):
+            raise ElmeshError(
+                f'{name} is for solvers that weigh groups of features, such as mesh-elm; leave it at "auto".'
+            )
+
+
+def _layers(
+    n_inputs: int, n_hidden: int | None, activation: str, scales: float | Sequence[float], seed: int
+) -> tuple[HiddenLayer, ...]:
+    """Return one layer of hidden units per scale of weights, of equal width as far as possible."""
+    if n_hidden is None:
+        return ()
+    each = [scales] if isinstance(scales, (int, float)) else list(scales)
+    if not each or len(each) > n_hidden:
+        raise ElmeshError(f"weight_scale has {len(each)} values; give one or more, and at most n_hidden={n_hidden}.")
+    for value in each:
+        check_number("weight_scale", value)
+    widths = [len(part) for part in np.array_split(np.arange(n_hidden), len(each))]
+    # Seeds of further layers are far apart from those that users choose.
+    seeds = [(seed + k * 0x9E3779B97F4A7C15) % 2**64 for k in range(len(each))]
+    return tuple(
+        HiddenLayer(n_inputs, width, activation, scale, own)
+        for width, scale, own in zip(widths, each, seeds, strict=True)
+    )
+
+
+def common_moments(communicator: Communicator, tables: dict[Any, FloatArray]) -> tuple[FloatArray, FloatArray]:
+    """Return the mean and the standard deviation of each column over the rows of all tasks of all processes."""
+    sums = merge_by_task(communicator, {t: [len(X), X.sum(axis=0).tolist()] for t, X in tables.items()}).values()
+    n = sum(rows for rows, _ in sums)
+    mean = np.sum([total for _, total in sums], axis=0) / n
+    own = {t: np.sum((X - mean) ** 2, axis=0).tolist() for t, X in tables.items()}
+    squares = np.sum(list(merge_by_task(communicator, own).values()), axis=0)
+    return mean, np.sqrt(squares / n)

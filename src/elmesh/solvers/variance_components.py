@@ -1,0 +1,183 @@
+r"""Variances by evidence: how much of the weights is common, how much is private, and how loud each site is.
+
+The model is :math:`T_t = \Phi_t(W + V_t) + \text{noise}` (:mod:`elmesh.math.random_effects`,
+:mod:`elmesh.math.evidence`). Its variances are estimated by expectation-maximisation with W latent:
+
+1. at the present private variances, one sum over all sites of a p x p matrix and a p x d one; every site then finds the
+   common variances, W and its uncertainty by itself;
+2. with W held at its posterior, the private variances and the sites' noise, by Newton steps of which each sums a few
+   numbers over all sites.
+
+Few matrix sums are enough, and more would give sites away: totals at many variances separate the sites' terms. All
+sums are of integers (:mod:`elmesh.comm.fixed_point`), so they are equal to the bit for any graph and any number of
+processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from elmesh.comm.fixed_point import exponent_for, from_scaled, to_scaled
+from elmesh.comm.requests import IntegerSum
+from elmesh.math.evidence import HYPERPRIOR, Totals, common_part, maximize_evidence
+from elmesh.math.random_effects import SiteBatch, expected_likelihood, whiten
+from elmesh.solvers.base import AgentContext, Steps
+from elmesh.solvers.integer_sums import from_first, sum_wide
+from elmesh.solvers.state import MixedEffects
+from elmesh.typing import FloatArray, IndexArray
+
+__all__ = ["MATRIX_SUMS", "estimate_components"]
+
+#: Sums of a p x p matrix.
+MATRIX_SUMS = 3
+# Where the search starts: variances relative to the noise, and the prior variance of log-noise among sites.
+_FIRST_CONSTANT, _FIRST_PRIVATE, _FIRST_COMMON, _FIRST_SPREAD = 0.3, 0.1, 1.0, 0.25
+# Prior variance of the common constant: as good as unpenalised.
+_CONSTANT = 1e6
+# Newton steps per round, the change of -2 log likelihood at which they end, and the longest step in log-variances.
+_STEPS, _SETTLED, _LONGEST = 12, 0.01, 2.5
+_LEAST_LOG, _LARGEST_LOG = -25.0, 12.0
+# Levenberg-Marquardt damping.
+_DAMPING, _EASE, _TIGHTEN, _MOST_DAMPING = 1e-3, 0.2, 8.0, 1e6
+
+
+def estimate_components(
+    batches: Sequence[SiteBatch],
+    groups: IndexArray,
+    context: AgentContext,
+    *,
+    common: bool,
+    private: bool,
+    noise_floor: float = 0.0,
+) -> Steps[MixedEffects]:
+    """Estimate all variances over the sites of all processes.
+
+    ``noise_floor`` is the least variance of noise as a share of the targets': classes are known for certain, but a
+    model that takes their indicators for numbers without noise interpolates them.
+    """
+    sites, d = _Sites(batches, groups, context), batches[0].T.shape[-1]
+    G = int(groups.max()) + 1
+    log_c = np.log(np.full(G, _FIRST_COMMON) if common else np.full(G, 1e-300))
+    log_v = np.log(np.full(G, _FIRST_PRIVATE) if private else np.full(G, 1e-300))
+    if common:
+        log_c[0] = np.log(_CONSTANT)
+    if private:
+        log_v[0] = np.log(_FIRST_CONSTANT)
+    free = np.arange(1, G) if common else np.arange(0)
+    own = [np.column_stack([batch.rows, np.sum(batch.T**2, axis=-2) + batch.rest, _sizes(batch)]) for batch in batches]
+    total = yield from sum_wide(np.concatenate(own))
+    n, squares, sizes = float(total[0]), total[1 : 1 + d], total[1 + d :]
+    sites.floor = noise_floor * squares / n
+    size = min(1 << int(np.flatnonzero(sizes)[-1]), len(groups))
+    nothing = np.zeros(0)
+    now = MixedEffects(log_c, log_v, _FIRST_SPREAD, nothing, nothing, nothing, np.zeros(sites.m), size)
+    for k in range(MATRIX_SUMS):
+        totals = yield from sites.totals(np.exp(now.log_v), np.exp(now.log_w), n)
+        log_c = yield from from_first(context, maximize_evidence(totals, groups, now.log_c, free))
+        W, S, s2 = common_part(totals, groups, log_c)
+        now = replace(now, log_c=log_c, W=W, S=S, s2=s2)
+        if k == MATRIX_SUMS - 1 or not private:
+            break
+        now = yield from sites.maximize(now, d)
+    return now
+
+
+def _sizes(batch: SiteBatch) -> FloatArray:
+    """Return ones in the column of the least power of two that is not below a site's rows, or features if fewer."""
+    m, n, p = batch.Phi.shape
+    return np.tile(np.arange((p - 1).bit_length() + 1) == (min(n, p) - 1).bit_length(), (m, 1)).astype(np.float64)
+
+
+class _Sites:
+    """The sites of one process, and sums over those of all processes."""
+
+    def __init__(self, batches: Sequence[SiteBatch], groups: IndexArray, context: AgentContext) -> None:
+        self._batches, self._groups, self._context = batches, groups, context
+        self._index = np.concatenate([batch.index for batch in batches])
+        self.m, self.floor = len(self._index), np.zeros(batches[0].T.shape[-1])
+        # Whitening shortens every column, so that these bound all entries of a site's totals.
+        squares = [np.max(np.sum(batch.Phi**2, axis=-2), axis=-1) for batch in batches]
+        energy = [np.max(np.sum(batch.T**2, axis=-2) + batch.rest, axis=-1) for batch in batches]
+        self._bounds = np.stack([self._ordered(squares), self._ordered(energy)], axis=-1)
+
+    def _ordered(self, values: Sequence[FloatArray]) -> FloatArray:
+        """Return values of all sites in their order, from those of each batch."""
+        joined = np.concatenate(list(values))
+        ordered = np.empty_like(joined)
+        ordered[self._index] = joined
+        return ordered
+
+    def totals(self, v: FloatArray, w: FloatArray, rows: float) -> Steps[Totals]:
+        """Return the whitened totals over all sites."""
+        p, d = self._batches[0].Phi.shape[-1], self._batches[0].T.shape[-1]
+        features, energy = (yield from sum_wide(w[:, None] * self._bounds)).tolist()
+        exponents = [exponent_for(bound) for bound in (features, np.sqrt(features * energy), energy)]
+        upper = np.triu_indices(p)
+        sums = [np.zeros(len(upper[0]), np.int64), np.zeros((p, d), np.int64), np.zeros(d, np.int64)]
+        for batch in self._batches:
+            (X, Y), _ = whiten(batch, v, batch.Phi, batch.T)
+            weight = w[batch.index]
+            Q, b = X.mT @ X, X.mT @ Y
+            squares = np.sum(Y**2, axis=-2) + batch.rest
+            for k in range(len(X)):
+                terms = Q[k][upper], b[k], squares[k]
+                for part, term, exponent in zip(sums, terms, exponents, strict=True):
+                    np.add(part, to_scaled(weight[k] * term, exponent), out=part)
+        total = yield IntegerSum(np.concatenate([part.ravel() for part in sums]))
+        ends = np.cumsum([part.size for part in sums])[:-1]
+        numbers = [from_scaled(part, e) for part, e in zip(np.split(total, ends), exponents, strict=True)]
+        Q = np.zeros((p, p))
+        Q[upper] = numbers[0]
+        Q = Q + np.triu(Q, 1).T
+        return Totals(Q, numbers[1].reshape(p, d), numbers[2] + rows * self.floor, rows)
+
+    def maximize(self, now: MixedEffects, d: int) -> Steps[MixedEffects]:
+        """Return the effects with private variances and weights at the maximum of the expected likelihood."""
+        W, S, prior = now.W, now.S, now.s2
+        residuals = [batch.T - batch.Phi @ W for batch in self._batches]
+        common = [batch.Phi @ S @ batch.Phi.mT for batch in self._batches]
+        G = len(now.log_v)
+        rows, columns = np.triu_indices(G + d)
+
+        def evaluate(theta: FloatArray) -> Steps[tuple[float, FloatArray, FloatArray, FloatArray]]:
+            v, s2 = np.exp(theta[:G]), np.exp(theta[G:])
+            parts = [
+                expected_likelihood(batch, R, M, v, s2, prior, now.tau2, self.floor)
+                for batch, R, M in zip(self._batches, residuals, common, strict=True)
+            ]
+            own = [np.column_stack([part.value, part.gradient, part.hessian[:, rows, columns]]) for part in parts]
+            total = yield from sum_wide(np.concatenate(own))
+            hessian = np.zeros((G + d, G + d))
+            hessian[rows, columns] = hessian[columns, rows] = total[1 + G + d :]
+            gradient = total[1 : 1 + G + d].copy()
+            gradient[:G] += 2 * HYPERPRIOR * theta[:G]
+            hessian[np.arange(G), np.arange(G)] += 2 * HYPERPRIOR
+            value = float(total[0]) + HYPERPRIOR * float(theta[:G] @ theta[:G])
+            return value, gradient, hessian, self._ordered([part.log_weights for part in parts])
+
+        theta, damping = np.concatenate([now.log_v, np.log(prior)]), _DAMPING
+        value, gradient, hessian, log_w = yield from evaluate(theta)
+        for _ in range(_STEPS):
+            damped = hessian + damping * np.diag(np.diag(hessian))
+            step = np.clip(-np.linalg.solve(damped, gradient), -_LONGEST, _LONGEST)
+            trial = theta + step
+            trial[:G] = np.clip(trial[:G], _LEAST_LOG, _LARGEST_LOG)
+            found = yield from evaluate(trial)
+            if found[0] < value:
+                fall, theta = value - found[0], trial
+                value, gradient, hessian, log_w = found
+                damping *= _EASE
+                if fall <= _SETTLED:
+                    break
+            else:
+                damping *= _TIGHTEN
+                if damping > _MOST_DAMPING:
+                    break
+        theta = yield from from_first(self._context, theta)
+        n_rows = self._ordered([batch.rows for batch in self._batches])
+        spread = log_w**2 + 1.0 / (d * n_rows / 2 + 1.0 / now.tau2)
+        total, m = (yield from sum_wide(np.column_stack([spread, np.ones(self.m)]))).tolist()
+        return replace(now, log_v=theta[:G], log_w=log_w, tau2=max(total / m, 1e-6))

@@ -1,0 +1,110 @@
+"""The evidence of common variances, from totals, against the dense Gaussian density of all rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.optimize
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elmesh.math.evidence import HYPERPRIOR, Totals, common_part, maximize_evidence, negative_evidence
+from helpers.mixed import central_difference, log_variances, make_problem, mixed_problems
+
+seeds = st.integers(0, 10**6)
+
+
+def dense_noise(problem, log_c, log_v, log_w):
+    """The variance of the noise of each column at which the density of its targets is largest."""
+    C, T = problem.covariance(log_c, log_v, log_w), np.vstack(problem.T)
+    return np.sum(T * np.linalg.solve(C, T), axis=0) / len(T)
+
+
+def draws(problem, seed):
+    """Variances of common and private weights, and weights of sites."""
+    G, m = problem.n_groups, len(problem.T)
+    return log_variances(seed, G), log_variances(seed + 1, G), log_variances(seed + 2, m) / 3
+
+
+@given(mixed_problems(), seeds)
+def test_the_evidence_is_the_density_of_all_rows_with_the_common_weights_integrated_out(problem, seed):
+    log_c, log_v, log_w = draws(problem, seed)
+    value, _ = negative_evidence(problem.totals(log_v, log_w), problem.groups, log_c)
+    s2, N, d = dense_noise(problem, log_c, log_v, log_w), problem.rows.sum(), problem.T[0].shape[1]
+    # What does not depend on the common variances is left out of the value.
+    determinants = sum(np.linalg.slogdet(problem.private_covariance(t, log_v))[1] for t in range(len(problem.T)))
+    left_out = d * (N * np.log(2 * np.pi / N) + N + determinants - problem.rows @ log_w)
+    density = problem.minus_twice_log_density(log_c, log_v, log_w, s2)
+    assert value + left_out == pytest.approx(density, rel=1e-8, abs=1e-7)
+
+
+@given(mixed_problems(), seeds)
+def test_the_gradient_of_the_evidence_is_that_of_finite_differences(problem, seed):
+    log_c, log_v, log_w = draws(problem, seed)
+    totals = problem.totals(log_v, log_w)
+    value, gradient = negative_evidence(totals, problem.groups, log_c)
+    expected = central_difference(lambda x: negative_evidence(totals, problem.groups, x)[0], log_c, 1e-4)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6 * (1 + abs(value)))
+    empty = np.bincount(problem.groups, minlength=problem.n_groups) == 0
+    assert np.all(gradient[empty] == 0.0)
+
+
+@given(mixed_problems(), seeds)
+def test_the_common_part_is_the_posterior_of_the_dense_model(problem, seed):
+    log_c, log_v, log_w = draws(problem, seed)
+    W, S, s2 = common_part(problem.totals(log_v, log_w), problem.groups, log_c)
+    # Conditioning the joint Gaussian of weights and targets, in units of the noise.
+    C, Phi, T = problem.covariance(log_c, log_v, log_w), np.vstack(problem.Phi), np.vstack(problem.T)
+    prior = np.diag(np.exp(log_c)[problem.groups])
+    np.testing.assert_allclose(W, prior @ Phi.T @ np.linalg.solve(C, T), rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(S, prior - prior @ Phi.T @ np.linalg.solve(C, Phi @ prior), rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(s2, dense_noise(problem, log_c, log_v, log_w), rtol=1e-8)
+
+
+@given(mixed_problems(), seeds)
+def test_the_maximum_is_a_maximum_of_the_penalised_evidence_and_leaves_other_groups_alone(problem, seed):
+    log_c, log_v, log_w = draws(problem, seed)
+    totals, free = problem.totals(log_v, log_w), np.arange(1, problem.n_groups)
+    best = maximize_evidence(totals, problem.groups, log_c, free)
+    assert best[0] == log_c[0]
+
+    def loss(x):
+        return negative_evidence(totals, problem.groups, x)[0] + HYPERPRIOR * float(x[free] @ x[free])
+
+    assert loss(best) <= loss(log_c)
+    # A search without gradients, from there and from elsewhere, finds nothing better nearby.
+    for k in free:
+        for step in (-0.3, 0.3):
+            moved = best.copy()
+            moved[k] = np.clip(moved[k] + step, -25.0, 25.0)
+            assert loss(best) <= loss(moved) + 1e-6 * (1 + abs(loss(best)))
+
+
+def test_a_group_without_effect_stays_where_it_is():
+    # The evidence does not change with the variance of an empty group: only its hyperprior does.
+    problem = make_problem(3, [8, 9, 10], widths=(1, 0, 2))
+    totals = problem.totals(np.zeros(3), np.zeros(3))
+    best = maximize_evidence(totals, problem.groups, np.array([10.0, 0.0, 0.0]), np.array([1, 2]))
+    assert best[1] == pytest.approx(0.0, abs=1e-6)
+    assert best[2] != 0.0
+
+
+def test_nothing_free_leaves_all_as_it_is():
+    totals = Totals(np.eye(2), np.ones((2, 1)), np.array([3.0]), 5.0)
+    log_c = np.array([1.0, -2.0])
+    assert maximize_evidence(totals, np.array([0, 1]), log_c, np.arange(0)) is log_c
+
+
+def test_targets_without_noise_give_a_tiny_positive_variance():
+    problem = make_problem(5, [4, 5], widths=(1, 2), noise=0.0)
+    T = [Phi @ np.ones((3, 1)) for Phi in problem.Phi]
+    exact = type(problem)(problem.Phi, T, problem.groups)
+    totals = exact.totals(np.full(2, -40.0), np.zeros(2))
+    W, S, s2 = common_part(totals, exact.groups, np.full(2, 25.0))
+    assert 0 < s2[0] < 1e-6
+    np.testing.assert_allclose(W, 1.0, rtol=1e-6)
+    assert np.all(scipy.linalg.eigvalsh(S) > 0)
+    value, gradient = negative_evidence(totals, exact.groups, np.full(2, 25.0))
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()

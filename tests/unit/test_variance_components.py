@@ -1,0 +1,205 @@
+"""Variances by expectation-maximisation: the evidence rises, ends at its maximum, and few matrices are summed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.optimize
+
+from elmesh import MeshELM
+from elmesh.comm.graph import make_topology
+from elmesh.data.statistics import Task
+from elmesh.math.evidence import HYPERPRIOR
+from elmesh.run.batches import join_programs
+from elmesh.run.runner import agent_context
+from elmesh.solvers import variance_components
+from elmesh.solvers.base import Decision, Problem, RoundReport, rounds
+from elmesh.solvers.variance_components import MATRIX_SUMS, estimate_components, sum_wide
+from helpers.mixed import MixedProblem, make_problem, only_context, run_steps
+from helpers.peers import lockstep
+
+ROWS = (6, 9, 4, 12, 7, 1, 10)
+
+
+@pytest.fixture
+def equal_noise(monkeypatch):
+    """All sites have the same noise: the prior of their weights allows for nothing else."""
+    monkeypatch.setattr(variance_components, "_FIRST_SPREAD", 1e-6)
+
+
+def estimate(problem, *, common=True, private=True, noise_floor=0.0, requests=None):
+    steps = estimate_components(
+        problem.batches(), problem.groups, only_context(), common=common, private=private, noise_floor=noise_floor
+    )
+    return run_steps(steps, requests)
+
+
+def penalised(problem, log_c, log_v):
+    """-2 log evidence of all rows, up to a constant, with the noise profiled out, and the hyperprior."""
+    L = np.linalg.cholesky(problem.covariance(log_c, log_v, np.zeros(len(problem.T))))
+    T = np.vstack(problem.T)
+    q = np.sum(np.linalg.solve(L, T) ** 2, axis=0)
+    evidence = len(T) * np.sum(np.log(q)) + 2 * T.shape[1] * np.sum(np.log(np.diag(L)))
+    return evidence + HYPERPRIOR * (log_c[1:] @ log_c[1:] + log_v @ log_v)
+
+
+def after_sums(problem, n_sums, monkeypatch):
+    """The estimate with so many sums of matrices."""
+    monkeypatch.setattr(variance_components, "MATRIX_SUMS", n_sums)
+    return estimate(problem)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_evidence_rises_from_round_to_round_to_the_maximum_of_a_direct_search(seed, equal_noise, monkeypatch):
+    problem = make_problem(seed, ROWS, widths=(1, 2, 3), d=1 + seed % 2)
+    found = {k: after_sums(problem, k, monkeypatch) for k in (1, 2, 3, 4, 8)}
+    values = [penalised(problem, one.log_c, one.log_v) for one in found.values()]
+    assert np.all(np.diff(values) <= 1e-4)
+    last = found[8]
+
+    def loss(x):
+        return penalised(problem, np.array([last.log_c[0], *x[:2]]), x[2:])
+
+    start = np.concatenate([last.log_c[1:], last.log_v])
+    best = scipy.optimize.minimize(loss, start, bounds=[(-25.0, 12.0)] * 5, method="L-BFGS-B").fun
+    # In units of -2 log evidence. The constant is a fixed effect to one step and a random one to the other, which
+    # makes a difference of about one row.
+    assert values[-1] - best <= 0.05
+    assert values[2] - best <= 0.5
+    assert values[0] - best > 1.0, "the start is the maximum, so that nothing is tested"
+
+
+def test_the_estimate_is_the_posterior_of_the_dense_model_at_its_variances():
+    problem = make_problem(1, ROWS, d=2)
+    found = estimate(problem)
+    assert np.ptp(found.log_w) > 0.1
+    C = problem.covariance(found.log_c, found.log_v, found.log_w)
+    Phi, T = np.vstack(problem.Phi), np.vstack(problem.T)
+    prior = np.diag(np.exp(found.log_c)[problem.groups])
+    np.testing.assert_allclose(found.W, prior @ Phi.T @ np.linalg.solve(C, T), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(found.s2, np.sum(T * np.linalg.solve(C, T), axis=0) / len(T), rtol=1e-8)
+    expected = np.linalg.inv(np.diag(1 / np.diag(prior)) + problem.totals(found.log_v, found.log_w).Q)
+    np.testing.assert_allclose(found.S, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_louder_sites_weigh_less():
+    rng = np.random.default_rng(0)
+    noise = np.array([0.1, 0.1, 1.0, 1.0, 0.1, 1.0])
+    Phi = [np.column_stack([np.ones(60), rng.normal(size=(60, 2))]) for _ in noise]
+    errors = [loud * rng.normal(size=(60, 1)) for loud in noise]
+    T = [f @ np.ones((3, 1)) + error for f, error in zip(Phi, errors, strict=True)]
+    found = estimate(MixedProblem(Phi, T, np.array([0, 1, 1])))
+    deviations = np.sqrt(found.s2 * np.exp(-found.log_w))
+    np.testing.assert_allclose(deviations, [np.std(error) for error in errors], rtol=0.15)
+
+
+def test_a_floor_is_the_least_noise():
+    problem = make_problem(2, [9, 8, 9, 10], widths=(1, 2, 20), noise=0.0)
+    squares = np.sum(np.vstack(problem.T) ** 2) / problem.rows.sum()
+    assert estimate(problem).s2[0] < 0.05 * squares
+    floored = estimate(problem, noise_floor=0.1)
+    assert np.all(floored.s2 * np.exp(-floored.log_w) >= 0.05 * squares)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-200])
+def test_targets_without_any_spread_do_no_harm(value):
+    problem = make_problem(2, [9, 8, 1])
+    flat = MixedProblem(problem.Phi, [np.full_like(T, value) for T in problem.T], problem.groups)
+    found = estimate(flat)
+    for name in ("log_c", "log_v", "W", "S", "s2", "log_w"):
+        assert np.isfinite(getattr(found, name)).all(), name
+    np.testing.assert_allclose(found.W, 0.0, atol=1e-12)
+
+
+# Messages ------------------------------------------------------------------------------------------------------------
+
+
+def large_requests(requests, p):
+    return [request for request in requests if request.value.size >= p * (p + 1) // 2]
+
+
+@pytest.mark.parametrize(("private", "expected"), [(True, MATRIX_SUMS), (False, 1)])
+def test_a_fit_sums_at_most_three_matrices(private, expected):
+    problem = make_problem(4, [5, 30, 8, 60], widths=(1, 4, 30), d=2)
+    task = problem.task
+    agents = agent_context(make_topology("ring", range(4), 0), 0)
+    program, answer, requests = (
+        rounds(MeshELM(common="auto", private=private), Problem(task, agents, 1, problem.groups)),
+        None,
+        [],
+    )
+    while True:
+        try:
+            request = program.send(answer)
+        except StopIteration:
+            break
+        reported = isinstance(request, RoundReport)
+        answer = Decision.CONVERGED if reported else request.value
+        requests += [] if reported else [request]
+    assert MATRIX_SUMS == 3
+    assert len(large_requests(requests, 35)) == expected
+    assert len(requests) < 60
+
+
+def programs_of(problem, parts):
+    """The rounds of processes, or of batches, of which each has some sites."""
+    topology, whole = make_topology("ring", range(len(problem.T)), 0), problem.task
+    for part in parts:
+        task, context = Task.stack([whole.agent(t) for t in part]), agent_context(topology, 0, np.array(part))
+        yield rounds(MeshELM(common="auto", private="auto"), Problem(task, context, 1, problem.groups))
+
+
+def run_together(programs):
+    return lockstep(list(programs), decide=lambda _: Decision.CONVERGED)[0]
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["processes", "batches"])
+@pytest.mark.parametrize("parts", [[[t] for t in range(7)], [[1, 4], [0, 2, 6], [3, 5]]])
+def test_processes_and_batches_find_the_same_bits_however_sites_are_spread(parts, joined):
+    problem = make_problem(5, ROWS, d=2)
+    (expected,) = run_together(programs_of(problem, [list(range(7))]))
+    programs = programs_of(problem, parts)
+    if joined:
+        programs, parts = [join_programs(list(programs), [np.array(part) for part in parts])], [list(range(7))]
+    for part, solution in zip(parts, run_together(programs), strict=True):
+        assert solution.W.tobytes() == expected.W.tobytes()
+        assert solution.V.tobytes() == expected.V[part].tobytes()
+        for name in ("log_c", "log_v", "S", "s2"):
+            assert getattr(solution.effects, name).tobytes() == getattr(expected.effects, name).tobytes(), name
+        assert solution.effects.log_w.tobytes() == expected.effects.log_w[part].tobytes()
+        assert solution.effects.tau2 == expected.effects.tau2
+        assert solution.certificate == expected.certificate
+
+
+def test_a_sum_of_a_few_numbers_is_over_all_sites():
+    values = np.array([[1.5, -2.0], [0.25, 1e9]])
+    assert run_steps(sum_wide(values)).tolist() == [1.75, 1e9 - 2]
+
+
+# A mixed model by REML -----------------------------------------------------------------------------------------------
+
+
+def test_a_random_intercept_has_the_variances_of_reml(equal_noise, monkeypatch):
+    mixed_lm = pytest.importorskip(
+        "statsmodels.regression.mixed_linear_model", reason="compares with statsmodels: pip install statsmodels"
+    )
+    rng = np.random.default_rng(0)
+    m, rows = 40, rng.integers(8, 40, size=40)
+    Phi = [np.column_stack([np.ones(n), rng.normal(size=(n, 2))]) for n in rows]
+    T = [f @ [[0.5], [1.0], [-2.0]] + 0.7 * rng.normal() + 1.3 * rng.normal(size=(len(f), 1)) for f in Phi]
+    # Common weights of all features are as good as unpenalised, as that of the constant; private is the constant's
+    # alone: the other features are in no group of private weights.
+    problem = MixedProblem(Phi, T, np.zeros(3, dtype=np.intp))
+    batches = [replace(batch, groups=np.array([0, -1, -1])) for batch in problem.batches()]
+    monkeypatch.setattr(variance_components, "HYPERPRIOR", 0.0)
+    monkeypatch.setattr(variance_components, "MATRIX_SUMS", 12)
+    found = run_steps(estimate_components(batches, problem.groups, only_context(), common=True, private=True))
+    site = np.repeat(np.arange(m), rows)
+    reml = mixed_lm.MixedLM(np.vstack(T)[:, 0], np.vstack(Phi), site).fit(reml=True)
+    assert np.exp(found.log_v[0]) == pytest.approx(reml.cov_re.item() / reml.scale, rel=1e-3)
+    np.testing.assert_allclose(found.W[:, 0], reml.fe_params, rtol=1e-4)
+    # REML divides by the rows less the fixed effects.
+    n = len(site)
+    assert found.s2[0] * n / (n - 3) == pytest.approx(reml.scale, rel=1e-3)
