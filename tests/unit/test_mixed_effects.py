@@ -21,6 +21,8 @@ from elmesh.solvers.base import Problem
 from elmesh.solvers.mixed_effects import effects_bound, objective_shares, private_weights
 from helpers.mixed import make_problem, mixed_problems, run_steps, solve_mixed
 
+pytestmark = pytest.mark.thorough
+
 GRAPHS = ("ring", "star", "path", None)
 
 

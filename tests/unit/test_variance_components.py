@@ -20,6 +20,8 @@ from elmesh.solvers.variance_components import MATRIX_SUMS, estimate_components,
 from helpers.mixed import MixedProblem, make_problem, only_context, run_steps
 from helpers.peers import lockstep
 
+pytestmark = pytest.mark.thorough
+
 ROWS = (6, 9, 4, 12, 7, 1, 10)
 
 
