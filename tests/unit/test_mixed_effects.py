@@ -326,3 +326,11 @@ def test_local_elm_has_neither_a_common_part_nor_deviations():
     assert model.model_.common is None
     with pytest.raises(ElmeshError, match="needs a common or a private part"):
         model.predict(X, tasks=site, return_std=True)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_a_rank_that_would_be_ignored_is_refused(rank):
+    with pytest.raises(ElmeshError, match=rf"rank={rank} has no meaning .*; leave rank at \"auto\""):
+        MeshELM(common=True, private=False, rank=rank).check()
+    MeshELM(common=True, private=True, rank=rank).check()
+    MeshELM(rank=rank).check()

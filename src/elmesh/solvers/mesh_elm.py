@@ -21,6 +21,7 @@ import numpy as np
 
 from elmesh.checks import check_choice, check_number
 from elmesh.comm.requests import AllReduce, IntegerSum, Request
+from elmesh.errors import ElmeshError
 from elmesh.math.certificate import Certificate, CertificateData, certificate_without_basis
 from elmesh.math.kernels import fit, project, residual, square
 from elmesh.math.lbfgs import LBFGSMemory
@@ -166,6 +167,11 @@ class MeshELM(LowRankSolver):
         check_choice("message_bits", self.message_bits, BITS)
         if self.max_bytes is not None:
             check_number("max_bytes", self.max_bytes)
+        if self.private is False and self.common is not False and self.rank not in (0, "auto"):
+            raise ElmeshError(
+                f"rank={self.rank} has no meaning with a common part and no private one, beside which U is fitted; "
+                'leave rank at "auto" or set it to 0, or switch the private part on.'
+            )
 
     def rank_for(self, outputs: int, width: int, directions: int) -> int:
         """Return the rank to start with; an automatic one starts with a moderate number of columns."""
