@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from elmesh import CheckpointConfig, MeshELM, MultiTaskELMRegressor, RunConfig
+from elmesh import CheckpointConfig, MeshELM, MultiTaskELMClassifier, MultiTaskELMRegressor, RunConfig
 from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError
 from elmesh.run import CheckpointWarning, RunResult, StopReason
@@ -136,6 +136,34 @@ def test_a_fit_of_an_estimator_is_resumed(tmp_path):
     again = model.fit(X, y, tasks, run=run).predict(X, tasks)
     assert rounds[0] == 4
     assert whole.tobytes() == again.tobytes()
+
+
+@pytest.mark.parametrize("classes", [False, True], ids=["regression", "classes"])
+def test_a_fit_with_a_shared_part_beside_the_others_is_resumed(tmp_path, classes):
+    rng = np.random.default_rng(1)
+    X, sites = rng.normal(size=(240, 6)), np.repeat([f"site{t}" for t in range(8)], 30)
+    weights = np.repeat(rng.normal(size=(8, 1)) * rng.normal(size=6) + rng.normal(size=6), 30, axis=0)
+    y = np.sum(X * weights, axis=1) + rng.normal(size=240)
+    y = np.digitize(y, [-1.0, 1.0]) if classes else y
+
+    def make():
+        solver = MeshELM(common="auto", private="auto", mu1=1.0, mu2=1.0, tol=1e-4)
+        return (MultiTaskELMClassifier if classes else MultiTaskELMRegressor)(12, solver=solver, random_state=0)
+
+    whole = make().fit(X, y, sites)
+    assert whole.U_.shape[1] > 0
+    with pytest.raises(Interrupted):
+        make().fit(X, y, sites, run=saving(tmp_path, 2, interrupt_at(3)))
+    rounds = []
+    again = make().fit(X, y, sites, run=saving(tmp_path, 2, lambda progress: rounds.append(progress.round)))
+    assert rounds[0] == 2
+    assert rounds[-1] == whole.n_iter_
+    for part in ("U_", "W_", "variances_", "history_"):
+        assert np.asarray(getattr(whole, part)).tobytes() == np.asarray(getattr(again, part)).tobytes(), part
+    for site in np.unique(sites):
+        assert whole.V_[site].tobytes() == again.V_[site].tobytes()
+        assert whole.model_.heads[site].A.tobytes() == again.model_.heads[site].A.tobytes()
+    assert whole.certificate_ == again.certificate_
 
 
 def test_only_the_newest_checkpoint_is_kept(tmp_path):

@@ -95,6 +95,11 @@ class MixedEffects:
     log_w: PerAgent
     size: int = 0
 
+    def __post_init__(self) -> None:
+        for name in ("W", "S"):
+            # One memory layout before a checkpoint and after it, as BLAS rounds differently by layout.
+            object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name)))
+
 
 @dataclass(frozen=True, eq=False)
 class SolverState:
