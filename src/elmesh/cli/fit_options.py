@@ -190,7 +190,7 @@ def with_options(function: Callable[[FitOptions], None]) -> Callable[..., None]:
     def command(**options: Any) -> None:
         function(FitOptions(**options))
 
-    command.__signature__ = inspect.signature(FitOptions, eval_str=True)  # type: ignore[attr-defined]
+    command.__signature__ = inspect.signature(FitOptions, eval_str=True)  # type: ignore[attr-defined]  # typer reads it
     command.__annotations__ = {}
     return command
 
