@@ -448,6 +448,34 @@ def test_a_category_beyond_the_fiftieth_is_refused_wherever_it_is():
     assert "more than 50 different values in 204 rows" in found
 
 
+def test_row_numbers_of_a_table_that_was_split_into_tasks_are_left_out_everywhere():
+    whole = table("", x=[0.5, 2.5, 1.5] * 8, y=["p", "q"] * 12).assign(number=range(1, 25))
+    frames = {name: numbered(whole.iloc[i::2].assign(site=name)) for i, name in enumerate("ab")}
+    expected, expected_warnings = alone(frames, "site", ["y"])
+    found, _, warned = shared(spread_over(frames, [0, 1]), "site", ["y"])
+    assert warned == expected_warnings
+    assert "only number the rows" in warned[0]
+    assert found[2] == expected
+    assert expected.feature_names == ["x"]
+
+
+@pytest.mark.parametrize("target", ["y", "days"])
+def test_leaks_and_identifiers_are_found_everywhere_in_the_same_words(target):
+    rng = np.random.default_rng(0)
+    frames = {}
+    for i, name in enumerate("abc"):
+        days = rng.integers(0, 8, 30) + rng.normal(0, 0.05, 30)
+        frames[name] = table(name, days=days, y=np.where(days > 3.5, "long", "short"))
+        frames[name] = frames[name].assign(hours=24 * days, code=(days > 3.5).astype(int), level=np.round(days))
+        frames[name] = frames[name].assign(patient=rng.permutation(30) + 1000 * i, x=rng.normal(size=30))
+        frames[name] = frames[name].drop(columns={"y": "days", "days": "y"}[target])
+    _, expected = alone(frames, "site", [target])
+    _, _, warned = shared(spread_over(frames, [0, 1, 2]), "site", [target])
+    assert warned == expected
+    leaks = {"y": ["code", "level", "patient"], "days": ["hours", "level", "patient"]}[target]
+    assert [message.split('"')[1] for message in warned if message.startswith("Column")] == leaks
+
+
 def test_constant_columns_are_left_out_everywhere_with_the_same_warning():
     frames = {
         name: table(name, one=[1, 1], same=[n, n], word=["u", "u"], x=[1.0, n], gone=[1.0, None], y=["p", "q"])

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import datetime
+import gzip
 import io
 import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,10 +23,12 @@ from elmesh.errors import ElmeshError
 from elmesh.tables import (
     FILE_TASK,
     CategoricalColumn,
+    CSVFormat,
     NumericColumn,
     TableSchema,
     TableWarning,
     TargetColumn,
+    find_tasks,
     fit_schema,
     infer_kind,
     read_data,
@@ -44,6 +49,15 @@ def write(path: Path, text: str) -> Path:
 def columns_of(path: Path) -> dict[str, list[object]]:
     frame = read_table(path)
     return {str(name): frame[name].astype(object).where(frame[name].notna(), None).tolist() for name in frame}
+
+
+@contextmanager
+def no_warning(unless: bool = False) -> Iterator[list[warnings.WarningMessage]]:
+    """Nothing inside gives a warning, or with ``unless`` something gives one of a table."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield caught
+    assert [warning.category for warning in caught[:1]] == [TableWarning] * unless
 
 
 def clinic(rows: int = 60, seed: int = 0) -> pd.DataFrame:
@@ -68,16 +82,115 @@ def clinic(rows: int = 60, seed: int = 0) -> pd.DataFrame:
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_the_delimiter_is_detected_from_the_header(tmp_path, delimiter):
     text = delimiter.join(["site", "x", "y"]) + "\n" + delimiter.join(["a", "1", "2"]) + "\n"
-    assert columns_of(write(tmp_path / "t.csv", text)) == {"site": ["a"], "x": ["1"], "y": ["2"]}
+    path = write(tmp_path / "t.csv", text)
+    if delimiter == ",":
+        found = columns_of(path)
+    else:
+        with pytest.warns(TableWarning, match="Read as CSV with (semicolons|tabs) between columns; see --delimiter"):
+            found = columns_of(path)
+    assert found == {"site": ["a"], "x": ["1"], "y": ["2"]}
+    path.rename(tmp_path / "t.tsv")
+    with no_warning(unless=delimiter != "\t"):
+        assert columns_of(tmp_path / "t.tsv") == found
 
 
 def test_other_delimiters_inside_cells_and_names_do_not_mislead(tmp_path):
     text = '"a; b; c, in mg",y\n"1;2;3",4\n'
     assert columns_of(write(tmp_path / "t.csv", text)) == {"a; b; c, in mg": ["1;2;3"], "y": ["4"]}
-    decimal_commas = "x;y\n1,5;2,5\n"
-    assert columns_of(write(tmp_path / "u.csv", decimal_commas)) == {"x": ["1,5"], "y": ["2,5"]}
-    name_with_comma = "dose, mg;y\n1;2\n"
-    assert columns_of(write(tmp_path / "v.csv", name_with_comma)) == {"dose, mg": ["1"], "y": ["2"]}
+    with pytest.warns(TableWarning, match="semicolons between columns, decimal commas;"):
+        assert columns_of(write(tmp_path / "u.csv", "x;y\n1,5;2,5\n")) == {"x": ["1.5"], "y": ["2.5"]}
+    with pytest.warns(TableWarning, match="semicolons"):
+        assert columns_of(write(tmp_path / "v.csv", "dose, mg;y\n1;2\n")) == {"dose, mg": ["1"], "y": ["2"]}
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["1,5", "2", "-0,25", "1e3", None], ["1.5", "2", "-0.25", "1e3", None]),
+        (["1.234,5", "1.234.567", ",5"], ["1234.5", "1234567", ".5"]),
+        (["1,234", "5,6"], ["1.234", "5.6"]),
+        (["1,5", "2,5", "unknown"], ["1.5", "2.5", "unknown"]),
+        (["1,234", "5,678"], ["1,234", "5,678"]),  # perhaps thousands separators
+        (["1,5", "2.5"], ["1,5", "2.5"]),
+        (["1,5", "1,234,567"], ["1,5", "1,234,567"]),
+        (["east", "west", "1,5"], ["east", "west", "1,5"]),
+    ],
+)
+def test_decimal_commas_are_detected_where_they_can_be_nothing_else(tmp_path, cells, expected):
+    path = write(tmp_path / "t.tsv", "site\tx\n" + "".join(f"a\t{cell or ''}\n" for cell in cells))
+    with no_warning(unless=cells != expected):
+        assert columns_of(path)["x"] == expected
+
+
+def test_the_decimal_separator_can_be_given(tmp_path):
+    path = write(tmp_path / "t.csv", 'site,x\na,"1,234"\nb,1.234\nc,1.5\n')
+    assert read_table(path, CSVFormat(decimal="comma"))["x"].tolist() == ["1.234", "1234", "1.5"]
+    path = write(tmp_path / "t.tsv", "site\tx\na\t1,5\n")
+    assert read_table(path, CSVFormat(decimal="."))["x"].tolist() == ["1,5"]
+
+
+def test_the_delimiter_can_be_given(tmp_path):
+    path = write(tmp_path / "t.csv", "a;b,c|d\n1;2,3|4\n")
+    for delimiter, expected in {";": ["a", "b,c|d"], "comma": ["a;b", "c|d"], "|": ["a;b,c", "d"]}.items():
+        assert list(read_table(path, CSVFormat(delimiter=delimiter))) == expected
+
+
+@pytest.mark.parametrize(
+    ("encoding", "name"),
+    [("cp1252", "Windows-1252"), ("latin-1", "Latin-1"), ("utf-16", "UTF-16"), ("utf-8-sig", None), ("utf-8", None)],
+)
+def test_the_encoding_is_detected_or_given(tmp_path, encoding, name):
+    text = "größe,café\n1,naïve\n" if encoding != "latin-1" else "größe,café\n1,na\x81ve\n"
+    path = tmp_path / "t.csv"
+    path.write_bytes(text.encode(encoding))
+    with no_warning(unless=name is not None) as caught:
+        frame = read_table(path)
+    assert [list(frame), frame.iloc[0].tolist()] == [line.split(",") for line in text.splitlines()]
+    assert name is None or f"{name} encoding" in str(caught[0].message)
+    pd.testing.assert_frame_equal(read_table(path, CSVFormat(encoding=encoding)), frame)
+
+
+def test_a_character_of_another_encoding_far_down_the_file_is_read(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"site,x\n" + b"a,1\n" * 20_000 + "café,2\n".encode("cp1252"))
+    with pytest.warns(TableWarning, match="Windows-1252 encoding"):
+        assert read_table(path)["site"].iloc[-1] == "café"
+    with pytest.raises(ElmeshError, match=r"t\.csv is not text in the encoding utf-8"):
+        read_table(path, CSVFormat(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delimiter": "::"}, "--delimiter must be comma, semicolon, tab or another single character; got '::'"),
+        ({"delimiter": ""}, "--delimiter must be"),
+        ({"delimiter": "."}, "--delimiter must be"),
+        ({"decimal": ";"}, "--decimal must be point or comma; got ';'"),
+        ({"encoding": "klingon"}, "encoding 'klingon' is not known; expected utf-8"),
+        ({"encoding": "base64"}, "encoding 'base64' is not known"),
+    ],
+)
+def test_a_format_that_no_file_has_is_refused(options, message):
+    with pytest.raises(ElmeshError, match=message):
+        CSVFormat(**options)
+
+
+def test_the_files_of_a_folder_may_be_written_differently(tmp_path):
+    write(tmp_path / "a.csv", "dose,y\n1.5,2\n2.5,3\n")
+    write(tmp_path / "b.csv", "dose;y\n1,5;2\n2,5;3\n")
+    write(tmp_path / "c.csv", "dose;y\n3;2\n4;3\n")
+    with pytest.warns(TableWarning) as caught:
+        whole = read_data(tmp_path, file_task=True)
+    assert len({str(warning.message) for warning in caught}) == 2
+    assert whole["dose"].tolist() == ["1.5", "2.5", "1.5", "2.5", "3", "4"]
+    with no_warning():
+        sources = find_tasks(tmp_path)
+    with pytest.warns(TableWarning, match="decimal commas"):
+        assert sources["b"].read()["dose"].tolist() == ["1.5", "2.5"]
+    (tmp_path / "a.csv").unlink()
+    with no_warning():
+        sources = find_tasks(tmp_path, csv_format=CSVFormat(";", "comma"))
+        assert sources["c"].read()["dose"].tolist() == ["3", "4"]
 
 
 def test_a_byte_order_mark_windows_line_ends_and_blank_lines_are_ignored(tmp_path):
@@ -103,7 +216,8 @@ def test_what_the_csv_module_writes_is_read_back(tmp_path_factory, rows, delimit
     writer = csv.writer(stream, delimiter=delimiter, quoting=csv.QUOTE_ALL)
     writer.writerows([("one", "two", "three"), *rows])
     path = write(tmp_path_factory.mktemp("csv") / "t.csv", stream.getvalue())
-    frame = read_table(path)
+    with no_warning(unless=delimiter != ","):
+        frame = read_table(path, CSVFormat(decimal="."))
     expected = [[None if cell.strip() in MISSING else cell.strip() for cell in row] for row in rows]
     assert frame.astype(object).where(frame.notna(), None).to_numpy().tolist() == expected
     # Where each row starts, counted by hand: the csv module ends every row with \r\n.
@@ -144,7 +258,7 @@ def test_a_ragged_row_far_down_a_long_file_is_named(tmp_path):
         ("\n \n", "t.csv is empty"),
         ("a,b\n", "has a header but no rows"),
         ("a,b,a\n1,2,3\n", 'the column "a" more than once'),
-        (",a\n0,1\n", "column 1 has no name"),
+        ("a,,b\n0,1,2\n", "column 2 has no name"),
         ('a,b\n1,2\n"3,4\n', r"line 3: cannot be read as CSV"),
     ],
 )
@@ -153,10 +267,59 @@ def test_a_file_without_a_table_in_it_is_refused(tmp_path, text, message):
         read_table(write(tmp_path / "t.csv", text))
 
 
-def test_bytes_that_are_not_utf8_are_named_by_line(tmp_path):
+def test_a_compressed_file_is_read_as_the_file_in_it(tmp_path):
+    text = "site,x\n007,1\nb,2\n"
+    plain = read_table(write(tmp_path / "t.csv", text))
+    for name in ("t.csv.gz", "T.CSV.GZ", "t.tsv.gz"):
+        (tmp_path / name).write_bytes(gzip.compress(text.replace(",", "\t" if "tsv" in name else ",").encode()))
+        pd.testing.assert_frame_equal(read_table(tmp_path / name), plain)
+    two_members = gzip.compress(text[:12].encode()) + gzip.compress(text[12:].encode())
+    (tmp_path / "t.csv.gz").write_bytes(two_members)
+    pd.testing.assert_frame_equal(read_table(tmp_path / "t.csv.gz"), plain)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-9], lambda data: b"site,x\na,1\n", lambda data: data[:12] + data[20:]]
+)
+def test_a_damaged_archive_is_refused(tmp_path, damage):
+    path = tmp_path / "t.csv.gz"
+    text = "".join(f"{i},{i * i}\n" for i in range(1000))
+    path.write_bytes(damage(gzip.compress(f"site,x\n{text}".encode())))
+    with pytest.raises(ElmeshError, match=r"t\.csv\.gz is damaged or not a gzip file; compress it again"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("line", [b"a,1\n", b"0"], ids=["rows", "one line"])
+def test_an_archive_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path, monkeypatch, line):
+    monkeypatch.setattr("elmesh.tables.gzip_file._ALWAYS_ALLOWED", 100_000)
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress(b"site,x\n" + line * (800_000 // len(line))))
+    assert path.stat().st_size < 4_000
+    with pytest.raises(ElmeshError, match="unpacks to more than 100 times its size"):
+        read_table(path)
+    monkeypatch.setattr("elmesh.tables.gzip_file._ALWAYS_ALLOWED", 1_000_000)
+    if line == b"a,1\n":
+        assert len(read_table(path)) == 200_000
+
+
+def test_a_first_column_without_a_name_has_the_name_that_pandas_gives_it(tmp_path):
+    assert columns_of(write(tmp_path / "t.csv", ",a\n0,1\n")) == {"Unnamed: 0": ["0"], "a": ["1"]}
+    twice = write(tmp_path / "u.csv", '"",Unnamed: 0,a\n0,1,2\n')
+    assert columns_of(twice) == {"Unnamed: 0.1": ["0"], "Unnamed: 0": ["1"], "a": ["2"]}
+
+
+def test_bytes_that_are_not_utf8_in_a_file_that_is_are_named_by_line(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_bytes("site,x\na,1\ncafé,2\n".encode("latin-1"))
-    with pytest.raises(ElmeshError, match=r"t\.csv, line 3: not UTF-8"):
+    path.write_bytes("site,x\ncafé,1\n".encode() + "café,2\n".encode("latin-1"))
+    with pytest.raises(ElmeshError, match=r"t\.csv, line 3: not UTF-8 text, although other .* --encoding"):
+        read_table(path)
+    assert read_table(path, CSVFormat(encoding="latin-1"))["site"].tolist() == ["cafÃ©", "café"]
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"PK\x03\x04\x00\x00\xff\xfe,1\n")
+    with pytest.raises(ElmeshError, match=r"t\.csv is not a text file; expected CSV"):
         read_table(path)
 
 
@@ -208,6 +371,17 @@ def test_each_file_of_a_folder_is_a_task(tmp_path):
     assert frame["x"].tolist() == ["1", "3", "5"]
     assert FILE_TASK not in read_data(tmp_path)
     assert read_data(tmp_path / "b.csv", file_task=True)[FILE_TASK].tolist() == ["b", "b"]
+
+
+def test_compressed_files_of_a_folder_are_tasks_of_the_same_names(tmp_path):
+    for name in ("007.csv", "b.csv", "c.csv.gz"):
+        write_table(pd.DataFrame({"x": [1, 2], "y": [3, 4]}), tmp_path / name)
+    assert set(read_data(tmp_path, file_task=True)[FILE_TASK]) == {"007", "b", "c"}
+    assert list(find_tasks(tmp_path)) == ["007", "b", "c"]
+    assert set(find_tasks(tmp_path)["c"].read()[FILE_TASK]) == {"c"}
+    write_table(pd.DataFrame({"x": [1, 2], "y": [3, 4]}), tmp_path / "b.csv.gz")
+    with pytest.raises(ElmeshError, match=r"b\.csv and b\.csv\.gz in the folder .* differ only in their ending"):
+        read_data(tmp_path)
 
 
 def test_the_types_of_a_folder_are_decided_over_all_of_its_files(tmp_path):
@@ -436,6 +610,55 @@ def test_columns_of_one_value_are_left_out_with_a_warning_unless_some_are_missin
     assert X[:, 1].tolist() == [0, 0, 1]
 
 
+@pytest.mark.parametrize("start", [0, 1])
+def test_a_column_that_only_numbers_the_rows_is_left_out_unless_it_is_asked_for(start):
+    frame = clinic().assign(patient=np.arange(start, start + 60))
+    expected = fit_schema(clinic(), "site", ["outcome"])
+    with pytest.warns(TableWarning, match=r'^Left out because they only number the rows: "patient"; --use keeps one'):
+        assert fit_schema(frame, "site", ["outcome"]) == expected
+    kept = fit_schema(frame, "site", ["outcome"], use=["patient"])
+    assert set(kept.feature_names) - set(expected.feature_names) == {"patient"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(2, 62),
+        np.arange(60)[::-1],
+        np.r_[0:30, 0:30],
+        np.r_[0:58, 58.5, 59],
+        [*map(str, range(59)), None],
+        np.r_[0, 1, 1, 3:60],
+    ],
+    ids=["starts at 2", "descends", "starts again", "is not whole", "has a gap", "repeats a value"],
+)
+@pytest.mark.filterwarnings("ignore:.* has another whole number in every row")
+def test_a_column_that_does_not_quite_number_the_rows_is_used(values):
+    assert "x" in fit_schema(clinic().assign(site="a", x=values), "site", ["outcome"]).feature_names
+
+
+def test_a_counter_within_each_task_and_the_only_column_are_used():
+    frame = clinic().assign(day=lambda t: t.groupby("site").cumcount())
+    assert "day" in fit_schema(frame, "site", ["outcome"]).feature_names
+    only = clinic()[["site", "outcome"]].assign(t=range(60))
+    assert fit_schema(only, "site", ["outcome"]).feature_names == ["t"]
+
+
+@pytest.mark.parametrize("name", ["Unnamed: 0", "rownames", "row.names", "row_names"])
+def test_names_of_rows_are_left_out_whatever_they_are(name):
+    frame = clinic().assign(**{name: [f"p{i}" for i in range(60)]})
+    with pytest.warns(TableWarning, match="number the rows"):
+        assert fit_schema(frame, "site", ["outcome"]) == fit_schema(clinic(), "site", ["outcome"])
+
+
+def test_a_column_to_use_must_be_free_to_be_learned_from():
+    for options in ({"use": ["site"]}, {"use": ["outcome"]}, {"use": ["age"], "drop": ["age"]}):
+        with pytest.raises(ElmeshError, match="is to be learned from, and named as"):
+            fit_schema(clinic(), "site", ["outcome"], **options)
+    with pytest.raises(ElmeshError, match='no column "agee"'):
+        fit_schema(clinic(), "site", ["outcome"], use=["agee"])
+
+
 @examples(30)
 @given(st.integers(0, 1000), st.permutations(range(25)))
 def test_encoding_is_row_by_row_whatever_the_order_of_rows_and_columns(seed, order):
@@ -463,7 +686,7 @@ def test_csv_and_parquet_of_one_table_encode_the_same(tmp_path):
 def test_regression_targets_are_standardised_and_come_back_in_units():
     frame = clinic()
     frame["two"] = frame["days"] * 1000 + 5
-    one = fit_schema(frame, "site", ["days"])
+    one = fit_schema(frame, "site", ["days"], drop=["two"])
     assert one.targets(frame).std() == pytest.approx(1)
     np.testing.assert_allclose(one.in_units(one.targets(frame)), frame["days"])
     both = fit_schema(frame, "site", ["days", "two"])
@@ -476,6 +699,66 @@ def test_new_rows_need_no_target_and_may_have_other_columns():
     schema = fit_schema(frame, "site", ["outcome"])
     X, _ = schema.encode(frame)
     np.testing.assert_array_equal(schema.encode(frame.drop(columns="outcome").assign(extra="?"))[0], X)
+
+
+# Columns that tell the target
+
+
+def leaks(target: str, **columns: object) -> list[str]:
+    """The warnings about a table with further columns."""
+    frame = clinic(200).assign(**columns)
+    unused = [name for name in ("days", "outcome") if name != target]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit_schema(frame, "site", [target], drop=unused)
+    return [str(warning.message) for warning in caught]
+
+
+def test_the_target_in_another_unit_is_warned_of():
+    days = clinic(200)["days"]
+    (message,) = leaks("days", hours=lambda t: (24 * t["days"] + 3).round(1))
+    assert 'Column "hours" alone tells the target: it is "days" in another unit, up to rounding' in message
+    assert '--drop "hours"' in message
+    assert len(leaks("days", hours=(-days).where(np.arange(200) % 3 > 0))) == 1
+    noise = np.random.default_rng(1).normal(size=200)
+    assert leaks("days", close=days + 0.1 * days.std() * noise) == []
+
+
+def test_values_that_tell_the_class_are_warned_of():
+    (message,) = leaks("outcome", code=lambda t: t["outcome"].map({"ill": "I20", "well": "Z00"}))
+    assert 'Column "code" alone tells the target: each value of the column has one class of "outcome" only' in message
+    rng = np.random.default_rng(2)
+    assert len(leaks("outcome", score=lambda t: 10 * (t["outcome"] == "ill") + rng.integers(0, 5, 200))) == 1
+    assert (
+        leaks(
+            "outcome", code=lambda t: t["outcome"].where(t.index != 7, "ill" if t["outcome"][7] == "well" else "well")
+        )
+        == []
+    )
+    assert leaks("outcome", x=rng.normal(size=200)) == []
+    # Here all rows but eight are well, and the values of these eight are theirs alone: perhaps by chance.
+    rare = np.where(np.arange(200) < 8, "ill", "well")
+    assert leaks("outcome", outcome=rare, ward_of_the_eight=np.where(rare == "ill", "north", "south")) == []
+
+
+def test_values_that_explain_the_quantity_are_warned_of():
+    (message,) = leaks("days", level=lambda t: t["days"].round().map(lambda x: f"level {x:.0f}"))
+    assert "its values explain more than 99 % of the variance" in message
+    assert leaks("days", level=lambda t: (t["days"] > 10).map({True: "long", False: "short"})) == []
+
+
+def test_numbers_that_identify_rows_are_noted():
+    ids = np.random.default_rng(3).permutation(200) + 1000
+    (message,) = leaks("outcome", patient=ids)
+    assert 'Column "patient" has another whole number in every row of a task; if it is an identifier' in message
+    assert leaks("outcome", patient=np.r_[ids[:199], ids[0]] // 2) == []
+    assert leaks("outcome", patient=ids + 0.5) == []
+
+
+def test_a_few_rows_are_too_few_to_warn():
+    frame = clinic(18).assign(twice=lambda t: 2 * t["days"])
+    with no_warning():
+        fit_schema(frame, "site", ["days"])
 
 
 # Bad tables
@@ -516,7 +799,7 @@ def test_a_table_that_cannot_be_used_is_refused_by_column_and_row(frame, message
 
 def test_more_than_fifty_categories_are_refused_and_fifty_are_not():
     def table(n: int) -> pd.DataFrame:
-        return pd.DataFrame({"site": "a", "c": [f"c{i % n}" for i in range(200)], "y": ["p", "q"] * 100})
+        return pd.DataFrame({"site": "a", "c": [f"c{i % n}" for i in range(200)], "y": ["p"] * 100 + ["q"] * 100})
 
     assert len(fit_schema(table(50), "site", ["y"]).feature_names) == 50
     with pytest.raises(ElmeshError, match=r'51 different values in 200 rows.* --drop "c"'):
@@ -547,7 +830,7 @@ def test_a_target_of_one_value_is_nothing_to_regress_on():
 
 
 def test_new_rows_are_checked_as_training_rows_are(tmp_path):
-    schema = fit_schema(bad(y=np.arange(30.0) * 0.5), "site", ["y"])
+    schema = fit_schema(bad(y=np.arange(30.0) ** 2 * 0.5), "site", ["y"])
     path = write(tmp_path / "t.csv", 'site,x,y\na,"1\n",2\nb,many,2.5\n')
     with pytest.raises(ElmeshError, match=r'Column "x" must hold numbers, but line 4 has "many"'):
         schema.encode(read_table(path))
@@ -681,7 +964,7 @@ def test_numbers_in_json_must_be_finite_numbers(number):
 # Writing
 
 
-@pytest.mark.parametrize("name", ["out.csv", "out.tsv", "out.parquet"])
+@pytest.mark.parametrize("name", ["out.csv", "out.tsv", "out.parquet", "out.csv.gz", "out.tsv.gz"])
 def test_a_table_is_written_whole_and_replaces_another_only_with_force(tmp_path, name):
     path = tmp_path / "new" / name
     frame = pd.DataFrame({"site": ["007", "b"], "prediction": [0.1 + 0.2, 1e-300]})

@@ -92,11 +92,11 @@ def test_columns_are_in_the_order_of_the_first_file(tmp_path):
 
 def test_no_more_of_a_csv_file_than_its_first_row_is_read_to_find_its_task(tmp_path):
     start = "site,x\nnorth,1\n" + "north,2\n" * 20_000
-    (tmp_path / "a.csv").write_bytes(start.encode() + b"north,\xff\n")
+    (tmp_path / "a.csv").write_bytes(start.encode() + "north,é\n".encode() + b"north,\xff\n")
     write(tmp_path / "b.csv", "site,x\nsouth,1\nsouth\n")
     sources = find_tasks(tmp_path, "site")
     assert list(sources) == ["north", "south"]
-    with pytest.raises(ElmeshError, match=r"a\.csv, line 20003: not UTF-8"):
+    with pytest.raises(ElmeshError, match=r"a\.csv, line 20004: not UTF-8"):
         sources["north"].read()
     with pytest.raises(ElmeshError, match=r"b\.csv, line 3: 1 value where the header has 2"):
         sources["south"].read()

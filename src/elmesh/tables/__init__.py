@@ -5,6 +5,7 @@
 
 from elmesh.tables.access import FILE_TASK, TableWarning, find_column, finite_numbers
 from elmesh.tables.columns import to_labels
+from elmesh.tables.csv_format import CSVFormat
 from elmesh.tables.dataset import find_tasks, read_data
 from elmesh.tables.files import check_table_name, read_table, write_table
 from elmesh.tables.fitting import agree_schema, fit_schema, infer_kind, whole_labels
@@ -12,6 +13,7 @@ from elmesh.tables.schema import CategoricalColumn, NumericColumn, ProblemKind, 
 
 __all__ = [
     "FILE_TASK",
+    "CSVFormat",
     "CategoricalColumn",
     "NumericColumn",
     "ProblemKind",

@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -35,7 +34,8 @@ from elmesh.tables.access import (
 )
 from elmesh.tables.columns import concat_tables, parse_label
 from elmesh.tables.csv_file import read_csv
-from elmesh.tables.files import SUFFIXES, check_readable, is_parquet, is_table, read_table
+from elmesh.tables.csv_format import DETECT, CSVFormat
+from elmesh.tables.files import SUFFIXES, check_readable, is_parquet, is_table, read_table, table_stem
 from elmesh.tables.parquet_file import find_row_groups, read_parquet
 from elmesh.text import more
 from elmesh.typing import StrPath
@@ -53,19 +53,21 @@ class DataFile:
     path: Path
     name: str  # in messages
     partition: tuple[tuple[str, str | None], ...] = ()  # columns from the names of its folders, with their values
+    csv_format: CSVFormat = DETECT
     task: str | None = None  # where each file of a folder is a task; error messages begin with it
 
     def read(self, row_groups: Sequence[int] | None = None) -> pd.DataFrame:
         """Read the file, or some row groups of a Parquet file."""
         with _prefix_task(self.task):
-            frame = read_table(self.path) if row_groups is None else read_parquet(self.path, row_groups)
-            return self._add_partition(frame)
+            if row_groups is None:
+                return self._add_partition(read_table(self.path, self.csv_format))
+            return self._add_partition(read_parquet(self.path, row_groups))
 
     def read_head(self) -> pd.DataFrame:
         """Read the header, and the first row of a CSV file."""
         with _prefix_task(self.task):
             check_readable(self.path)
-            frame = read_parquet(self.path, ()) if is_parquet(self.path) else read_csv(self.path, 1)
+            frame = read_parquet(self.path, ()) if is_parquet(self.path) else read_csv(self.path, 1, self.csv_format)
             return self._add_partition(frame)
 
     def _add_partition(self, frame: pd.DataFrame) -> pd.DataFrame:
@@ -83,12 +85,12 @@ def _prefix_task(task: str | None) -> Iterator[None]:
         raise error if task is None else ElmeshError(f'Task "{task}": {error}') from None
 
 
-def _find_files(path: Path, *, file_task: bool = False) -> list[DataFile]:
+def _find_files(path: Path, csv_format: CSVFormat, *, file_task: bool = False) -> list[DataFile]:
     """Return the files of a data set in the order of their names; with ``file_task`` each file is a task."""
     if not path.is_dir():
         if not path.exists() and not path.suffix:
             raise ElmeshError(f"There is no file or folder {path}.")
-        return [DataFile(path, path.name)]
+        return [DataFile(path, path.name, csv_format=csv_format)]
     entries = sorted(Path(entry.name) for entry in path.iterdir() if not entry.name.startswith("."))
     files = [entry for entry in entries if is_table(entry) and (path / entry).is_file()]
     partitioned = not files
@@ -99,24 +101,26 @@ def _find_files(path: Path, *, file_task: bool = False) -> list[DataFile]:
         raise ElmeshError(f"The folder {path} holds no file that ends in {', '.join(SUFFIXES)}.")
     if len(set(map(is_parquet, files))) > 1:
         raise ElmeshError(f"The folder {path} holds both CSV and Parquet files; keep one kind.")
-    for one, other in pairwise(files):
-        if not partitioned and one.stem == other.stem:
+    by_stem: dict[str, Path] = {}
+    for file in files if not partitioned else ():
+        other = by_stem.setdefault(table_stem(file), file)
+        if other != file:
             raise ElmeshError(
-                f"{one} and {other} in the folder {path} differ only in their ending; keep one file per task."
+                f"{other} and {file} in the folder {path} differ only in their ending; keep one file per task."
             )
     ignored = sorted(set(entries) - set(files))
     if ignored:
         names = ", ".join(entry.as_posix() for entry in ignored[:10]) + more(len(ignored))
         message = f"Left out of the folder {path} because they are not tables: {names}."
         warnings.warn(message, TableWarning, stacklevel=3)
-    found = [DataFile(path / file, file.as_posix(), _parse_partition(file)) for file in files]
+    found = [DataFile(path / file, file.as_posix(), _parse_partition(file), csv_format) for file in files]
     if file_task and partitioned:
         columns = [column for column, _ in found[0].partition]
         raise ElmeshError(
             f"The folder {path} is partitioned by {', '.join(columns)}, so its files are not tasks; name the column "
             f"that holds the task, as in --task {columns[0]}."
         )
-    return [replace(file, task=file.path.stem) for file in found] if file_task else found
+    return [replace(file, task=table_stem(file.path)) for file in found] if file_task else found
 
 
 def _list_partitions(root: Path) -> list[Path]:
@@ -150,7 +154,7 @@ def concat_files(frames: Mapping[str, pd.DataFrame], columns: Sequence[str]) -> 
     return concat_tables(list(frames.values()), columns).set_axis(index)
 
 
-def read_data(path: StrPath, *, file_task: bool = False) -> pd.DataFrame:
+def read_data(path: StrPath, *, file_task: bool = False, csv_format: CSVFormat = DETECT) -> pd.DataFrame:
     """Read a file, or all tables of a folder as one.
 
     Parameters
@@ -160,6 +164,8 @@ def read_data(path: StrPath, *, file_task: bool = False) -> pd.DataFrame:
         partitions such as ``site=north``, each a folder of such files, where ``site`` becomes a column.
     file_task
         Whether each file is a task, named as the file without its suffix; the column :data:`FILE_TASK` holds it.
+    csv_format
+        How CSV files are written; by default detected in each file.
 
     Returns
     -------
@@ -167,13 +173,13 @@ def read_data(path: StrPath, *, file_task: bool = False) -> pd.DataFrame:
         As from :func:`read_table`; for a folder the index is the file and the line or row in it.
     """
     path = Path(path)
-    files = _find_files(path, file_task=file_task)
+    files = _find_files(path, csv_format, file_task=file_task)
     frames = {file.name: file.read() for file in files}
     columns = _common_columns(frames)
     frame = concat_files(frames, columns) if path.is_dir() else frames[files[0].name]
     if not file_task:
         return frame
-    return frame.assign(**{FILE_TASK: [file.path.stem for file in files for _ in range(len(frames[file.name]))]})
+    return frame.assign(**{FILE_TASK: [table_stem(file.path) for file in files for _ in range(len(frames[file.name]))]})
 
 
 @dataclass(frozen=True)
@@ -205,7 +211,7 @@ class TaskSource:
         return rows
 
 
-def find_tasks(path: StrPath, task: str | None = None) -> dict[str, TaskSource]:
+def find_tasks(path: StrPath, task: str | None = None, *, csv_format: CSVFormat = DETECT) -> dict[str, TaskSource]:
     r"""Find the tasks of a data set and the location of each.
 
     Parameters
@@ -215,6 +221,8 @@ def find_tasks(path: StrPath, task: str | None = None) -> dict[str, TaskSource]:
         file, or a folder of Parquet files, with the rows of many tasks.
     task
         The task column; by default each file is a task, named as the file without its suffix.
+    csv_format
+        How CSV files are written; by default detected in each file.
 
     Returns
     -------
@@ -234,7 +242,7 @@ def find_tasks(path: StrPath, task: str | None = None) -> dict[str, TaskSource]:
     (['north', 'south'], {'dose': ['1.5'], 'y': ['2'], '(file)': ['south']})
     """
     path = Path(path)
-    files = _find_files(path, file_task=task is None)
+    files = _find_files(path, csv_format, file_task=task is None)
     heads = {file.name: file.read_head() for file in files}
     if path.is_file() and not is_parquet(path):
         raise ElmeshError(
@@ -265,7 +273,8 @@ def _tasks_in(file: DataFile, task: str | None, head: pd.DataFrame) -> dict[str,
     """Return the tasks in a file, each with its row groups."""
     partition = dict(file.partition)
     if task is None:
-        return {parse_label(file.path.stem) or file.path.stem: None}
+        stem = table_stem(file.path)
+        return {parse_label(stem) or stem: None}
     if task in partition:
         label = parse_label(partition[task] or "")
         if label is None:

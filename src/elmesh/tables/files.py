@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 from pathlib import Path
 
@@ -10,18 +11,39 @@ import pandas as pd
 from elmesh.errors import ElmeshError
 from elmesh.files import atomic_write
 from elmesh.tables.csv_file import read_csv
+from elmesh.tables.csv_format import DETECT, CSVFormat
+from elmesh.tables.gzip_file import is_gzip
 from elmesh.tables.parquet_file import read_parquet
 from elmesh.typing import StrPath
 
-__all__ = ["SUFFIXES", "check_readable", "check_table_name", "is_parquet", "is_table", "read_table", "write_table"]
+__all__ = [
+    "SUFFIXES",
+    "check_readable",
+    "check_table_name",
+    "is_parquet",
+    "is_table",
+    "read_table",
+    "table_stem",
+    "write_table",
+]
 
 #: Suffixes of table files.
-SUFFIXES = (".csv", ".tsv", ".parquet")
+SUFFIXES = (".csv", ".tsv", ".parquet", ".csv.gz", ".tsv.gz")
 
 
 def is_table(path: Path) -> bool:
     """Return whether a file has the suffix of a table."""
-    return path.suffix.lower() in SUFFIXES
+    return table_suffix(path) in SUFFIXES
+
+
+def table_suffix(path: Path) -> str:
+    """Return the suffix of a file in lower case, such as ``.csv`` or ``.csv.gz``."""
+    return Path(path.stem).suffix.lower() + ".gz" if is_gzip(path) else path.suffix.lower()
+
+
+def table_stem(path: Path) -> str:
+    """Return the name of a file without its suffix, ``north`` for ``north.csv`` and for ``north.csv.gz``."""
+    return Path(path.stem).stem if is_gzip(path) else path.stem
 
 
 def is_parquet(path: Path) -> bool:
@@ -29,14 +51,17 @@ def is_parquet(path: Path) -> bool:
     return path.suffix.lower() == ".parquet"
 
 
-def read_table(path: StrPath) -> pd.DataFrame:
+def read_table(path: StrPath, csv_format: CSVFormat = DETECT) -> pd.DataFrame:
     r"""Read one CSV or Parquet file.
 
     Parameters
     ----------
     path
-        A ``.csv``, ``.tsv`` or ``.parquet`` file. CSV is UTF-8 with a header; the delimiter (comma, semicolon or tab)
-        is detected from the header. Empty cells, NA, N/A, NaN, nan, NULL and null are missing.
+        A ``.csv``, ``.tsv`` or ``.parquet`` file, or CSV compressed with gzip (``.csv.gz``). CSV has a
+        header. Empty cells, NA, N/A, NaN, nan, NULL and null are missing.
+    csv_format
+        How a CSV file is written. By default this is detected, with a warning unless the delimiter is a comma, numbers
+        have decimal points and the encoding is UTF-8.
 
     Returns
     -------
@@ -50,14 +75,14 @@ def read_table(path: StrPath) -> pd.DataFrame:
     >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "a.csv"
-    ...     _ = path.write_text("site;dose\n007;1.5\n")
+    ...     _ = path.write_text("site,dose\n007,1.5\n")
     ...     frame = read_table(path)
     >>> frame.to_dict("list"), frame.index.tolist()
     ({'site': ['007'], 'dose': ['1.5']}, [2])
     """
     path = Path(path)
     check_readable(path)
-    frame = read_parquet(path) if is_parquet(path) else read_csv(path)
+    frame = read_parquet(path) if is_parquet(path) else read_csv(path, csv_format=csv_format)
     if frame.empty:
         raise ElmeshError(f"{path.name} has a header but no rows.")
     return frame
@@ -98,6 +123,7 @@ def write_table(frame: pd.DataFrame, path: StrPath, *, force: bool = False) -> N
     if is_parquet(path):
         frame.to_parquet(buffer, index=False)
     else:
-        frame.to_csv(buffer, index=False, sep="\t" if path.suffix.lower() == ".tsv" else ",")
+        frame.to_csv(buffer, index=False, sep="\t" if table_suffix(path).startswith(".tsv") else ",")
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, buffer.getvalue())
+    data = buffer.getvalue()
+    atomic_write(path, gzip.compress(data, mtime=0) if is_gzip(path) else data)

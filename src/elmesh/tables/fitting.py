@@ -70,6 +70,7 @@ def fit_schema(
     kind: ProblemKind | None = None,
     *,
     drop: Sequence[str] = (),
+    use: Sequence[str] = (),
 ) -> TableSchema:
     """Find how a table becomes numbers.
 
@@ -85,6 +86,9 @@ def fit_schema(
         ``"classification"`` or ``"regression"``; by default as :func:`infer_kind` chooses.
     drop
         Columns to leave out.
+    use
+        Columns to learn from even if they only number the rows (0, 1, 2, ... or 1, 2, 3, ... in order) or are named as
+        R and pandas name such columns. Others like this are left out with a warning, unless there is no other column.
 
     Returns
     -------
@@ -103,10 +107,10 @@ def fit_schema(
     >>> X[1].tolist(), tasks.tolist()
     ([0.0, 0.0, 1.0], ['a', 'a', 'b'])
     """
-    _check_roles(frame, task, targets, drop)
+    _check_roles(frame, task, targets, drop, use)
     rows = LocalRows.from_table(frame, task_labels(frame, task), exclude={task, FILE_TASK, *drop})
     stats = TableStats.gather(rows, SERIAL)
-    return infer_schema(stats, task, targets, kind or choose_kind(stats, targets)[0])
+    return infer_schema(stats, task, targets, kind or choose_kind(stats, targets)[0], use)
 
 
 def agree_schema(
@@ -116,6 +120,7 @@ def agree_schema(
     kind: ProblemKind | None = None,
     *,
     drop: Sequence[str] = (),
+    use: Sequence[str] = (),
     communicator: Communicator = SERIAL,
 ) -> tuple[ProblemKind, str, TableSchema]:
     """Find how a table whose rows are distributed over processes becomes numbers.
@@ -127,7 +132,7 @@ def agree_schema(
     ----------
     frames
         The training rows of the tasks of this process, one table per task by its label.
-    task, targets, kind, drop
+    task, targets, kind, drop, use
         As for :func:`fit_schema`.
     communicator
         The processes.
@@ -148,17 +153,19 @@ def agree_schema(
     """
     with raise_on_all(communicator):
         for frame in frames.values():
-            _check_roles(frame, task, targets, drop)
+            _check_roles(frame, task, targets, drop, use)
         rows = LocalRows.concat(frames, exclude={task, FILE_TASK, *drop})
     stats = TableStats.gather(rows, communicator)
     chosen, reason = (kind, "as asked") if kind is not None else choose_kind(stats, targets)
-    return chosen, reason, infer_schema(stats, task, targets, chosen)
+    return chosen, reason, infer_schema(stats, task, targets, chosen, use)
 
 
-def _check_roles(frame: pd.DataFrame, task: str, targets: Sequence[str], drop: Sequence[str]) -> None:
+def _check_roles(
+    frame: pd.DataFrame, task: str, targets: Sequence[str], drop: Sequence[str], use: Sequence[str]
+) -> None:
     if not targets:
         raise ElmeshError("A target column is needed; name it with --target.")
-    for name in (task, *targets, *drop):
+    for name in (task, *targets, *drop, *use):
         find_column(frame, name)
     if len(set(targets)) < len(targets):
         raise ElmeshError("A target column is named twice; name each once.")
@@ -167,3 +174,6 @@ def _check_roles(frame: pd.DataFrame, task: str, targets: Sequence[str], drop: S
     for name in drop:
         if name == task or name in targets:
             raise ElmeshError(f'Column "{name}" is named as task or target, and to be dropped as well.')
+    for name in use:
+        if name == task or name in (*targets, *drop):
+            raise ElmeshError(f'Column "{name}" is to be learned from, and named as task, target or to be dropped.')

@@ -7,8 +7,9 @@ model that works only on the training data.
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pandas as pd
 from elmesh.errors import ElmeshError
 from elmesh.tables.access import TableWarning, infinite_error, missing_error
 from elmesh.tables.columns import ColumnType, Mask, ValueType, parse_column, to_labels
+from elmesh.tables.leaks import warn_of_leaks
 from elmesh.tables.schema import CategoricalColumn, NumericColumn, ProblemKind, TableSchema, TargetColumn
 from elmesh.tables.stats import ColumnStats, DistinctValues, TableStats
 
@@ -27,11 +29,20 @@ _MAX_CLASSES = 20
 _MAX_CLASS_SHARE = 0.05
 # A column of text is an identifier if it has at least this many values and this share of them differ.
 _ID_ROWS, _ID_SHARE = 20, 0.9
+# Names that R and pandas give to the names or numbers of rows.
+_ROW_NAMES = re.compile(r"Unnamed: 0(\.\d+)*|row[._]?names")
 
 
-def infer_schema(stats: TableStats, task: str, targets: Sequence[str], kind: ProblemKind) -> TableSchema:
-    """Return the schema of a table; all columns with statistics are targets or columns to learn from."""
-    features = [name for name in stats.columns if name not in targets]
+def infer_schema(
+    stats: TableStats, task: str, targets: Sequence[str], kind: ProblemKind, use: Collection[str] = ()
+) -> TableSchema:
+    """Return the schema of a table; all columns with statistics are targets or columns to learn from.
+
+    Columns that only number the rows are left out, except those to use in any case.
+    """
+    inputs = [name for name in stats.columns if name not in targets]
+    row_numbers = _find_row_numbers(stats, inputs, use)
+    features = [name for name in inputs if name not in row_numbers]
     limits = {name: _MAX_CATEGORIES for name in features if stats.columns[name].column_type is ColumnType.TEXT}
     if kind == "regression":
         target_columns, whole = tuple(_regression_target(stats, name) for name in targets), False
@@ -52,13 +63,29 @@ def infer_schema(stats: TableStats, task: str, targets: Sequence[str], kind: Pro
             categorical.append(column)
         else:
             constant.append(name)
+    if row_numbers:
+        names = ", ".join(f'"{name}"' for name in row_numbers)
+        message = f"Left out because they only number the rows: {names}; --use keeps one."
+        warnings.warn(message, TableWarning, stacklevel=3)
     if constant:
         warnings.warn(
             f"Left out because all rows have the same value: {', '.join(constant)}.", TableWarning, stacklevel=3
         )
     if not numeric and not categorical:
         raise ElmeshError("No column is left to learn from; the table needs one besides the task and the target.")
-    return TableSchema(task, kind, target_columns, whole, tuple(numeric), tuple(categorical))
+    schema = TableSchema(task, kind, target_columns, whole, tuple(numeric), tuple(categorical))
+    warn_of_leaks(stats, schema)
+    return schema
+
+
+def _find_row_numbers(stats: TableStats, inputs: Sequence[str], use: Collection[str]) -> list[str]:
+    """Return the columns that only number or name the rows; none if there is no other column."""
+    found = [name for name in inputs if name not in use and _numbers_rows(name, stats.columns[name])]
+    return found if len(found) < len(inputs) else []
+
+
+def _numbers_rows(name: str, column: ColumnStats) -> bool:
+    return _ROW_NAMES.fullmatch(name) is not None or (column.n_rows >= _ID_ROWS and column.numbers_rows)
 
 
 def choose_kind(stats: TableStats, targets: Sequence[str]) -> tuple[ProblemKind, str]:
@@ -182,7 +209,7 @@ def _reject_decimal_commas(stats: TableStats, name: str) -> None:
         _, text = stats.first_cell(name, lambda values: (parse_column(values).value_types & has_comma) != 0)
         raise ElmeshError(
             f'Column "{name}" has numbers with commas, such as "{text}"; write them with a decimal point '
-            "and without thousands separators."
+            "and without thousands separators, or give --decimal comma if these are decimal commas."
         )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -163,6 +164,15 @@ class TableSchema:
         stds = np.array([target.std for target in self.target_columns])
         values = np.asarray(predicted, dtype=np.float64).reshape(-1, len(means)) * stds + means
         return np.ravel(values) if len(means) == 1 else values
+
+    def noise_in_units(self, noise: Mapping[str, Sequence[float]] | None) -> dict[str, list[float]] | None:
+        """Convert standard deviations of each task's standardised targets to the units of the table."""
+        if noise is None:
+            return None
+        stds = [target.std for target in self.target_columns] if self.kind == "regression" else []
+        return {
+            task: [x * std for x, std in zip(own, stds, strict=True)] if stds else [*own] for task, own in noise.items()
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of the schema as JSON values; :meth:`from_json` reads it."""

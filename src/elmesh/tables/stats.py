@@ -8,7 +8,8 @@ Each process holds the rows of some tasks. The processes exchange:
 - the categories of each column of text and the classes of a classification target, unless there are too many: then
   only this fact;
 - the different values of a target of whole numbers, if they are few;
-- before an error that names a cell, the first such cell.
+- before an error that names a cell, the first such cell;
+- what :mod:`elmesh.tables.leaks` lists.
 
 No other value and no row leaves a process. The statistics of a task do not depend on the other tasks of its process,
 and all processes add them task by task, in the order of labels, by the formula of Chan, Golub and LeVeque for means and
@@ -50,6 +51,7 @@ class ColumnStats:
     n_infinite: int
     n_finite: int
     n_fractional: int  # finite, but not whole
+    n_not_increasing: int  # not above the value of the row before, which is of the same task
     n_large: int  # finite, and 2^53 or more in size, where a double does not represent every whole number
     value_types: int  # the union of the ValueType of all values
     mean: float  # this and the next are the largest double if they overflow
@@ -68,6 +70,21 @@ class ColumnStats:
         if not self.n_finite or not math.isfinite(self.mean) or not 0 < self.squares < _LARGEST:
             return None
         return self.mean, math.sqrt(self.squares / self.n_finite)
+
+    @property
+    def numbers_rows(self) -> bool:
+        """Whether the values are 0, 1, 2, ... or 1, 2, 3, ... over all rows, and increase within each task.
+
+        They are these numbers if they have their smallest and largest value, their mean and their variance.
+        """
+        n = self.n_rows
+        if self.column_type is not ColumnType.NUMBER or self.n_finite < n or self.n_fractional or self.n_not_increasing:
+            return False
+        if self.min not in (0.0, 1.0) or self.max != self.min + n - 1:
+            return False
+        return math.isclose(self.mean, (self.min + self.max) / 2, rel_tol=1e-9) and math.isclose(
+            self.squares, n * (n * n - 1) / 12, rel_tol=1e-9
+        )
 
     def __add__(self, other: ColumnStats) -> ColumnStats:
         if not (self.n_finite and other.n_finite):
@@ -103,6 +120,8 @@ def column_stats(column: pd.Series[Any], starts: IndexArray) -> list[ColumnStats
         deviations = np.where(finite, values - np.repeat(means, n_rows), 0.0)
         squares = np.add.reduceat(deviations * deviations, starts)
         fractional = finite & (values != np.round(values))
+    increasing = np.append(True, values[1:] > values[:-1])
+    increasing[starts] = True
     by_field = (
         n_rows,
         count(parsed.value_types == 0),
@@ -110,6 +129,7 @@ def column_stats(column: pd.Series[Any], starts: IndexArray) -> list[ColumnStats
         count(np.isinf(values)),
         n_finite,
         count(fractional),
+        count(~increasing),
         count(finite & (np.abs(values) >= 2.0**53)),
         np.bitwise_or.reduceat(parsed.value_types, starts),
         np.where(np.isfinite(means), means, _LARGEST),
