@@ -1,4 +1,4 @@
-"""Data sets: digits split into tasks, and loaders for MNIST-5k, USPS and School.
+"""Data sets: simulated clinics, digits split into tasks, and loaders for MNIST-5k, USPS and School.
 
 The protocol is the usual one for multi-task digits: every task has a few of the ten digits, and a few dozen samples
 that no other task has. :func:`make_digit_tasks` splits any labelled digits in this way, :func:`load_digits_tasks` the
@@ -32,9 +32,23 @@ from elmesh.files import atomic_write
 from elmesh.typing import FloatArray
 
 __all__ = [
-    "Digits", "School", "TaskSplit", "Usps", "load_digits_tasks", "load_mnist5k", "load_school", "load_usps",
-    "make_digit_tasks",
+    "CLINICS", "Digits", "School", "TaskSplit", "Usps", "load_digits_tasks", "load_mnist5k", "load_school",
+    "load_usps", "make_digit_tasks", "simulate_clinics",
 ]  # fmt: skip
+
+#: Training rows of each simulated clinic. Larch and Oak differ from the others, Maple is noisier, Rowan has six rows.
+CLINICS = {
+    "Alder": 40, "Beech": 120, "Cedar": 30, "Elm": 60, "Fir": 25, "Hazel": 80,
+    "Juniper": 35, "Larch": 60, "Maple": 60, "Oak": 70, "Pine": 45, "Rowan": 6,
+}  # fmt: skip
+# Slopes of all clinics for age, body mass index, haemoglobin, walking score, other illnesses and pain; a direction
+# along which clinics differ; and how far two clinics are along it. The others are near 0.
+_SLOPES, _DIRECTION = (0.8, 0.2, -0.6, -0.9, 1.0, 0.3), (-0.3, 0.7, 0.3, 0.9, -1.1, -0.4)
+_DIFFERENT = {"Larch": 1.4, "Oak": -1.2}
+# Standard deviations among clinics of the level, of each slope and of the place along the direction; of the noise.
+_LEVEL, _SLOPE, _PLACE, _NOISE, _LOUD = 0.5, 0.1, 0.2, 1.0, {"Maple": 3.0}
+# Seed of what is fixed about the clinics; patients are drawn by the user's seed.
+_CLINIC_SEED = 20
 
 USPS_OPENML_ID = 41082
 USPS_TRAIN_ROWS = 7291
@@ -78,6 +92,50 @@ class School:
     X: FloatArray
     y: FloatArray
     tasks: NDArray[np.int64]
+
+
+def simulate_clinics(*, seed: int = 0, n_test: int = 100) -> TaskSplit:
+    """Simulate patients of twelve clinics: six readings before a hip operation, and days in hospital after it.
+
+    No row is a real patient. Ten of the clinics are alike up to their level and small differences of slopes; two of the
+    ten are special: Maple has three times the noise, and Rowan has six training rows. Larch and Oak differ from the
+    others, in opposite directions. What is true of a clinic is fixed; the seed draws its patients.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the patients.
+    n_test : int
+        Test rows per clinic; the training rows are :data:`CLINICS`.
+
+    Returns
+    -------
+    TaskSplit
+        Columns are age, body mass index, haemoglobin, walking score, other illnesses and pain, each with mean 0 and
+        standard deviation 1; ``y`` is in days.
+
+    Examples
+    --------
+    >>> split = simulate_clinics(seed=0)
+    >>> split.X_train.shape, int((split.tasks_train == "Rowan").sum())
+    ((631, 6), 6)
+    """
+    clinics, patients = np.random.default_rng(_CLINIC_SEED), np.random.default_rng(seed)
+    parts: tuple[list[FloatArray], ...] = ([], [], [], [])
+    for name, n_train in CLINICS.items():
+        place = _PLACE * clinics.normal() + _DIFFERENT.get(name, 0.0)
+        slopes = np.array(_SLOPES) + place * np.array(_DIRECTION) + _SLOPE * clinics.normal(size=6)
+        level = 8.0 + _LEVEL * clinics.normal()
+        X = patients.normal(size=(n_train + n_test, 6))
+        bends = 0.5 * np.maximum(X[:, 0], 0.0) ** 2 + 0.6 * np.tanh(2.0 * X[:, 3] * X[:, 4])
+        y = level + X @ slopes + bends + _LOUD.get(name, _NOISE) * patients.normal(size=len(X))
+        for part, rows in zip(parts, (X[:n_train], y[:n_train], X[n_train:], y[n_train:]), strict=True):
+            part.append(rows)
+    X_train, y_train, X_test, y_test = map(np.concatenate, parts)
+    names = np.array(list(CLINICS))
+    return TaskSplit(
+        X_train, y_train, np.repeat(names, list(CLINICS.values())), X_test, y_test, np.repeat(names, n_test)
+    )
 
 
 def make_digit_tasks(
@@ -234,9 +292,9 @@ def load_usps() -> Usps:
     ElmeshError
         If there is no file and the download fails, with the file to provide.
     """
-    path = _find("usps.npz")
+    path = find_file("usps.npz")
     if path is None:
-        path = _cache() / "usps.npz"
+        path = cache_folder() / "usps.npz"
         archive = io.BytesIO()
         np.savez_compressed(archive, allow_pickle=False, **_download_usps())
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -260,11 +318,11 @@ def load_school() -> School:
     ElmeshError
         If there is no file, with the file to provide.
     """
-    path = _find("school.npz")
+    path = find_file("school.npz")
     if path is None:
         raise ElmeshError(
-            f"School is not available: put school.npz (arrays X of 15362 x 28, y and task) into {_cache()}, or into "
-            "the folder in the environment variable ELMESH_DATA."
+            f"School is not available: put school.npz (arrays X of 15362 x 28, y and task) into {cache_folder()}, or "
+            "into the folder in the environment variable ELMESH_DATA."
         )
     X, y, tasks = _read(path, X=(15362, 28), y=(15362,), task=(15362,))
     return School(X, y, tasks.astype(np.int64))
@@ -314,13 +372,15 @@ def _project(X_train: FloatArray, X_test: FloatArray, pca: int | None) -> tuple[
     return projection.transform(X_train), projection.transform(X_test)
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Return the folder of downloaded data sets."""
     return Path(get_data_home()) / "elmesh"
 
 
-def _find(name: str) -> Path | None:
+def find_file(name: str) -> Path | None:
+    """Return the path of a file in the folder of ``ELMESH_DATA`` or in the cache, None if it is in neither."""
     folders = [Path(folder)] if (folder := os.environ.get("ELMESH_DATA")) else []
-    return next((f / name for f in [*folders, _cache()] if (f / name).is_file()), None)
+    return next((f / name for f in [*folders, cache_folder()] if (f / name).is_file()), None)
 
 
 def _read(path: Path, **shapes: tuple[int, ...]) -> list[FloatArray]:
@@ -357,7 +417,7 @@ def _download_usps() -> dict[str, NDArray[Any]]:
     except (OSError, HTTPException, ValueError) as error:
         raise ElmeshError(
             f"USPS is not available, and the download from OpenML failed ({error}): put usps.npz (arrays X_train of "
-            f"7291 x 256, y_train, X_test of 2007 x 256 and y_test, pixels in [-1, 1]) into {_cache()}, or into the "
-            "folder in the environment variable ELMESH_DATA."
+            f"7291 x 256, y_train, X_test of 2007 x 256 and y_test, pixels in [-1, 1]) into {cache_folder()}, or into "
+            "the folder in the environment variable ELMESH_DATA."
         ) from error
     return {"X_train": X[:n], "y_train": y[:n], "X_test": X[n:], "y_test": y[n:]}

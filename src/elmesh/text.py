@@ -1,4 +1,4 @@
-"""Words for messages: counts, lists and row numbers in a sentence."""
+"""Words for messages: counts, sizes, lists and row numbers in a sentence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-__all__ = ["abbreviated", "count", "listed", "more", "row"]
+__all__ = ["abbreviated", "count", "data_size", "listed", "more", "row"]
 
 
 def listed(items: Iterable[object], most: int = 10) -> str:
@@ -30,6 +30,23 @@ def more(n: int, most: int = 10) -> str:
 def count(n: int, noun: str) -> str:
     """Return a number with its noun: 1 row, 2 rows."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def data_size(n_bytes: float) -> str:
+    """Return a number of bytes with three digits and a decimal unit.
+
+    Examples
+    --------
+    >>> [data_size(n) for n in (1, 28_800, 143_600_000, 7_400_000_000)]
+    ['1 byte', '28.8 kB', '144 MB', '7.4 GB']
+    """
+    if n_bytes < 1000:
+        return count(round(n_bytes), "byte")
+    units = ("kB", "MB", "GB", "TB")
+    # 999.5 kB is written as 1 MB, because three digits of it are 1000 kB.
+    power = next((i for i in range(len(units)) if n_bytes < 999.5 * 1000 ** (i + 1)), len(units) - 1)
+    size = n_bytes / 1000 ** (power + 1)
+    return f"{size:,.0f} {units[power]}" if size >= 100 else f"{size:.3g} {units[power]}"
 
 
 def abbreviated(value: Any, most: int = 60) -> str:

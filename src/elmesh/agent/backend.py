@@ -12,7 +12,7 @@ from elmesh.agent.limits import max_norm
 from elmesh.comm.communicator import SERIAL, Communicator
 from elmesh.comm.network.transport import NetworkTransport
 from elmesh.comm.requests import AllReduce, Request
-from elmesh.data.statistics import Task
+from elmesh.data.statistics import Statistics
 from elmesh.errors import ElmeshError
 from elmesh.math.blas import limit_blas_threads
 from elmesh.netconfig.exchange import PROVIDES
@@ -71,7 +71,7 @@ class NetworkBackend(Backend):
             self._agent.messenger, config.agent_names, config.topology, message_bits, max_norm(config)
         )
 
-    def run(self, fit: FitContext, tasks: Sequence[Task]) -> RunResult:
+    def run(self, fit: FitContext, tasks: Sequence[Statistics]) -> RunResult:
         """Run this agent's part of a solver, or resume it from the agent's checkpoint."""
         agent, solver, (task,) = self._agent, fit.solver, tasks
         checkpoint, transport = agent.checkpoint, self.transport(solver.message_bits)
@@ -96,23 +96,29 @@ class NetworkBackend(Backend):
             tasks,
             [int(topology.degree[number])],
             [np.array([0], dtype=np.intp)],
-            [make_problem(fit.features, Task.stack([task]), context, rank, [0])],
+            [make_problem(fit.features, tasks, context, rank)],
         )
-        return run_solver(
-            solver,
-            agents,
-            transport,
-            zero_objective=float(task.target_energy) / 2,
-            threads=limit_blas_threads(always=True),
-            callback=fit.config.callback,
-            store=agent,
-        )
+        try:
+            return run_solver(
+                solver,
+                agents,
+                transport,
+                zero_objective=float(task.target_energy) / 2,
+                threads=limit_blas_threads(always=True),
+                callback=fit.config.callback,
+                store=agent,
+            )
+        except np.linalg.LinAlgError:
+            raise ElmeshError(
+                "The sums over all agents are not those of any data, so an agent has sent wrong numbers; check the "
+                "tables of all agents, and start again with --fresh."
+            ) from None
 
-    def _agree_on_rank(self, solver: Solver, task: Task, transport: NetworkTransport) -> int:
+    def _agree_on_rank(self, solver: Solver, task: Statistics, transport: NetworkTransport) -> int:
         """Return the number of columns of U: the file's, at most what all tasks can use if sums are allowed."""
         if AllReduce not in self.provides:
             return int(solver.rank)
-        outputs, width = int(task.Y.shape[-1]), int(task.V.shape[-2])
+        outputs, width = task.outputs, task.width
         # A histogram of numbers of outputs: its sum gives the largest.
         histogram = np.zeros(_MOST_OUTPUTS + 1)
         histogram[min(outputs, _MOST_OUTPUTS)] = 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from elmesh.comm.fixed_point import LIMBS
 from elmesh.comm.network.wire import HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ _OVERSHOOT = 10.0
 _OUTPUTS = 64
 # Exact numbers of a sum, and columns beyond the rank that a start or a certificate may take.
 _EXACT, _EXTRA_COLUMNS = 4096, 64
+# Groups of features.
+_GROUPS = 8
 
 
 def max_norm(config: NetworkConfig) -> float:
@@ -45,6 +48,15 @@ def max_norm(config: NetworkConfig) -> float:
 
 def max_message_bytes(config: NetworkConfig) -> int:
     """Return the bytes of the largest message in a network."""
-    # An automatic rank may grow to the number of hidden units.
-    columns = config.n_hidden if config.rank == "auto" else int(config.rank)
-    return HEADER_BYTES + 8 * (config.n_hidden * (columns + _EXTRA_COLUMNS) + _EXACT)
+    features = config.n_hidden
+    if config.make_solver().grouped_features:
+        features += 1 + config.n_encoded
+    # An automatic rank may grow to the number of features.
+    columns = features if config.rank == "auto" else int(config.rank)
+    block = features * (columns + _EXTRA_COLUMNS)
+    # For the common part: a symmetric matrix, a column of correlations for each output, and sums of squares.
+    outputs = _OUTPUTS if config.classes is None else len(config.classes)
+    totals = features * (features + 1) // 2 + (features + 1) * outputs
+    # Second derivatives in the logarithms of variances, of which there are few beside those of the outputs.
+    derivatives = LIMBS * (outputs + _GROUPS) ** 2
+    return HEADER_BYTES + 8 * (max(block, totals, derivatives) + _EXACT)

@@ -244,6 +244,9 @@ class NetworkAgent:
         X, tasks = schema.encode(frame)
         model = self.estimator(X.shape[1])
         self.phase = "fitting"
+        config = self.identity.config
+        if config.model_solver().grouped_features != config.make_solver().grouped_features:
+            self._log("undeclared classes", network=config.name)
 
         def on_round(progress: Progress) -> bool | None:
             self.progress = progress
@@ -251,30 +254,42 @@ class NetworkAgent:
 
         model.fit(X, schema.targets(frame), tasks=tasks, run=RunConfig(backend=NetworkBackend(self), callback=on_round))
         model.save(out, overwrite=out.exists(), extra={"table": schema.to_json()})
-        columns = {"columns": schema.feature_names, "rows": len(X), "tasks": list(self.config.agent_names)}
-        summary = {**model.summary(), **columns, "targets": [column.name for column in schema.target_columns]}
+        columns: dict[str, Any] = {
+            "columns": schema.feature_names,
+            "rows": len(X),
+            "tasks": list(self.config.agent_names),
+        }
+        facts = model.summary()
+        columns |= {"noise": schema.noise_in_units(facts["noise"])}
+        summary = {**facts, **columns, "targets": [column.name for column in schema.target_columns]}
         self.checkpoint.mark_saved(summary)
         return summary
 
     def schema(self, frame: pd.DataFrame, targets: Sequence[str]) -> TableSchema:
         """Return how the table is encoded: as the network file declares, or by exchanged statistics."""
         config = self.identity.config
-        whole = config.kind == "classification" and whole_labels(frame, targets[0])
+        if config.classes is not None:
+            whole = isinstance(config.classes[0], int)
+        else:
+            whole = config.kind == "classification" and whole_labels(frame, targets[0])
         statistics = self.exchange_statistics(frame, config.unscaled_columns) if config.unscaled_columns else {}
         return make_schema(config, FILE_TASK, targets, whole, statistics)
 
     def estimator(self, n_columns: int) -> Estimator:
         """Return the estimator that the network file declares, for so many encoded columns."""
         config = self.identity.config
-        make = MultiTaskELMClassifier if config.kind == "classification" else MultiTaskELMRegressor
-        return make(
-            config.n_hidden,
-            activation=config.activation,
-            weight_scale=config.weight_scale_for(n_columns),
-            solver=config.make_solver(),
-            fit_intercept=config.fit_intercept,
-            random_state=config.seed,
-        )
+        parameters: dict[str, Any] = {
+            "n_hidden": config.n_hidden,
+            "activation": config.activation,
+            "weight_scale": config.weight_scale_for(n_columns),
+            "solver": config.model_solver(),
+            "fit_intercept": config.fit_intercept,
+            "random_state": config.seed,
+        }
+        if config.kind == "regression":
+            return MultiTaskELMRegressor(**parameters)
+        declared = config.classes is not None and config.model_solver().has_common_part
+        return MultiTaskELMClassifier(**parameters, shared_classes=list(config.classes or ()) if declared else False)
 
     def exchange_statistics(self, frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, tuple[float, float]]:
         """Agree with all agents on the mean and standard deviation of columns, by sums along the graph."""

@@ -88,6 +88,7 @@ _COMMANDS = [
         "Fit the tasks of a table together and save the model.",
         "elmesh fit patients.csv --task site --target outcome --out model/",
         "elmesh fit sites/ --target dose --kind regression --rank 4 --graph star --out model/",
+        "elmesh fit sites/ --target dose --parts shared --message-bits 4 --out model/",
         "elmesh fit patients.parquet --task site --target outcome --drop patient_id --out model/ --force",
         "elmesh fit sites/ --target dose --out models/ --runtime mpi --ranks 4 --checkpoint state/ --restarts 3",
     ),
@@ -95,6 +96,7 @@ _COMMANDS = [
         "predict",
         "Predict new rows with a saved model.",
         "elmesh predict model/ new.csv --out predictions.csv",
+        "elmesh predict model/ new.csv --id patient --out predictions.csv",
         "elmesh predict model/ new.csv --proba --quiet > predictions.csv",
     ),
     _LazyCommand(

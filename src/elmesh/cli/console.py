@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentArgument",
+    "DecimalOption",
+    "DelimiterOption",
+    "EncodingOption",
     "ForceOption",
     "JsonOption",
     "LogJsonOption",
@@ -49,6 +52,22 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, notes or summary.")]
 LogJsonOption = Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")]
 AgentArgument = Annotated[Path, typer.Argument(metavar="AGENT", help="The agent's file, agent.toml.")]
+DelimiterOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CHARACTER", help="Between columns of CSV: comma, semicolon, tab or another.", show_default="detected"
+    ),
+]
+DecimalOption = Annotated[
+    str | None,
+    typer.Option(metavar="point|comma", help="Decimal separator of numbers in CSV.", show_default="detected"),
+]
+EncodingOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Encoding of CSV, such as utf-8, windows-1252 or latin-1.", show_default="detected"
+    ),
+]
 ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace existing files.")]
 
 

@@ -29,10 +29,19 @@ def fit(options: FitOptions) -> None:
     that marks it. Text is one-hot encoded, and missing text is a category of its own. A row without task or target, an
     infinite value, dates and identifiers are errors. In CSV, empty cells, NA, N/A, NaN and null are missing.
 
+    Columns that only number the rows, from 0 or 1 and in order, and those that R and pandas write as names of rows, are
+    left out with a note; --use keeps one.
+
+    A note names columns that alone tell the target, and numbers that may be identifiers; --drop leaves them out.
+
+    The delimiter (comma, semicolon or tab), the decimal separator and the encoding of CSV (UTF-8 or Windows-1252) are
+    detected, with a note unless they are comma, point and UTF-8; --delimiter, --decimal and --encoding override this.
+
     The target is classes if it is text or true/false, or whole numbers of at most 20 different values that are at most
     5 % of the rows. Otherwise it is a quantity.
 
-    Ctrl-C stops after the current round and saves the model so far; a second Ctrl-C aborts.
+    Ctrl-C stops after the current round, or before the first one once variances are estimated, and saves the model so
+    far; a second Ctrl-C aborts and saves nothing.
 
     With --runtime mpi each rank reads only its own tasks, from a folder with one file per task, a folder of partitions
     such as site=north, or Parquet; and the model of each task is saved in a folder of its own.
@@ -42,9 +51,10 @@ def fit(options: FitOptions) -> None:
     output = Output(options.as_json, options.quiet)
     if options.solver == "dmtl-elm" and (options.message_bits is not None or options.max_bytes is not None):
         output.note(
-            "--message-bits and --max-bytes are options of mesh-elm, the method of dmtl-elm in 0.4; it is used."
+            "--message-bits and --max-bytes are options of mesh-elm, the method of dmtl-elm in 0.4; it is used, with "
+            "--parts shared."
         )
-        options = replace(options, solver="mesh-elm")
+        options = replace(options, solver="mesh-elm", parts=options.parts or "shared")
     if runtime != "mpi":
         for name in ("ranks", "gather", "restarts"):
             if getattr(options, name) != getattr(FitOptions, name):  # it is given
@@ -64,7 +74,7 @@ def _start_ranks(options: FitOptions, output: Output, ranks: int) -> None:
     options.check_checkpoint()
     MPIBackend().check(options.make_solver())
     with output.warnings_as_notes():
-        tasks = find_tasks(options.data, options.task)
+        tasks = find_tasks(options.data, options.task, csv_format=options.csv_format)
     options.check_task()
     check_ranks(ranks, len(tasks))
     # Existing models are the ranks' own from now on: a rank may be lost when some models are saved already.
@@ -83,12 +93,13 @@ def _fit_here(options: FitOptions, output: Output) -> None:
     options.check_checkpoint()
     options.check_task()
     with output.warnings_as_notes():
-        frame = read_data(options.data, file_task=options.task is None)
+        frame = read_data(options.data, file_task=options.task is None, csv_format=options.csv_format)
         given = check_kind(options.kind)
         kind, reason = (given, "as asked") if given is not None else infer_kind(frame, options.target)
-        schema = fit_schema(frame, options.column, options.target, kind, drop=options.drop or ())
+        schema = fit_schema(frame, options.column, options.target, kind, drop=options.drop or (), use=options.use or ())
         X, tasks = schema.encode(frame)
         model = options.make_estimator(kind, X.shape[1])
+        options.note_unused(output)
         with stop_on_interrupt(output) as request:
             with output.progress("Fitting") as show:
                 run = options.run_config(output, lambda step: show(step) or request.asked)

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
-from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, check_writable
+from elmesh.cli.console import (
+    DecimalOption,
+    DelimiterOption,
+    EncodingOption,
+    ForceOption,
+    JsonOption,
+    Output,
+    QuietOption,
+    check_writable,
+)
 from elmesh.cli.errors import check_option
 from elmesh.data.features import weight_scale
 from elmesh.errors import ElmeshError
@@ -19,13 +28,15 @@ from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.estimators.regressor import MultiTaskELMRegressor
 from elmesh.run import Backend, CheckpointConfig, Progress, RunConfig
 from elmesh.solvers import Solver, make_solver, solver_classes
-from elmesh.tables import FILE_TASK, ProblemKind
+from elmesh.tables import FILE_TASK, CSVFormat, ProblemKind
 
 __all__ = ["FitOptions", "check_kind", "with_options"]
 
 
 # What belongs to the command that starts ranks, and to the output, and not to the fit.
 _NOT_OF_THE_FIT = ("ranks", "restarts", "as_json", "quiet", "events")
+# What weights may consist of.
+_PARTS = ("common", "private", "shared")
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,9 @@ class FitOptions:
 
     data: Annotated[
         Path,
-        typer.Argument(metavar="DATA", help="A CSV or Parquet file, or a folder with one such file for each task."),
+        typer.Argument(
+            metavar="DATA", help="A CSV, .csv.gz or Parquet file, or a folder with one such file for each task."
+        ),
     ]
     target: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column to predict; several for a regression.")]
     out: Annotated[Path, typer.Option(help="Folder to save the model in.")]
@@ -46,10 +59,29 @@ class FitOptions:
         str | None, typer.Option(metavar="classification|regression", help="Inferred from the target by default.")
     ] = None
     drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out; repeatable.")] = None
+    use: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Column to learn from even if it only numbers the rows; repeatable."),
+    ] = None
+    delimiter: DelimiterOption = None
+    decimal: DecimalOption = None
+    encoding: EncodingOption = None
     solver: Annotated[str, typer.Option(metavar="NAME", help=f"One of {', '.join(solver_classes())}.")] = "mesh-elm"
+    parts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Parts of the weights of mesh-elm, separated by commas: common, the same in all tasks; private, each "
+            "task's own; shared, a subspace that tasks share. shared alone is the paper's problem.",
+            show_default="common,private,shared",
+        ),
+    ] = None
     rank: Annotated[
         int | None,
-        typer.Option(help="Number of directions that the tasks share.", show_default="chosen by the certificate"),
+        typer.Option(
+            help="Number of directions that the tasks share; with mesh-elm, 0 for no shared part.",
+            show_default="chosen by the certificate",
+        ),
     ] = None
     graph: Annotated[
         str | None,
@@ -60,7 +92,9 @@ class FitOptions:
             show_default="ring",
         ),
     ] = None
-    hidden: Annotated[int, typer.Option(help="Hidden units.")] = 300
+    hidden: Annotated[
+        str, typer.Option(metavar="NUMBER", help="Hidden units.", show_default="200, or 300 without groups of features")
+    ] = "auto"
     mu: Annotated[
         float | None, typer.Option(help="Penalty on the weights.", show_default="from the estimated noise, or 1")
     ] = None
@@ -68,8 +102,8 @@ class FitOptions:
         str | None,
         typer.Option(
             metavar="BITS",
-            help="Bits per number in messages: 2, 4, 8, 16, 32, 64 or auto. Fewer bits need fewer bytes and more "
-            "rounds.",
+            help="Bits per number in messages, with --parts shared: 2, 4, 8, 16, 32, 64 or auto. Fewer bits need "
+            "fewer bytes and more rounds.",
             show_default="64",
         ),
     ] = None
@@ -107,6 +141,11 @@ class FitOptions:
         """The column that holds the task."""
         return self.task or FILE_TASK
 
+    @property
+    def csv_format(self) -> CSVFormat:
+        """How CSV files are written."""
+        return CSVFormat(self.delimiter, self.decimal, self.encoding)
+
     def make_solver(self) -> Solver:
         """Return the solver; ``mu`` is for all its penalties, and the graph "none" means all data in one place."""
         solver = make_solver(self.solver)
@@ -118,17 +157,49 @@ class FitOptions:
                 raise ElmeshError(f"{_option(name)} has no meaning for {self.solver}; leave it out.")
         if self.mu is not None:
             given |= {name: self.mu for name in ("mu", "mu1", "mu2") if name in known}
+        given |= self._parts(known)
         if given.get("graph") == "none":
             given["graph"] = None
         if given.get("message_bits", "").isdecimal():
             given["message_bits"] = int(given["message_bits"])
         return make_solver(solver.set_params(**given))
 
+    def _parts(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters of the solver that --parts means, given those that it has."""
+        if self.parts is None:
+            return {}
+        if not {"common", "private"} <= known.keys():
+            raise ElmeshError(f"--parts has no meaning for {self.solver}; leave it out.")
+        chosen = {name.strip() for name in self.parts.split(",")}
+        if not chosen <= set(_PARTS):
+            raise ElmeshError(f'--parts must be some of {", ".join(_PARTS)}, separated by commas, not "{self.parts}".')
+        if chosen == {"common", "shared"}:
+            raise ElmeshError("The shared part is fitted alone or beside a private one; add private to --parts.")
+        given: dict[str, Any] = {name: name in chosen for name in ("common", "private")}
+        if "shared" not in chosen:
+            if self.rank:
+                raise ElmeshError(f"--rank {self.rank} is for the shared part; add shared to --parts, or leave it out.")
+            given["rank"] = 0
+        elif self.rank == 0:
+            raise ElmeshError("--rank 0 means no shared part, which --parts asks for; leave one of them out.")
+        return given
+
+    def note_unused(self, output: Output) -> None:
+        """Note an option that has no effect on this fit."""
+        if self.message_bits not in (None, "64") and self.make_solver().grouped_features:
+            output.note(f"--message-bits {self.message_bits} has an effect with --parts shared only.")
+
     def make_estimator(self, kind: ProblemKind, n_columns: int) -> MultiTaskELMClassifier | MultiTaskELMRegressor:
         """Return the estimator for so many encoded columns."""
         make = MultiTaskELMClassifier if kind == "classification" else MultiTaskELMRegressor
+        solver, hidden = self.make_solver(), self.hidden
+        if hidden != "auto" and not hidden.isdecimal():
+            raise ElmeshError(f'--hidden must be a whole number or "auto"; got {hidden!r}.')
         return make(
-            self.hidden, weight_scale=weight_scale(n_columns), solver=self.make_solver(), random_state=self.seed
+            hidden if hidden == "auto" else int(hidden),
+            weight_scale="auto" if solver.grouped_features else weight_scale(n_columns),
+            solver=solver,
+            random_state=self.seed,
         )
 
     def check_task(self) -> None:

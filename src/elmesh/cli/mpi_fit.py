@@ -74,13 +74,20 @@ def _fit(
         output.print(_describe_machines(world))
     frames, labels = _read_own_tasks(options, world, output)
     kind, reason, schema = agree_schema(
-        frames, options.column, options.target, check_kind(options.kind), drop=options.drop or (), communicator=world
+        frames,
+        options.column,
+        options.target,
+        check_kind(options.kind),
+        drop=options.drop or (),
+        use=options.use or (),
+        communicator=world,
     )
     with _sentence_on_all(world):
         encoded = [schema.encode(frame) for frame in frames.values()]
         X, tasks = np.concatenate([X for X, _ in encoded]), np.concatenate([tasks for _, tasks in encoded])
         y = np.concatenate([schema.targets(frame) for frame in frames.values()])
     model = options.make_estimator(kind, X.shape[1])
+    options.note_unused(output)
 
     def on_checkpoint(k: int) -> None:
         checkpoints[:] = [k]
@@ -112,7 +119,7 @@ def _read_own_tasks(
         if world.rank == 0 or not options.gather:
             check_output_folder(options)
         options.check_checkpoint()
-        sources = find_tasks(options.data, options.task)
+        sources = find_tasks(options.data, options.task, csv_format=options.csv_format)
         options.check_task()
     labels = _agree_on_tasks(options, world, list(sources))
     solver = options.make_solver()
@@ -190,7 +197,16 @@ def _summarize(
     classes = None
     if schema.kind == "classification":
         classes = sorted({name for names in world.allgather(model.classes_.tolist()) for name in names})
-    return summary | {"classes": classes, "tasks": labels, "ranks": world.size, "model": str(options.out)}
+    noise = summary["noise"]
+    if noise is not None:
+        noise = dict(sorted(pair for part in world.allgather(noise) for pair in part.items()))
+    return summary | {
+        "noise": noise,
+        "classes": classes,
+        "tasks": labels,
+        "ranks": world.size,
+        "model": str(options.out),
+    }
 
 
 @contextmanager

@@ -144,7 +144,7 @@ def _rank(text: str | None, exchange: str, data: DataSpec) -> int | str:
     """Return the rank, which the config checks."""
     if text is None:
         # With fewer directions than differences between classes, some classes cannot be distinguished.
-        return "auto" if exchange == "sums" else max(6, data.n_classes - 1)
+        return "auto" if exchange == "sums" else max(6, len(data.classes or ()) - 1)
     return int(text) if text.isdecimal() and len(text) < 10 else text
 
 
@@ -178,6 +178,7 @@ def _range(text: str | None) -> tuple[float, float] | None:
 def _public_facts(config: NetworkConfig, like: Path) -> str:
     facts = "The columns, their ranges and categories, and whether values are missing"
     target = ", and the range of the target," if config.target_range is not None else ""
+    target = ", and the classes," if config.classes is not None else target
     return f"{facts}{target} were taken from {like.name}: whoever has this file knows these facts about that table."
 
 

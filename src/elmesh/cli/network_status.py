@@ -16,6 +16,7 @@ from elmesh.cli.console import AgentArgument, JsonOption, Output, QuietOption, m
 from elmesh.cli.errors import INTERRUPTED, one_line
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.identity import Identity
+from elmesh.text import data_size
 
 __all__ = ["status", "status_screen"]
 
@@ -83,8 +84,8 @@ def _lines(status: dict[str, Any]) -> list[str]:
         lines.append(f"Round {status['round']} of {status['rounds']}; consensus gap {gap}.")
     traffic = status["traffic"]
     lines.append(
-        f"{traffic['sent_bytes'] / 1e6:.3g} MB sent in {traffic['sent_messages']:,} messages, {traffic['resent']:,} "
-        f"resent; {traffic['received_bytes'] / 1e6:.3g} MB received."
+        f"{data_size(traffic['sent_bytes'])} sent in {traffic['sent_messages']:,} messages, {traffic['resent']:,} "
+        f"resent; {data_size(traffic['received_bytes'])} received."
     )
     if status["checkpoint"]["problem"]:
         lines.append(f"The checkpoint cannot be written: {status['checkpoint']['problem'].lower()}.")

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from elmesh.cli.console import Output
 from elmesh.math.certificate import Certificate
 from elmesh.tables import TableSchema
-from elmesh.text import count
+from elmesh.text import count, data_size
 
 __all__ = ["print_fit", "print_result", "summarize"]
+
+# A group of features whose weights have less variance than this, in units of the noise, does not matter; weights with
+# more than the other are as good as unpenalised.
+_MATTERS, _FREE = 0.01, 1e5
 
 
 def summarize(model: Any, schema: TableSchema, rows: int) -> dict[str, Any]:
     """Return the facts about a fit of a table with so many rows, in plain JSON."""
+    facts = model.summary()
     return {
         "command": "fit",
-        **model.summary(),
+        **facts,
+        "noise": schema.noise_in_units(facts["noise"]),
         "targets": [target.name for target in schema.target_columns],
         "rows": rows,
         "columns": schema.feature_names,
@@ -38,15 +45,40 @@ def print_result(output: Output, summary: dict[str, Any], sender: str = "") -> N
     """Print what the solver did, the certificate and the folder of the model."""
     penalty = "" if summary["penalties"] is None else f", penalty {math.sqrt(math.prod(summary['penalties'])):.3g}"
     without = "all data in one place" if summary["pooled"] else "nothing sent"
-    sent = f"{summary['bytes'] / 1e6:.3g} MB sent{sender}" if summary["bytes"] else without
+    sent = f"{data_size(summary['bytes'])} sent{sender}" if summary["bytes"] else without
     # Other reasons to stop come with a warning of their own, and a network has a fixed number of rounds.
     explained = ("CONVERGED", "DIRECT") if sender else ("CONVERGED", "DIRECT", "COMPLETED")
     advice = f" {summary['advice']}" if summary["stop"] in explained else ""
-    rank = "" if summary["rank"] is None else f" of rank {summary['rank']}"
+    rank = "" if summary["rank"] is None or summary["variances"] is not None else f" of rank {summary['rank']}"
     output.print(f"{summary['solver']}{rank}{penalty}: {count(summary['rounds'], 'round')}, {sent}.{advice}")
+    for line in _parts(summary):
+        output.print(line)
     if summary["certificate"] is not None:
         output.print(f"Certified {Certificate(**summary['certificate'])}.")
+        output.print("The certificate is about the fit to the training rows, not about new rows.")
     output.print(f"Saved in {summary['model']}.")
+
+
+def _parts(summary: dict[str, Any]) -> Iterator[str]:
+    """Yield what the weights consist of: a line on the common, the private and the shared part."""
+    if summary["variances"] is None:
+        return
+    unit = "variances of weights in units of the noise"
+    yield f"Common to all tasks: {_groups(summary['variances']['common'])} ({unit})."
+    yield f"Different in each task: {_groups(summary['variances']['private'])}."
+    yield {
+        "kept": f"Shared part of rank {summary['rank']}.",
+        "not called for": "No shared part: rows left out within sites do not call for one.",
+        "not asked for": "No shared part, as asked.",
+    }[summary["shared_part"]]
+
+
+def _groups(variances: dict[str, float]) -> str:
+    """Return the groups of features whose weights matter, with their variances."""
+    found = {name.replace("hidden, ", "hidden units of "): x for name, x in variances.items() if x >= _MATTERS}
+    # The variance of the common constant is not estimated.
+    words = [name if x >= _FREE else f"{name} {x:.2g}" for name, x in found.items()]
+    return "; ".join(words) or "nothing that matters"
 
 
 def problem(summary: dict[str, Any]) -> str:

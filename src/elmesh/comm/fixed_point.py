@@ -26,6 +26,8 @@ _HIGH, _MIDDLE, _LOW = 34, -13, -60
 _LARGEST = 2.0**80
 # Bits of a sum of scaled integers, its sign aside.
 _BITS = 61
+# Exponents whose power of two is a normal number.
+_PLAIN = 1000
 
 
 def exponent_for(bound: float) -> int:
@@ -49,7 +51,9 @@ def to_scaled(x: FloatArray, exponent: int) -> IntArray:
     >>> to_scaled(np.array([0.5, -1.25]), 2)
     array([ 2, -5])
     """
-    return np.rint(np.ldexp(x, exponent)).astype(np.int64)
+    # A product is faster than ldexp, and as exact as long as its factor is a number.
+    scaled = x * 2.0**exponent if abs(exponent) < _PLAIN else np.ldexp(x, exponent)
+    return np.rint(scaled).astype(np.int64)
 
 
 def from_scaled(n: IntArray, exponent: int) -> FloatArray:

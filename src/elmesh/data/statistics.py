@@ -1,12 +1,13 @@
 r"""The sufficient statistics of a task.
 
-Two steps, neither of which loses anything that the methods use:
+None of these steps loses anything that the methods use:
 
 1. :class:`Reduced` keeps the means of the hidden features H and of the targets T, and a triangular factor of the
    centred :math:`[H\;T]`, with at most L + d rows.
-2. :class:`Task` is the thin singular value decomposition :math:`H = P\,\mathrm{diag}(s)\,V'` with the targets in the
-   same basis, :math:`Y = P'T`. In it every update is a pair of thin products. Tasks of unequal size are stacked with
-   zero padding, which changes no solution.
+2. For methods with a common or a private part, :class:`SiteRows` takes features and targets apart.
+3. For all others, :class:`Task` is the thin singular value decomposition :math:`H = P\,\mathrm{diag}(s)\,V'` with the
+   targets in the same basis, :math:`Y = P'T`. In it every update is a pair of thin products. Tasks of unequal size are
+   stacked with zero padding, which changes no solution.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import scipy.linalg
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
 
-__all__ = ["Reduced", "Task"]
+__all__ = ["Reduced", "SiteRows", "Statistics", "Task"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,68 @@ def _triangular(rows: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
+class SiteRows:
+    """The rows of one site, or fewer rows with the same Gram matrix.
+
+    Parameters
+    ----------
+    Phi : ndarray of shape (n, p)
+        Features.
+    T : ndarray of shape (n, d)
+        Targets.
+    rest : ndarray of shape (d,)
+        Squared norms of the parts of the targets that no features explain.
+    rows : float
+        The number of rows before reduction.
+    """
+
+    Phi: FloatArray
+    T: FloatArray
+    rest: FloatArray
+    rows: float
+
+    @classmethod
+    def from_reduced(cls, reduced: Reduced) -> SiteRows:
+        """Take features and targets apart; a triangular factor has no features in its last rows."""
+        p, factor = reduced.width, reduced.factor
+        n = len(factor) if reduced.n_rows <= factor.shape[1] else p
+        Phi, T = (np.ascontiguousarray(part) for part in (factor[:n, :p], factor[:n, p:]))
+        return cls(Phi, T, np.sum(factor[n:, p:] ** 2, axis=0), float(reduced.n_rows))
+
+    @classmethod
+    def from_rows(cls, Phi: FloatArray, T: FloatArray) -> SiteRows:
+        """Reduce features (N x p) and targets (N x d); there may be no rows."""
+        if len(Phi) == 0:
+            return cls(Phi, T, np.zeros(T.shape[1]), 0.0)
+        return cls.from_reduced(Reduced.from_rows(Phi, T, centre=False))
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return int(self.Phi.shape[1])
+
+    @property
+    def outputs(self) -> int:
+        """Number of columns of the targets."""
+        return int(self.T.shape[1])
+
+    @property
+    def directions(self) -> int:
+        """How many directions the targets span."""
+        return int(np.linalg.matrix_rank(self.T)) if len(self.T) else 0
+
+    @property
+    def target_energy(self) -> float:
+        """Squared norm of the targets."""
+        return float(np.sum(self.T**2) + np.sum(self.rest))
+
+    @property
+    def arrays(self) -> tuple[FloatArray, ...]:
+        """All numbers, for a digest."""
+        return self.Phi, self.T, self.rest, np.asarray(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
 class Task:
     r"""One task, or several stacked along a leading agent axis.
 
@@ -81,8 +144,6 @@ class Task:
         Squared norm of the part of the targets outside the column space of H.
     rows : ndarray of shape (...)
         Degrees of freedom of the residuals: the number of rows, less one for an intercept.
-    column_rest : ndarray of shape (..., d), optional
-        ``rest`` by column of the targets.
     """
 
     V: FloatArray
@@ -90,7 +151,6 @@ class Task:
     Y: FloatArray
     rest: FloatArray
     rows: FloatArray
-    column_rest: FloatArray | None = None
 
     @classmethod
     def from_reduced(cls, reduced: Reduced) -> Task:
@@ -98,9 +158,9 @@ class Task:
         H, T = reduced.factor[:, : reduced.width], reduced.factor[:, reduced.width :]
         P, s, Vt = scipy.linalg.svd(H, full_matrices=False, check_finite=False)
         Y = P.T @ T
-        squares, rows = (T - P @ Y) ** 2, max(1, reduced.n_rows - reduced.centred)
+        rest, rows = np.sum((T - P @ Y) ** 2), max(1, reduced.n_rows - reduced.centred)
         V = np.ascontiguousarray(Vt.T)
-        return cls(V, s, Y, np.asarray(np.sum(squares)), np.asarray(float(rows)), squares.sum(axis=0))
+        return cls(V, s, Y, np.asarray(rest), np.asarray(float(rows)))
 
     @classmethod
     def stack(cls, tasks: Sequence[Task], least: int = 0) -> Task:
@@ -116,21 +176,16 @@ class Task:
             k = task.s.size
             V[t, :, :k], s[t, :k], Y[t, :k, : task.Y.shape[1]] = task.V, task.s, task.Y
         rest, rows = np.array([(float(task.rest), float(task.rows)) for task in tasks]).T
-        column_rest = np.zeros((m, d))
-        for t, task in enumerate(tasks):
-            column_rest[t, : task.Y.shape[1]] = 0.0 if task.column_rest is None else task.column_rest
-        return cls(V, s, Y, rest, rows, column_rest)
+        return cls(V, s, Y, rest, rows)
 
     def agent(self, t: int) -> Task:
         """Return agent t of a stack, padding included."""
-        column_rest = None if self.column_rest is None else self.column_rest[t]
-        return Task(self.V[t], self.s[t], self.Y[t], self.rest[t], self.rows[t], column_rest)
+        return Task(self.V[t], self.s[t], self.Y[t], self.rest[t], self.rows[t])
 
     def agents(self, start: int, stop: int) -> Task:
         """Return some consecutive agents of a stack."""
         part = slice(start, stop)
-        column_rest = None if self.column_rest is None else self.column_rest[part]
-        return Task(self.V[part], self.s[part], self.Y[part], self.rest[part], self.rows[part], column_rest)
+        return Task(self.V[part], self.s[part], self.Y[part], self.rest[part], self.rows[part])
 
     @cached_property
     def s_column(self) -> FloatArray:
@@ -148,7 +203,31 @@ class Task:
         return self.s_column * self.Y
 
     @property
+    def width(self) -> int:
+        """Number of features."""
+        return int(self.V.shape[-2])
+
+    @property
+    def outputs(self) -> int:
+        """Number of columns of the targets."""
+        return int(self.Y.shape[-1])
+
+    @property
+    def directions(self) -> int:
+        """How many directions the targets span, of all tasks of a stack together."""
+        return int(np.sum(np.linalg.matrix_rank(self.Y)))
+
+    @property
+    def arrays(self) -> tuple[FloatArray, ...]:
+        """All numbers, for a digest."""
+        return self.V, self.s, self.Y, np.asarray(self.rest), np.asarray(self.rows)
+
+    @property
     def target_energy(self) -> FloatArray:
         """Squared norm of the targets: twice the objective at zero weights."""
         energy: FloatArray = np.sum(self.Y**2, axis=(-2, -1)) + self.rest
         return energy
+
+
+#: The statistics of one task: of rows where features come in groups, else decomposed.
+Statistics = Task | SiteRows

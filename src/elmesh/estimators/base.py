@@ -19,9 +19,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from elmesh.checks import check_choice, check_flag
 from elmesh.comm.communicator import Communicator, raise_on_all
-from elmesh.data.features import FeatureMap, Features, uniform
+from elmesh.data.features import FeatureMap, Features
 from elmesh.data.labels import plain_type
-from elmesh.data.statistics import Reduced, Task
+from elmesh.data.statistics import SiteRows, Statistics, Task
 from elmesh.data.tasks import Groups, match_tasks
 from elmesh.errors import ElmeshError
 from elmesh.estimators.common import CommonPart
@@ -29,6 +29,7 @@ from elmesh.estimators.features import make_features
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.estimators.parameters import describe
+from elmesh.estimators.reduction import reduce_tasks
 from elmesh.math.blas import limit_blas_threads
 from elmesh.math.random_effects import site_batches, whiten
 from elmesh.run.backend import Backend, FitContext, check_consistent, resolve_backend
@@ -155,14 +156,15 @@ class MultiTaskELM(BaseEstimator):
         centre = self.fit_intercept and not grouped
         longest = max(len(groups[t]) for t in labels)
         with limit_blas_threads(longest, layer.width, min(longest, layer.width), always=backend.one_thread):
-            reduced = [Reduced.from_rows(layer(X[groups[t]]), targets[t], centre=centre) for t in labels]
-            tasks = [Task.from_reduced(task) for task in reduced]
+            reduced, halves = reduce_tasks(
+                solver, layer, X, {t: groups[t] for t in labels}, targets, centre, context.seed
+            )
+            make = SiteRows.from_reduced if grouped else Task.from_reduced
+            tasks: list[Statistics] = [make(task) for task in reduced]
         if isinstance(layer, FeatureMap):
             floor = _CLASS_NOISE if self._kind == "classification" else 0.0
-            halves = None
-            if solver.learns_from_halves:
-                halves = [_halves(layer(X[groups[t]]), targets[t], context.seed) for t in labels]
-            context = replace(context, features=GroupedFeatures(layer.groups, floor, halves))
+            classes = self._kind == "classification" and solver.has_common_part
+            context = replace(context, features=GroupedFeatures(layer.groups, floor, halves, classes))
         # A run may be resumed for longer than was first asked.
         fields = {name: value for name, value in context.fields.items() if name != "solver__max_iter"}
         result = backend.run(replace(context, fields=fields), tasks)
@@ -184,7 +186,8 @@ class MultiTaskELM(BaseEstimator):
         self.conditions_ = None
         if topology is not None and isinstance(solver, ProximalADMM):
             degree = context.assignment.degree
-            self.conditions_ = solver.margins(Task.stack(tasks), solution, degree, topology.n_agents)
+            stacked = Task.stack([task for task in tasks if isinstance(task, Task)])
+            self.conditions_ = solver.margins(stacked, solution, degree, topology.n_agents)
         U = solution.U
         self.U_ = U[0] if U is not None and U.ndim == 3 and len(U) == 1 else U
         self.A_ = {t: solution.A[k, :, : targets[t].shape[1]].copy() for k, t in enumerate(labels)}
@@ -193,7 +196,7 @@ class MultiTaskELM(BaseEstimator):
         self.variances_: pd.DataFrame | None = None
         self.noise_: dict[Label, FloatArray] | None = None
         if solution.effects is not None:
-            return self._with_effects(solution, layer, tasks, labels)
+            return self._with_effects(solution, layer, [task for task in tasks if isinstance(task, SiteRows)], labels)
         bases = [U[k] if U is not None and U.ndim == 3 else U for k in range(len(labels))]
         heads = {
             t: Head(basis, self.A_[t], r.mean[: r.width], r.mean[r.width :])
@@ -203,7 +206,7 @@ class MultiTaskELM(BaseEstimator):
         by_task = None if prior is None else {t: prior[k] for k, t in enumerate(labels)}
         return Fitted(layer, heads, solution.mu2, prior=by_task)
 
-    def _with_effects(self, solution: Solution, layer: Features, tasks: list[Task], labels: list[Label]) -> Fitted:
+    def _with_effects(self, solution: Solution, layer: Features, sites: list[SiteRows], labels: list[Label]) -> Fitted:
         """Return a fit with a common and a private part, and set what is known of them."""
         effects, V, U = solution.effects, solution.V, solution.U
         if effects is None or V is None or U is None or not isinstance(layer, FeatureMap):
@@ -214,17 +217,16 @@ class MultiTaskELM(BaseEstimator):
         self.variances_ = _variances(layer, effects.log_c, effects.log_v)
         self.noise_ = {t: np.sqrt(effects.s2 * np.exp(-effects.log_w[k])) for k, t in enumerate(labels)}
         heads = {}
-        for batch in site_batches(Task.stack(tasks), layer.groups):
+        for batch in site_batches(sites, layer.groups):
             (X,), _ = whiten(batch, np.exp(effects.log_v), batch.Phi)
             for k, own in zip(batch.index.tolist(), X, strict=True):
                 weights = effects.W + V[k] + U @ solution.A[k]
-                n = int(np.count_nonzero(tasks[k].s))
                 heads[k] = Head(
                     None,
                     weights,
                     np.zeros(layer.width),
                     np.zeros(d),
-                    X=own[:n],
+                    X=own[: len(sites[k].Phi)],
                     log_w=float(effects.log_w[k]),
                     shared=solution.A[k] if U.shape[1] else None,
                 )
@@ -236,6 +238,7 @@ class MultiTaskELM(BaseEstimator):
             effects.log_v,
             effects.s2,
             effects.tau2,
+            temperature=effects.temperature or None,
             U=U if U.shape[1] else None,
             mu2=1.0 if solution.mu2 is None else solution.mu2,
         )
@@ -290,9 +293,7 @@ class MultiTaskELM(BaseEstimator):
         """Return checked rows to predict, and those of each task."""
         check_is_fitted(self, "model_")
         checked = self._finite(validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False))
-        # A task's own model is for its own rows.
-        several = len(self.model_.heads) > 1
-        allowed = self.unknown_site == "common" and self.model_.common is not None and several
+        allowed = self.unknown_site == "common" and self.model_.common is not None
         groups = match_tasks(tasks, len(checked), list(self.model_.heads), allow_unknown=allowed)
         return checked, groups
 
@@ -311,6 +312,7 @@ class MultiTaskELM(BaseEstimator):
         """
         check_is_fitted(self, "model_")
         alone: Self = clone(self)
+        alone.unknown_site = "error"
         if isinstance(alone.solver, Solver):
             alone.solver = alone.solver.for_one_task()
         alone._adopt(self.model_.for_task(task), self.n_features_in_, {})
@@ -347,7 +349,7 @@ class MultiTaskELM(BaseEstimator):
             validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=1)
         )
         T, finish = self._new_targets(np.asarray(y), len(rows))
-        head = finish(model.common.head(model.layer(rows), T, model.layer.groups), rows)
+        head = finish(model.common.head(model.layer(rows), T, model.layer.groups))
         self.model_ = replace(model, heads={**model.heads, plain(name): head})
         self.tasks_ = np.array(list(self.model_.heads))
         return self
@@ -370,12 +372,11 @@ class MultiTaskELM(BaseEstimator):
 
         Examples
         --------
-        >>> from elmesh import MeshELM, MultiTaskELMRegressor
+        >>> from elmesh import MultiTaskELMRegressor
         >>> rng = np.random.default_rng(0)
         >>> X, site = rng.normal(size=(90, 2)), np.repeat(["north", "south", "west"], 30)
         >>> y = X[:, 0] * np.where(site == "west", -1.0, 1.0)
-        >>> model = MultiTaskELMRegressor(solver=MeshELM(common="auto", private="auto"), random_state=0)
-        >>> shares = model.fit(X, y, tasks=site).part_shares(X, tasks=site)
+        >>> shares = MultiTaskELMRegressor(random_state=0).fit(X, y, tasks=site).part_shares(X, tasks=site)
         >>> bool(shares.loc["west", "private"] > shares.loc["north", "private"])
         True
         """
@@ -384,8 +385,8 @@ class MultiTaskELM(BaseEstimator):
         return pd.DataFrame.from_dict(shares, orient="index", columns=["common", "shared", "private"])
 
     @abstractmethod
-    def _new_targets(self, y: NDArray[Any], n_rows: int) -> tuple[FloatArray, Callable[[Head, FloatArray], Head]]:
-        """Return the targets of a new site, and what completes its head from its inputs."""
+    def _new_targets(self, y: NDArray[Any], n_rows: int) -> tuple[FloatArray, Callable[[Head], Head]]:
+        """Return the targets of a new site, and what completes its head."""
 
     def gather(self, run: RunConfig) -> Self | None:
         """Bring the models of all processes together, after a fit with ``run``. All processes must call this.
@@ -427,6 +428,7 @@ class MultiTaskELM(BaseEstimator):
         noise: dict[Label, FloatArray] | None = getattr(self, "noise_", None)
         if self.model_.common is not None:
             rank = 0 if self.model_.common.U is None else int(self.model_.common.U.shape[1])
+        absent = "not called for" if solver.learns_from_halves else "not asked for"
         return {
             "kind": self._kind,
             "classes": self.classes_.tolist() if hasattr(self, "classes_") else None,
@@ -437,6 +439,7 @@ class MultiTaskELM(BaseEstimator):
             "penalties": None
             if self.penalties_ is None or (variances is not None and not rank)
             else list(self.penalties_),
+            "shared_part": None if variances is None else "kept" if rank else absent,
             "variances": None if variances is None else variances.to_dict(),
             "noise": None if noise is None else {str(t): own.tolist() for t, own in noise.items()},
             "certificate": None if self.certificate_ is None else asdict(self.certificate_),
@@ -507,18 +510,6 @@ def _variances(layer: FeatureMap, log_c: FloatArray, log_v: FloatArray) -> pd.Da
     present = np.isin(np.arange(len(log_c)), layer.groups)
     names = np.array(layer.group_names, dtype=object)[present]
     return pd.DataFrame({"common": np.exp(log_c)[present], "private": np.exp(log_v)[present]}, index=list(names))
-
-
-def _halves(Phi: FloatArray, T: FloatArray, seed: int) -> tuple[Task, Task]:
-    """Return the statistics of two random halves of a task's rows; the second one of a single row is empty."""
-    order = np.argsort(uniform((seed, 2), len(Phi)), kind="stable")
-    first, second = order[: (len(order) + 1) // 2], order[(len(order) + 1) // 2 :]
-    nothing = Task(np.zeros((Phi.shape[1], 1)), np.zeros(1), np.zeros((1, T.shape[1])), np.zeros(()), np.zeros(()))
-    half = [
-        Task.from_reduced(Reduced.from_rows(Phi[rows], T[rows], centre=False)) if len(rows) else nothing
-        for rows in (first, second)
-    ]
-    return half[0], half[1]
 
 
 def check_size(X: FloatArray, targets: Mapping[Label, FloatArray]) -> None:

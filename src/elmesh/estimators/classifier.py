@@ -16,7 +16,6 @@ from sklearn.utils.validation import column_or_1d
 
 from elmesh.checks import check_choice
 from elmesh.comm.communicator import Communicator, merge_by_task, raise_on_all
-from elmesh.data.features import FeatureMap
 from elmesh.data.tasks import Groups, check_task_sizes, check_two_classes, group_rows, one_hot
 from elmesh.errors import ElmeshError
 from elmesh.estimators.base import MultiTaskELM, check_size
@@ -258,8 +257,8 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         """Learn tasks whose classes have the same names, with one column of targets per class for all of them."""
         communicator, every = backend.communicator, self._declared
         if every is None:
-            found = merge_by_task(communicator, {t: values.tolist() for t, values in classes.items()}).values()
-            every = [name for values in found for name in values]
+            listed_by_task = merge_by_task(communicator, {t: values.tolist() for t, values in classes.items()})
+            every = [name for values in listed_by_task.values() for name in values]
         kind = next(iter(classes.values())).dtype
         # The width of text is that of the classes here, and others may be longer.
         self.classes_ = np.unique(np.array(every, dtype=np.str_ if kind.kind == "U" else kind))
@@ -279,14 +278,18 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         columns = {t: own if len(own) > 1 else everything for t, own in columns.items()}
         self.task_classes_ = {t: self.classes_[own] for t, own in columns.items()}
         temperatures: dict[Label, float] = {}
-        with limit_blas_threads(always=True) if backend.one_thread else nullcontext():
-            for t, head in fitted.heads.items():
-                Phi = fitted.layer(X[groups[t]])
-                fits = Phi @ head.A + mean
-                scores = leave_one_out_ridge(Phi * fitted.prior[t], fits, wide[t], 1.0, False)[:, columns[t]]
-                if len(classes[t]) > 1:
-                    temperatures[t] = fit_temperature(scores, wide[t][:, columns[t]])
-        usual = float(np.median(list(merge_by_task(communicator, temperatures).values()) or [_USUAL_TEMPERATURE]))
+        usual = fitted.common.temperature
+        if usual is None:
+            # Sites with more rows than features have enough of them for a temperature of their own.
+            with limit_blas_threads(always=True) if backend.one_thread else nullcontext():
+                for t, head in fitted.heads.items():
+                    Phi = fitted.layer(X[groups[t]])
+                    fits = Phi @ head.A + mean
+                    scores = leave_one_out_ridge(Phi * fitted.prior[t], fits, wide[t], 1.0, False)[:, columns[t]]
+                    if len(classes[t]) > 1:
+                        temperatures[t] = fit_temperature(scores, wide[t][:, columns[t]])
+            found = merge_by_task(communicator, temperatures).values()
+            usual = float(np.median(list(found) or [_USUAL_TEMPERATURE]))
         heads = {
             t: replace(
                 head,
@@ -300,7 +303,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         self._set_model(fitted.layer, heads, 1, replace(fitted.common, t_mean=mean, temperature=usual), self.classes_)
         return self
 
-    def _new_targets(self, y: NDArray[Any], n_rows: int) -> tuple[FloatArray, Callable[[Head, FloatArray], Head]]:
+    def _new_targets(self, y: NDArray[Any], n_rows: int) -> tuple[FloatArray, Callable[[Head], Head]]:
         model = self.model_
         every = self.classes_ if model.classes is None else model.classes
         targets, found = one_hot(y, group_rows(None, n_rows))
@@ -313,12 +316,8 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         wide[:, columns] = targets["all"]
         chosen = columns if len(own) > 1 else np.arange(len(every))
 
-        def finish(head: Head, X: FloatArray) -> Head:
+        def finish(head: Head) -> Head:
             temperature = None if model.common is None else model.common.temperature
-            if len(own) > 1 and model.common is not None and isinstance(model.layer, FeatureMap):
-                Phi, root = model.layer(X), np.exp(model.common.log_v / 2)[model.layer.groups]
-                scores = leave_one_out_ridge(Phi * root, head.scores(Phi), wide, 1.0, False)
-                temperature = fit_temperature(scores[:, chosen], wide[:, chosen])
             return replace(
                 head, A=head.A[:, chosen], t_mean=head.t_mean[chosen], classes=every[chosen], temperature=temperature
             )

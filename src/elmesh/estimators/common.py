@@ -4,8 +4,10 @@ A site's weights are :math:`W + V_t` (and :math:`U A_t`). Their posterior covari
 
 .. math:: v - v X'X v \;+\; w_t\,(I - vX'X)\,S\,(I - vX'X)' , \qquad X = K_t^{-1/2}\Phi_t ,
 
-so a prediction needs the site's whitened features X. They say as much about its rows as the rows themselves: they
-belong to the site, as its weights do.
+and the mean of the site's noise variance, whose logarithm has the posterior variance :math:`1/(1/\tau^2 + dN_t/2)`, is
+:math:`\sigma_t^2` times the exponential of half of that (:math:`N_t`: the site's rows, at most as many as are kept). So
+a prediction needs the site's whitened features X. They say as much about its rows as the rows themselves: they belong
+to the site, as its weights do.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from elmesh.data.statistics import Reduced, Task
+from elmesh.data.statistics import SiteRows
 from elmesh.errors import ElmeshError
 from elmesh.estimators.head import Head
 from elmesh.math.random_effects import expected_likelihood, site_batches, whiten
@@ -86,10 +88,11 @@ class CommonPart:
 
         Its noise, its coefficients A in U and its private weights V follow from its own rows alone.
         """
-        task = Task.stack([Task.from_reduced(Reduced.from_rows(Phi, T - self.t_mean, centre=False))])
-        (batch,), v = site_batches(task, groups), np.exp(self.log_v)
+        site = SiteRows.from_rows(Phi, T - self.t_mean)
+        (batch,), v = site_batches([site], groups), np.exp(self.log_v)
         R, M = batch.T - batch.Phi @ self.W, batch.Phi @ self.S @ batch.Phi.mT
-        log_w = expected_likelihood(batch, R, M, v, self.s2, self.s2, self.tau2).log_weights[0]
+        none = np.zeros((1, len(R[0]), 0))
+        log_w = expected_likelihood(batch, R, M, none, v, self.s2, self.s2, self.tau2).log_weights[0]
         (X, R), _ = whiten(batch, v, batch.Phi, R)
         shared, A = np.zeros_like(self.W), None
         if self.U is not None:
@@ -97,8 +100,7 @@ class CommonPart:
             A = np.linalg.solve(Z.T @ Z + self.mu2 * np.eye(Z.shape[1]), Z.T @ (np.exp(log_w / 2) * R[0]))
             shared = self.U @ A
         private = v[groups][:, None] * (X[0].T @ (R[0] - X[0] @ shared))
-        n = int(np.count_nonzero(task.s))
-        zeros = np.zeros(len(groups))
+        n, zeros = len(site.Phi), np.zeros(len(groups))
         return Head(None, self.W + shared + private, zeros, self.t_mean, X=X[0, :n], log_w=float(log_w), shared=A)
 
     def parts(
@@ -131,5 +133,8 @@ class CommonPart:
             XvPhi = X @ (v[:, None] * Phi.T)
             private, seen = np.sum(Phi**2 * v, axis=1) - np.sum(XvPhi**2, axis=0), Phi - XvPhi.T @ X
         common = np.sum((seen @ self.S) * seen, axis=1)
-        own = np.exp(-log_w) * (1.0 + np.maximum(private, 0.0)) + np.maximum(common, 0.0)
+        # The mean of a variance whose logarithm is uncertain is above its most probable value.
+        rows = 0 if X is None else len(X)
+        uncertain = self.tau2 / (1.0 + self.tau2 * rows * len(self.s2) / 2)
+        own = np.exp(-log_w) * (np.exp(uncertain / 2) + np.maximum(private, 0.0)) + np.maximum(common, 0.0)
         return np.asarray(own[:, None] * self.s2)

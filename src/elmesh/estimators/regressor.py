@@ -118,12 +118,12 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
         self._set_model(fitted.layer, heads, y_checked.ndim, common)
         return self
 
-    def _new_targets(self, y: NDArray[Any], n_rows: int) -> tuple[FloatArray, Callable[[Head, FloatArray], Head]]:
+    def _new_targets(self, y: NDArray[Any], n_rows: int) -> tuple[FloatArray, Callable[[Head], Head]]:
         targets = regression_targets(y, group_rows(None, n_rows))["all"]
         width = next(iter(self.model_.heads.values())).A.shape[1]
         if targets.shape[1] != width:
             raise ElmeshError(f"y has {count(targets.shape[1], 'column')}; the model predicts {width}.")
-        return targets, lambda head, _: head
+        return targets, lambda head: head
 
     def summary(self) -> dict[str, Any]:
         """Return the facts about a fit in plain JSON."""

@@ -68,7 +68,7 @@ class Certificate:
     Examples
     --------
     >>> Certificate(0.0002, True, 12, 55.53, 55.519)
-    <within 0.02 % of the optimum over all ranks; rank 12 is enough>
+    <training objective within 0.02 % of the optimum over all ranks; rank 12 is enough>
     """
 
     gap: float
@@ -81,7 +81,7 @@ class Certificate:
         return f"<{self}>"
 
     def __str__(self) -> str:
-        within = f"within {100 * self.gap:.2g} % of the optimum over all ranks"
+        within = f"training objective within {100 * self.gap:.2g} % of the optimum over all ranks"
         if not self.suggested_rank:
             return f"training objective within {100 * self.gap:.2g} % of its optimum, which has no shared part"
         if self.rank_sufficient:

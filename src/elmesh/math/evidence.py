@@ -21,7 +21,7 @@ import scipy.optimize
 
 from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["HYPERPRIOR", "Totals", "common_part", "maximize_evidence", "negative_evidence"]
+__all__ = ["HYPERPRIOR", "Totals", "common_draws", "common_part", "maximize_evidence", "negative_evidence"]
 
 #: Precision of the hyperprior on log-variances: nearly flat (standard deviation 30), so that a direction in which the
 #: evidence does not change stays where it is.
@@ -79,7 +79,14 @@ def common_part(totals: Totals, groups: IndexArray, log_c: FloatArray) -> tuple[
     L = _cholesky(totals, np.exp(log_c)[groups])
     W, q = _mean(totals, L)
     half = scipy.linalg.lapack.dtrtri(L, lower=1)[0]
-    return W, np.asarray(half.T @ half), q / totals.rows
+    # One memory layout before and after a checkpoint, as BLAS rounds differently by layout.
+    return np.ascontiguousarray(W), np.ascontiguousarray(half.T @ half), q / totals.rows
+
+
+def common_draws(totals: Totals, groups: IndexArray, log_c: FloatArray, noise: FloatArray) -> FloatArray:
+    """Return draws of W about its mean, in units of the noise, from independent draws (p, k) of variance one."""
+    L = _cholesky(totals, np.exp(log_c)[groups])
+    return np.asarray(scipy.linalg.solve_triangular(L, noise, lower=True, trans=1, check_finite=False))
 
 
 def _cholesky(totals: Totals, c: FloatArray) -> FloatArray:

@@ -22,6 +22,7 @@ alone, so that its numbers do not depend on which sites it is stacked with.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,7 +31,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from elmesh.data.statistics import Task
+from elmesh.data.statistics import SiteRows
 from elmesh.typing import FloatArray, IndexArray
 
 __all__ = [
@@ -38,6 +39,8 @@ __all__ = [
     "SiteBatch",
     "expected_likelihood",
     "padded_size",
+    "precision",
+    "precision_times",
     "site_batches",
     "site_evidence",
     "whiten",
@@ -96,6 +99,14 @@ class SiteBatch:
         K[:, np.arange(n), np.arange(n)] += 1.0
         return np.asarray(K)
 
+    def cholesky(self, v: FloatArray) -> FloatArray:
+        """Return the lower Cholesky factor of K of each site; that of the last v is kept, as many sums use the same."""
+        known: tuple[FloatArray, FloatArray] | None = self.__dict__.get("_last_cholesky")
+        if known is None or not np.array_equal(known[0], v):
+            known = v.copy(), np.asarray(np.linalg.cholesky(self.covariance(v)), dtype=np.float64)
+            self.__dict__["_last_cholesky"] = known
+        return known[1]
+
 
 def padded_size(n: int) -> int:
     """Return the number of rows that a site of n rows is padded to: at most an eighth more.
@@ -109,37 +120,49 @@ def padded_size(n: int) -> int:
     return max(1, -(-n // step) * step)
 
 
-def site_batches(task: Task, groups: IndexArray) -> list[SiteBatch]:
-    """Return stacked tasks as sites in batches; rows are diag(s) V', which have the Gram matrix of all rows."""
-    used = np.count_nonzero(task.s, axis=-1).tolist()
+def site_batches(sites: Sequence[SiteRows], groups: IndexArray) -> list[SiteBatch]:
+    """Return sites in batches of the same padded number of rows; a site with fewer columns has zeros in the others."""
     sizes: dict[int, list[int]] = {}
-    for t, n in enumerate(used):
-        sizes.setdefault(padded_size(n), []).append(t)
-    p, d = task.V.shape[-2], task.Y.shape[-1]
-    rest = np.zeros((len(used), d)) if task.column_rest is None else task.column_rest
+    for t, site in enumerate(sites):
+        sizes.setdefault(padded_size(len(site.Phi)), []).append(t)
+    p, d = sites[0].width, max(site.outputs for site in sites)
     batches = []
-    for n, sites in sorted(sizes.items()):
+    for n, places in sorted(sizes.items()):
         most = max(1, _BATCH // (n * max(n, p)))
-        for start in range(0, len(sites), most):
-            part = sites[start : start + most]
-            Phi, T = np.zeros((len(part), n, p)), np.zeros((len(part), n, d))
+        for start in range(0, len(places), most):
+            part = places[start : start + most]
+            Phi, T, rest = np.zeros((len(part), n, p)), np.zeros((len(part), n, d)), np.zeros((len(part), d))
             for k, t in enumerate(part):
-                q = used[t]
-                Phi[k, :q] = task.s[t, :q, None] * task.V[t, :, :q].T
-                T[k, :q] = task.Y[t, :q]
-            index = np.array(part, dtype=np.intp)
-            batches.append(SiteBatch(index, Phi, T, rest[index], task.rows[index], groups))
+                site = sites[t]
+                Phi[k, : len(site.Phi)], T[k, : len(site.T), : site.outputs] = site.Phi, site.T
+                rest[k, : site.outputs] = site.rest
+            rows = np.array([sites[t].rows for t in part])
+            batches.append(SiteBatch(np.array(part, dtype=np.intp), Phi, T, rest, rows, groups))
     return batches
 
 
 def whiten(batch: SiteBatch, v: FloatArray, *blocks: FloatArray) -> tuple[list[FloatArray], FloatArray]:
     """Return blocks of rows multiplied by the inverse Cholesky factor of K, and each site's log |K|."""
-    L = np.linalg.cholesky(batch.covariance(v))
+    L = batch.cholesky(v)
     widths = np.cumsum([block.shape[-1] for block in blocks])[:-1]
     X = np.concatenate(blocks, axis=-1)
     for k in range(len(X)):
-        X[k] = scipy.linalg.solve_triangular(L[k], X[k], lower=True, check_finite=False)
+        # In LAPACK's order of columns the factor is its own transpose.
+        X[k] = scipy.linalg.lapack.dtrtrs(L[k].T, X[k], lower=0, trans=1)[0]
     return np.split(X, widths, axis=-1), _log_determinant(L)
+
+
+def precision(batch: SiteBatch, v: FloatArray) -> FloatArray:
+    """Return K^-1 of each site."""
+    return _inverse(batch.covariance(v))[0]
+
+
+def precision_times(batch: SiteBatch, v: FloatArray, R: FloatArray) -> FloatArray:
+    """Return K^-1 R of each site, for R of shape (m, n, d); costs much less than whitened features."""
+    L, result = batch.cholesky(v), np.empty_like(R)
+    for k in range(len(R)):
+        result[k] = scipy.linalg.lapack.dpotrs(L[k].T, R[k], lower=0)[0]
+    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +170,7 @@ class Likelihood:
     """Expected -2 log likelihood of each site, its derivatives in log v and log sigma^2, and the sites' log-weights.
 
     ``value`` and ``log_weights`` are of shape (m,), ``gradient`` (m, G + d); ``hessian`` (m, G + d, G + d) approximates
-    the second derivatives by the average information.
+    the second derivatives by the average information, which is positive semidefinite.
     """
 
     value: FloatArray
@@ -160,6 +183,7 @@ def expected_likelihood(
     batch: SiteBatch,
     R: FloatArray,
     M: FloatArray,
+    draws: FloatArray,
     v: FloatArray,
     s2: FloatArray,
     s2_prior: FloatArray,
@@ -176,6 +200,9 @@ def expected_likelihood(
         Residuals at the mean of W.
     M : ndarray of shape (m, n, n)
         Covariances of the common part of the rows, Phi S Phi'.
+    draws : ndarray of shape (m, n, k)
+        Draws of the common part of the rows, of covariance M; only the approximate Hessian uses them, which exactly
+        would cost several times as much as all else.
     v, s2 : ndarray of shape (G,), (d,)
         Variances of the private part in units of the noise, and of the noise.
     s2_prior : ndarray of shape (d,)
@@ -188,12 +215,8 @@ def expected_likelihood(
     (m, G, n, _), d, rows = batch.B.shape, len(s2), batch.rows
     inverse, log_determinant = _inverse(batch.covariance(v))
     u, KM = inverse @ R, inverse @ M
-    a = (
-        np.sum(R * u, axis=-2)
-        + batch.rest
-        + rows[:, None] * floor
-        + np.trace(KM, axis1=-2, axis2=-1)[:, None] * s2_prior
-    )
+    trace = np.trace(KM, axis1=-2, axis2=-1)
+    a = np.sum(R * u, axis=-2) + batch.rest + rows[:, None] * floor + trace[:, None] * s2_prior
     total = np.sum(a / s2, axis=-1)
     x = _best_log_weights(total, d * rows, tau2)
     w = np.exp(x)
@@ -203,24 +226,29 @@ def expected_likelihood(
     # Derivatives in log v of log |K|, of the trace and of r'K^-1 r, per site and group (and column).
     B, KMK = batch.B.reshape(m, G, n * n), KM @ inverse
     of_determinant, of_trace = (v * (B @ X.reshape(m, n * n, 1))[..., 0] for X in (inverse, KMK))
-    Bu = v[:, None, None] * (batch.B @ u[:, None])
-    of_residual = np.sum(Bu * u[:, None], axis=-2)
-    fall = w[:, None, None] * (of_residual / s2 + of_trace[..., None] * (s2_prior / s2))
+    # Residuals and draws side by side.
+    U = np.concatenate([u, inverse @ draws], axis=-1)
+    BU = v[:, None, None] * (batch.B @ U[:, None])
+    of_residual = np.sum(BU[..., :d] * u[:, None], axis=-2)
+    falls = w[:, None] * (np.sum(of_residual / s2, axis=-1) + of_trace * np.sum(s2_prior / s2))
     spread = w[:, None] * a / s2
-    gradient = np.concatenate([d * of_determinant - fall.sum(axis=-1), rows[:, None] - spread], axis=-1)
+    gradient = np.concatenate([d * of_determinant - falls, rows[:, None] - spread], axis=-1)
 
-    # The average information in log v, expected over W: its part at the mean of W, and a trace.
-    vB = v[:, None, None] * batch.B
-    left, right = KMK[:, None] @ vB, inverse[:, None] @ vB
-    of_traces = left.reshape(m, G, n * n) @ right.mT.reshape(m, G, n * n).mT
+    # The average information, expected over W: that of the residuals at its mean, and the mean over the draws.
+    k = draws.shape[-1]
+    drawn = np.sum(BU[..., d:] * U[:, None, :, d:], axis=(-2, -1)) / max(k, 1)
+    share = s2_prior / s2
+    by_vector = w[:, None] * np.concatenate([1.0 / s2, np.full(k, np.sum(share) / max(k, 1))])
+    Z = np.moveaxis(BU, -1, 1)
+    KZ = Z @ inverse[:, None]
     hessian = np.zeros((m, G + d, G + d))
-    hessian[:, :G, :G] = (w * np.sum(s2_prior / s2))[:, None, None] * (of_traces + of_traces.mT) / 2
-    for c in range(d):
-        Z = Bu[..., c]
-        hessian[:, :G, :G] += (w / s2[c])[:, None, None] * (Z @ inverse @ Z.mT)
+    hessian[:, :G, :G] = np.sum(by_vector[..., None, None] * (KZ @ Z.mT), axis=1)
+    fall = w[:, None, None] * (of_residual / s2 + drawn[..., None] * share)
     hessian[:, :G, G:] = fall
     hessian[:, G:, :G] = fall.mT
-    hessian[:, np.arange(G, G + d), np.arange(G, G + d)] = spread
+    # Where the draws have more than their covariance, so has their product with themselves.
+    more = np.sum(draws * U[..., d:], axis=(-2, -1)) / max(k, 1) - trace
+    hessian[:, np.arange(G, G + d), np.arange(G, G + d)] = spread + w[:, None] * np.maximum(more, 0.0)[:, None] * share
     return Likelihood(value, gradient, hessian, x)
 
 
@@ -257,12 +285,14 @@ def _inverse(K: FloatArray) -> tuple[FloatArray, FloatArray]:
     if K.shape[-1] < _LARGE:
         L = np.linalg.cholesky(K)
         return np.asarray(np.linalg.inv(K), dtype=np.float64), _log_determinant(L)
-    inverse, logs = np.empty_like(K), np.empty(len(K))
+    inverse, logs, diagonal = np.empty_like(K), np.empty(len(K)), np.arange(K.shape[-1])
     for k, matrix in enumerate(K):
         L, _ = scipy.linalg.lapack.dpotrf(matrix, lower=1)
         logs[k] = 2 * np.sum(np.log(np.diag(L)))
-        lower, _ = scipy.linalg.lapack.dpotri(L, lower=1)
-        inverse[k] = np.tril(lower) + np.tril(lower, -1).T
+        lower, _ = scipy.linalg.lapack.dpotri(L, lower=1, overwrite_c=1)
+        # Above the diagonal it is zero, as the factor was.
+        np.add(lower, lower.T, out=inverse[k])
+        inverse[k, diagonal, diagonal] /= 2
     return inverse, logs
 
 

@@ -28,8 +28,8 @@ from elmesh.errors import ElmeshError
 from elmesh.netconfig.columns import InputColumn, check_range
 from elmesh.netconfig.exchange import PARAMETER_COMMENTS, Exchange, choose_solver, current_solver, normalize_parameters
 from elmesh.netconfig.files import read_text
-from elmesh.netconfig.names import ROUTER, Address, check_name, parse_address
-from elmesh.netconfig.toml import CheckedStruct, decode_toml, encode_toml
+from elmesh.netconfig.names import ROUTER, Address, check_label, check_name, parse_address
+from elmesh.netconfig.toml import CheckedStruct, decode_toml, encode_toml, show_value
 from elmesh.solvers import Solver
 from elmesh.tables import ProblemKind
 from elmesh.text import listed
@@ -40,7 +40,11 @@ __all__ = ["AgentEntry", "NetworkConfig"]
 _MAX_BYTES = 8 * 2**20
 _MAX_HIDDEN = 100_000
 _MODEL = ("n_hidden", "activation", "weight_scale", "seed", "fit_intercept", "rank", "solver", "parameters")
-_FILE_NAMES = {name: f"model.{name}" for name in _MODEL} | {"target_range": "target.range", "edges": "graph.edges"}
+_FILE_NAMES = {name: f"model.{name}" for name in _MODEL} | {
+    "target_range": "target.range",
+    "classes": "target.classes",
+    "edges": "graph.edges",
+}
 _HEADER = """\
 # The network file: public, and identical at every agent. Agents whose files differ in more than comments and
 # the order of sections refuse to connect to each other.
@@ -111,9 +115,11 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
         tuple[str, ...], _doc('addresses "host:port" of routers, for agents that accept no connections', max_length=64)
     ] = ()
 
-    n_hidden: Annotated[int, _doc("number of hidden units", ge=1, le=_MAX_HIDDEN)] = 300
+    n_hidden: Annotated[int, _doc("number of hidden units, of all weight scales together", ge=1, le=_MAX_HIDDEN)] = 300
     activation: Annotated[str, _doc(f"activation function: {', '.join(ACTIVATIONS)}")] = "sigmoid"
-    weight_scale: Annotated[_Scale, _doc('scale of hidden weights; "auto": by the number of columns')] = "auto"
+    weight_scale: Annotated[
+        _Scale, _doc('scale of hidden weights; "auto": two for a common part, else by the number of columns')
+    ] = "auto"
     # The integers of TOML have 64 bits, one of them the sign.
     seed: Annotated[int, _doc("seed of the hidden weights and the initial U; not secret", ge=0, le=2**63 - 1)] = 0
     fit_intercept: Annotated[bool, _doc("whether each agent's outputs have an intercept")] = True
@@ -122,6 +128,9 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
     parameters: Annotated[dict[str, Any], _doc("parameters of the solver")] = field(default_factory=dict)
 
     target_range: Annotated[tuple[float, float] | None, _doc("for scaling; values may lie outside")] = None
+    classes: Annotated[
+        tuple[str | int, ...] | None, _doc("all classes, text or whole numbers, if they mean the same at every agent")
+    ] = None
     agents: Annotated[
         tuple[AgentEntry, ...],
         _doc("The agents: name, and the address at which its neighbours reach it.", min_length=1, max_length=4096),
@@ -143,6 +152,7 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
         _check_unique("column", [column.name for column in self.columns])
         force_setattr(self, "edges", _sorted_edges(self.edges, self.agent_names))
         force_setattr(self, "target_range", _checked_target_range(self.kind, self.target_range))
+        force_setattr(self, "classes", _checked_classes(self.kind, self.classes))
         if self.unscaled_columns and not self.statistics:
             raise ElmeshError(
                 f'Column "{self.unscaled_columns[0]}" has neither range nor categories; declare range = [low, high] or '
@@ -183,6 +193,8 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
             for column in self.columns
         ]
         del content["agents"]
+        if self.classes is None:
+            del content["classes"]  # files of earlier versions have none
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode("ascii")).digest()
 
@@ -220,9 +232,22 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
             self.solver, self.parameters, self.exchange, rank=self.rank, rounds=self.rounds, graph=self._graph()
         )
 
-    def weight_scale_for(self, n_columns: int) -> float:
+    def model_solver(self) -> Solver:
+        """Return the solver of the model: without the parts that need classes in common, unless they are declared."""
+        solver = self.make_solver()
+        undeclared = self.kind == "classification" and self.classes is None
+        return solver.without_common_targets() if undeclared else solver
+
+    def weight_scale_for(self, n_columns: int) -> float | str:
         """Return the scale of the hidden weights for a table with this number of encoded columns."""
-        return weight_scale(n_columns) if self.weight_scale == "auto" else self.weight_scale
+        if self.weight_scale != "auto":
+            return self.weight_scale
+        return "auto" if self.model_solver().grouped_features else weight_scale(n_columns)
+
+    @property
+    def n_encoded(self) -> int:
+        """Number of encoded columns."""
+        return sum(len(column.categories or ("number",)) + column.missing for column in self.columns)
 
     @property
     def unscaled_columns(self) -> list[str]:
@@ -289,3 +314,19 @@ def _checked_target_range(kind: ProblemKind, ends: tuple[float, float] | None) -
             "with range = [low, high]."
         )
     return None if ends is None else check_range("range in [target]", ends)
+
+
+def _checked_classes(kind: ProblemKind, classes: Sequence[str | int] | None) -> tuple[str | int, ...] | None:
+    if classes is None:
+        return None
+    if kind == "regression":
+        raise ElmeshError("classes in [target] are for a classification; remove them from a regression.")
+    if len(classes) < 2 or len(set(classes)) < len(classes) or len({type(name) for name in classes}) > 1:
+        raise ElmeshError(
+            f"classes in [target] are {show_value(list(classes))}; expected two or more different ones, all of them "
+            "text or all of them whole numbers."
+        )
+    for name in classes:
+        if isinstance(name, str):
+            check_label("A class", name)
+    return tuple(sorted(classes, key=lambda name: (isinstance(name, str), name)))

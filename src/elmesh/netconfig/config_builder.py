@@ -29,20 +29,22 @@ __all__ = ["DataSpec", "build_config", "default_name", "round_outwards"]
 # For features and targets of magnitude one, which declared ranges produce; this rho suits tens to thousands of rows per
 # site.
 _BASIS_PARAMETERS = {"mu1": 1.0, "mu2": 1.0, "rho": 10.0}
+# By sums agents find all parts of the weights, and their variances.
+_SUMS_PARAMETERS = {"common": "auto", "private": "auto"}
 
 
 @dataclass(frozen=True)
 class DataSpec:
     """The part of a network config that describes the data.
 
-    ``reason`` explains why the kind was inferred; ``n_classes`` is the number of classes, 0 if unknown.
+    ``reason`` explains why the kind was inferred; ``classes`` are all classes, None if unknown.
     """
 
     kind: ProblemKind
     reason: str = ""
     columns: tuple[InputColumn, ...] = ()
     target_range: tuple[float, float] | None = None
-    n_classes: int = 0
+    classes: tuple[str | int, ...] | None = None
 
     @classmethod
     def from_table(
@@ -71,7 +73,9 @@ class DataSpec:
         columns = tuple(found[str(name)] for name in frame.columns if name in found)
         if chosen == "regression":
             return cls(chosen, reason, columns, _range(frame, target))
-        return cls(chosen, reason, columns, n_classes=len(set(to_labels(frame[target]))))
+        names = {str(name) for name in to_labels(frame[target]) if name is not None}
+        classes = tuple(sorted(map(int, names))) if schema.whole_labels else tuple(sorted(names))
+        return cls(chosen, reason, columns, classes=classes if len(classes) > 1 else None)
 
 
 def build_config(
@@ -92,6 +96,7 @@ def build_config(
         check_name("The name of an agent", agent)
     addresses = _assign_addresses(listen, agents)
     edges = make_topology(graph, list(agents), seed=fields.get("seed", 0)).edges.tolist()
+    sums = fields.get("exchange", "basis") == "sums"
     return NetworkConfig(
         name=name,
         kind=data.kind,
@@ -99,7 +104,9 @@ def build_config(
         edges=tuple((agents[i], agents[j]) for i, j in edges),
         columns=data.columns,
         target_range=data.target_range,
-        parameters=_BASIS_PARAMETERS if fields.get("exchange", "basis") == "basis" else {},
+        # Agents that send U_t only may each have classes of their own.
+        classes=data.classes if sums else None,
+        parameters=_SUMS_PARAMETERS if sums else _BASIS_PARAMETERS,
         **fields,
     )
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import networkx as nx
 
-from elmesh.comm.requests import AllReduce, NeighborSum, Request
+from elmesh.comm.requests import AllReduce, IntegerSum, NeighborSum, Request
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.toml import show_value, suggest, toml_value
 from elmesh.solvers import Solver, make_solver, solver_classes
@@ -28,7 +28,7 @@ Exchange = Literal["basis", "sums"]
 #: Kinds of request that agents answer.
 PROVIDES: dict[Exchange, frozenset[type[Request]]] = {
     "basis": frozenset({NeighborSum}),
-    "sums": frozenset({NeighborSum, AllReduce}),
+    "sums": frozenset({NeighborSum, AllReduce, IntegerSum}),
 }
 # Parameters of a solver that the network file sets outside [model.parameters], and the field that sets them.
 _OTHER_FIELDS = {
@@ -92,6 +92,9 @@ def choose_solver(
     if exchange == "basis" and not made.sends_only_basis:
         raise _needs_sums(f"{name} cannot be used, because it sends more than U_t", "choose another solver")
     options = _basis_parameters(parameters, rank) if exchange == "basis" else dict(parameters)
+    if name == "mesh-elm":
+        # A file that does not name the other parts, as those of earlier versions, has the shared part alone.
+        options = {"common": False, "private": False, **options}
     solver = make_solver(made(**common, **options))
     missing = sorted(request.__name__ for request in set(solver.requires) - PROVIDES[exchange])
     if missing:
@@ -134,6 +137,8 @@ def _needs_sums(problem: str, remedy: str) -> ElmeshError:
 
 #: Comments in the network file on the parameters of solvers.
 PARAMETER_COMMENTS = {
+    "common": "whether weights have a part that is common to all agents",
+    "private": "whether weights have a part of each agent's own, which is never sent",
     "mu1": "penalty on U",
     "mu2": "penalty on each agent's own weights",
     "rho": "penalty on the difference between neighbours",

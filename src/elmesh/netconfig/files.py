@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from elmesh.errors import ElmeshError
+from elmesh.text import data_size
 
 __all__ = ["create_file", "read_text"]
 
@@ -17,7 +18,7 @@ def read_text(path: Path, what: str, max_bytes: int) -> str:
     with path.open("rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
-        raise ElmeshError(f"{path} has more than {max_bytes} bytes, too many for a {what}.")
+        raise ElmeshError(f"{path} has more than {data_size(max_bytes)}, too much for a {what}.")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

@@ -2,18 +2,19 @@
 
 :mod:`~elmesh.report.page` lays out a page for any experiment. :mod:`~elmesh.report.curves` and
 :mod:`~elmesh.report.site_plots` draw plots; :mod:`~elmesh.report.figures` has their style, arranges and saves them.
-:mod:`~elmesh.report.comparison` describes a comparison of methods, and :mod:`~elmesh.report.comparison_report` makes a
-figure and a page from it. :mod:`~elmesh.report.wording` fills numbers into the texts of a page.
+:mod:`~elmesh.report.site_study` describes what sites gain by learning together, and :mod:`~elmesh.report.site_report`
+makes a figure and a page from it. :mod:`~elmesh.report.wording` fills numbers into the texts of a page.
 """
 
-from elmesh.report.comparison import Comparison, MethodResult
-from elmesh.report.comparison_report import comparison_page, draw_overview
 from elmesh.report.curves import Curve, draw_curves
 from elmesh.report.figures import STYLES, figure, save_figure
 from elmesh.report.page import Claim, Figure, Page, Section, Table, Verdict, count_verdicts, render
+from elmesh.report.site_report import draw_overview, study_page, study_table
+from elmesh.report.site_study import SiteResult, SiteStudy, Training
 from elmesh.report.wording import Wording
 
 __all__ = [
-    "STYLES", "Claim", "Comparison", "Curve", "Figure", "MethodResult", "Page", "Section", "Table", "Verdict",
-    "Wording", "comparison_page", "count_verdicts", "draw_curves", "draw_overview", "figure", "render", "save_figure",
+    "STYLES", "Claim", "Curve", "Figure", "Page", "Section", "SiteResult", "SiteStudy", "Table", "Training", "Verdict",
+    "Wording", "count_verdicts", "draw_curves", "draw_overview", "figure", "render", "save_figure", "study_page",
+    "study_table",
 ]  # fmt: skip

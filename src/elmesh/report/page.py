@@ -152,4 +152,4 @@ def count_verdicts(claims: Iterable[Claim]) -> dict[Verdict, str]:
 
 def _keep_units(text: str) -> str:
     """Put no-break spaces between numbers and their units."""
-    return re.sub(r"(?<=\d) (?=%|MB|×)|(?<=×) (?=\d)", "\N{NO-BREAK SPACE}", text)
+    return re.sub(r"(?<=\d) (?=%|[kMGT]B|×)|(?<=×) (?=\d)", "\N{NO-BREAK SPACE}", text)

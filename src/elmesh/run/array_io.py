@@ -22,7 +22,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from elmesh.comm.transport import CommState
-from elmesh.data.statistics import Task
+from elmesh.data.statistics import Statistics
 from elmesh.files import atomic_write
 from elmesh.run.monitor import RoundSnapshot
 from elmesh.run.result import Progress, RunHistory
@@ -76,10 +76,10 @@ def read_arrays(path: Path, prefixes: tuple[str, ...] = ("",)) -> tuple[Arrays, 
     return arrays, labels
 
 
-def task_digest(task: Task) -> str:
+def task_digest(task: Statistics) -> str:
     """Return the SHA-256 of a task's data."""
     digest = hashlib.sha256()
-    for x in (task.V, task.s, task.Y, np.asarray(task.rest), np.asarray(task.rows)):
+    for x in task.arrays:
         digest.update(str(x.shape).encode())
         digest.update(np.ascontiguousarray(x).data)
     return digest.hexdigest()

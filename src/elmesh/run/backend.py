@@ -20,7 +20,7 @@ from elmesh.comm.graph import Topology, make_topology
 from elmesh.comm.local import LocalTransport
 from elmesh.comm.mpi import MPICommunicator, MPITransport, world_communicator
 from elmesh.comm.requests import AllReduce, HubReduce, IntegerSum, NeighborSum, Request
-from elmesh.data.statistics import Task
+from elmesh.data.statistics import SiteRows, Statistics, Task
 from elmesh.errors import ElmeshError
 from elmesh.math.blas import limit_blas_threads
 from elmesh.run.batches import cache_batches, shape_batches
@@ -123,7 +123,7 @@ class Backend(ABC):
         """Return which tasks there are and who has which; ``labels`` are those that this process has rows of."""
 
     @abstractmethod
-    def run(self, fit: FitContext, tasks: Sequence[Task]) -> RunResult:
+    def run(self, fit: FitContext, tasks: Sequence[Statistics]) -> RunResult:
         """Run a fit's solver on this process's tasks, in their order."""
 
 
@@ -140,13 +140,12 @@ class LocalBackend(Backend):
         topology = make_topology(solver.graph, labels, seed) if solver.distributed else None
         return Assignment(list(labels), list(labels), topology, np.zeros(len(labels), dtype=np.intp))
 
-    def run(self, fit: FitContext, tasks: Sequence[Task]) -> RunResult:
+    def run(self, fit: FitContext, tasks: Sequence[Statistics]) -> RunResult:
         """Run a solver on all tasks, stacked."""
         assignment, fields = fit.assignment, {**fit.fields, "backend": "local"}
-        task = Task.stack(tasks)
         return run_local(
             fit.solver,
-            task,
+            _rows_of(tasks) if fit.features else Task.stack(_decomposed(tasks)),
             assignment.topology,
             fit.seed,
             fit.config,
@@ -158,7 +157,7 @@ class LocalBackend(Backend):
 
 def run_local(
     solver: Solver,
-    task: Task,
+    data: Task | Sequence[SiteRows],
     topology: Topology | None,
     seed: int,
     config: RunConfig = _DEFAULT,
@@ -166,14 +165,14 @@ def run_local(
     fields: Mapping[str, Any] | None = None,
     features: GroupedFeatures | None = None,
 ) -> RunResult:
-    """Run a solver on stacked tasks in this process.
+    """Run a solver on all tasks in this process.
 
     Parameters
     ----------
     solver : Solver
         What to run.
-    task : Task
-        All tasks, stacked.
+    data : Task or sequence of SiteRows
+        All tasks, stacked; where features come in groups, the rows of all sites.
     topology : Topology or None
         The graph of agents; None for all tasks in one place.
     seed : int
@@ -187,27 +186,29 @@ def run_local(
     features : GroupedFeatures, optional
         Where features come in groups.
     """
-    m, rank = len(task.s), solver.resolve_rank(task)
+    single = [data.agent(t) for t in range(len(data.s))] if isinstance(data, Task) else data
+    m, rank, width = len(single), solver.resolve_rank(data), single[0].width
     graph = topology or Topology(1, np.empty((0, 2), dtype=np.intp))
-    batches = cache_batches(task) if solver.per_agent_basis else [np.arange(m)]
-    problems = [
-        make_problem(
-            features,
-            task.agents(batch[0], batch[-1] + 1),
-            agent_context(graph, seed, batch if topology else None),
-            rank,
-            batch.tolist(),
-        )
-        for batch in batches
-    ]
+    batches = [np.arange(m)]
+    if isinstance(data, Task) and solver.per_agent_basis:
+        batches = cache_batches(data)
+    contexts = [agent_context(graph, seed, batch if topology else None) for batch in batches]
+    if isinstance(data, Task):
+        parts = [data.agents(batch[0], batch[-1] + 1) for batch in batches]
+        problems = [Problem(part, context, rank) for part, context in zip(parts, contexts, strict=True)]
+        longest = data.s.shape[-1]
+    else:
+        given = features or GroupedFeatures(np.ones(width, dtype=np.intp))
+        problems = [given.problem(data, contexts[0], rank)]
+        longest = max(len(site.Phi) for site in data)
     degree = topology.degree.tolist() if topology else [0] * m
-    agents = LocalAgents(range(m), labels or range(m), [task.agent(t) for t in range(m)], degree, batches, problems)
+    agents = LocalAgents(range(m), labels or range(m), single, degree, batches, problems)
     return run_solver(
         solver,
         agents,
         LocalTransport(graph, solver.message_bits),
-        zero_objective=float(np.sum(task.target_energy)) / 2,
-        threads=limit_blas_threads(*task.V.shape[-2:], max(rank, 1)),
+        zero_objective=float(np.sum([task.target_energy for task in single])) / 2,
+        threads=limit_blas_threads(width, longest, max(rank, 1)),
         callback=config.callback,
         store=_store(config, {**(fields or {}), "rank": rank}, agents, SERIAL),
     )
@@ -257,7 +258,7 @@ class MPIBackend(Backend):
         own = [label for label, rank in zip(everything, ranks.tolist(), strict=True) if rank == world.rank]
         return Assignment(everything, own, topology, ranks, world.rank)
 
-    def run(self, fit: FitContext, tasks: Sequence[Task]) -> RunResult:
+    def run(self, fit: FitContext, tasks: Sequence[Statistics]) -> RunResult:
         """Run a solver on this process's tasks, together with the other processes."""
         world, solver, assignment = self.communicator, fit.solver, fit.assignment
         topology = assignment.topology
@@ -265,14 +266,14 @@ class MPIBackend(Backend):
             topology = make_topology("path", assignment.labels)
         rank = self._agree_on_rank(solver, tasks)
         transport = MPITransport(world, topology, assignment.ranks, solver.message_bits)
-        batches = shape_batches(tasks)
+        # The numbers of sites do not depend on how many are in a batch; those of tasks that are stacked do.
+        batches = [np.arange(len(tasks))] if fit.features else shape_batches(_decomposed(tasks))
         problems = [
             make_problem(
                 fit.features,
-                Task.stack([tasks[k] for k in batch.tolist()]),
+                [tasks[k] for k in batch.tolist()],
                 agent_context(topology, fit.seed, transport.agents[batch]),
                 rank,
-                batch.tolist(),
             )
             for batch in batches
         ]
@@ -293,15 +294,15 @@ class MPIBackend(Backend):
                 lookahead=True,
             )
 
-    def _agree_on_rank(self, solver: Solver, tasks: Sequence[Task]) -> int:
+    def _agree_on_rank(self, solver: Solver, tasks: Sequence[Statistics]) -> int:
         """Return the number of columns of U, from what all tasks together can use; only rank 0 warns."""
-        own = [[int(task.Y.shape[-1]), int(solver.directions(task))] for task in tasks]
+        own = [[task.outputs, solver.directions(task)] for task in tasks]
         counts = [pair for part in self.communicator.allgather(own) for pair in part]
         outputs, directions = max(width for width, _ in counts), sum(n for _, n in counts)
         with warnings.catch_warnings():
             if self.communicator.rank:
                 warnings.simplefilter("ignore")
-            return solver.rank_for(outputs, int(tasks[0].V.shape[-2]), directions)
+            return solver.rank_for(outputs, tasks[0].width, directions)
 
 
 def resolve_backend(backend: str | Backend) -> Backend:
@@ -354,10 +355,20 @@ def _ranks_of(holders: Mapping[Label, Sequence[int]], labels: Sequence[Label], s
 
 
 def make_problem(
-    features: GroupedFeatures | None, task: Task, context: AgentContext, rank: int, places: Sequence[int]
+    features: GroupedFeatures | None, tasks: Sequence[Statistics], context: AgentContext, rank: int
 ) -> Problem:
-    """Return the problem of stacked tasks, with their features where these come in groups."""
-    return Problem(task, context, rank) if features is None else features.problem(task, context, rank, places)
+    """Return the problem of tasks, stacked; of sites where features come in groups."""
+    if features is None:
+        return Problem(Task.stack(_decomposed(tasks)), context, rank)
+    return features.problem(_rows_of(tasks), context, rank)
+
+
+def _decomposed(tasks: Sequence[Statistics]) -> list[Task]:
+    return [task for task in tasks if isinstance(task, Task)]
+
+
+def _rows_of(tasks: Sequence[Statistics]) -> list[SiteRows]:
+    return [task for task in tasks if isinstance(task, SiteRows)]
 
 
 def _store(

@@ -20,6 +20,7 @@ from elmesh.errors import ElmeshError
 from elmesh.run.result import Progress, RunHistory, RunResult, StopReason
 from elmesh.solvers.base import Decision, Program, RoundReport, Solution
 from elmesh.solvers.state import SolverState
+from elmesh.text import data_size
 from elmesh.typing import FloatArray, IntArray
 
 __all__ = ["RoundSnapshot", "RunMonitor", "local_metrics"]
@@ -215,7 +216,7 @@ class RunMonitor:
         if self._sound is None:
             raise ElmeshError(
                 f"max_bytes={self._max_bytes:,.0f} is not enough for the start, which has sent "
-                f"{self._transport.traffic().total:,} bytes already; raise it, or lower message_bits or rank."
+                f"{data_size(self._transport.traffic().total)} already; raise it, or lower message_bits or rank."
             )
         return self._result(self._sound, self._stop if self._stop is StopReason.CONVERGED else StopReason.BUDGET)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from elmesh.comm.graph import Topology
 from elmesh.comm.transport import Transport
-from elmesh.data.statistics import Task
+from elmesh.data.statistics import Statistics
 from elmesh.run.array_io import SavedRun
 from elmesh.run.batches import join_programs
 from elmesh.run.monitor import RoundSnapshot, RunMonitor
@@ -29,7 +29,7 @@ class LocalAgents:
 
     agents: Sequence[int]  # their numbers, increasing
     labels: Sequence[object]  # of their tasks
-    tasks: Sequence[Task]
+    tasks: Sequence[Statistics]
     degree: Sequence[int]  # numbers of neighbours
     batches: Sequence[IndexArray]  # places of agents that are computed together
     problems: Sequence[Problem]  # one per batch

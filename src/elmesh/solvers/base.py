@@ -29,10 +29,11 @@ from sklearn.base import BaseEstimator
 
 from elmesh.checks import check_count, check_flag, check_number
 from elmesh.comm.requests import Request
-from elmesh.data.statistics import Task
+from elmesh.data.statistics import SiteRows, Statistics, Task
 from elmesh.errors import ElmeshError, RankWarning
 from elmesh.math.central_step import CentralUStep
 from elmesh.math.certificate import Certificate
+from elmesh.math.random_effects import SiteBatch, site_batches
 from elmesh.solvers.state import MixedEffects, SolverState
 from elmesh.typing import FloatArray, IndexArray
 
@@ -87,19 +88,42 @@ class AgentContext:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The data of one agent, or of many with a leading axis, its context, and the number of columns of U.
+    """The data of one agent, or of many, their context, and the number of columns of U.
 
+    ``data`` is a task, or several with a leading axis; where features come in groups, the rows of each site.
     ``groups`` is the group of each feature: 0 is the constant, others follow. None where features have no groups.
     ``noise_floor`` is the least variance of noise, as a share of that of the targets. ``halves`` are the two halves of
-    each task's rows, for what is decided on rows left out.
+    each site's rows, for what is decided on rows left out. ``classes`` tells whether targets are indicators of classes,
+    less the common share of each class.
     """
 
-    task: Task
+    data: Task | Sequence[SiteRows]
     context: AgentContext
     rank: int
     groups: IndexArray | None = None
     noise_floor: float = 0.0
-    halves: tuple[Task, Task] | None = None
+    halves: tuple[Sequence[SiteRows], Sequence[SiteRows]] | None = None
+    classes: bool = False
+
+    @property
+    def task(self) -> Task:
+        """The decomposed task, or stack of tasks."""
+        if not isinstance(self.data, Task):
+            raise TypeError("This problem has features in groups; its data are in sites.")
+        return self.data
+
+    @cached_property
+    def sites(self) -> list[SiteBatch]:
+        """The sites in batches; without groups all features are in one, which is not the constant's."""
+        if isinstance(self.data, Task):
+            raise TypeError("This problem has no features in groups; its data are in task.")
+        groups = np.ones(self.data[0].width, dtype=np.intp) if self.groups is None else self.groups
+        return site_batches(self.data, groups)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Numbers of sites here, of features and of columns of the targets."""
+        return sum(len(batch.index) for batch in self.sites), *self.sites[0].Phi.shape[-1:], self.sites[0].T.shape[-1]
 
     @cached_property
     def central_step(self) -> CentralUStep:
@@ -117,19 +141,21 @@ class GroupedFeatures:
         The group of each feature: 0 is the constant, others follow.
     noise_floor : float
         The least variance of noise, as a share of that of the targets.
-    halves : sequence of pairs of Task, or None
-        The two halves of each task's rows.
+    halves : sequence of pairs of SiteRows, or None
+        The two halves of each site's rows.
+    classes : bool
+        Whether targets are indicators of classes that all sites share, less the common share of each class.
     """
 
     groups: IndexArray
     noise_floor: float = 0.0
-    halves: Sequence[tuple[Task, Task]] | None = None
+    halves: Sequence[tuple[SiteRows, SiteRows]] | None = None
+    classes: bool = False
 
-    def problem(self, task: Task, context: AgentContext, rank: int, places: Sequence[int]) -> Problem:
-        """Return the problem of stacked tasks that are at these places among the tasks of this process."""
-        chosen = None if self.halves is None else [self.halves[k] for k in places]
-        halves = None if chosen is None else (Task.stack([a for a, _ in chosen]), Task.stack([b for _, b in chosen]))
-        return Problem(task, context, rank, self.groups, self.noise_floor, halves)
+    def problem(self, sites: Sequence[SiteRows], context: AgentContext, rank: int) -> Problem:
+        """Return the problem of all sites of this process."""
+        halves = None if self.halves is None else ([a for a, _ in self.halves], [b for _, b in self.halves])
+        return Problem(sites, context, rank, self.groups, self.noise_floor, halves, self.classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,6 +251,8 @@ class Solver(BaseEstimator, ABC):
     per_agent_basis: ClassVar[bool] = False
     #: Whether messages between neighbours are the agents' U and nothing else.
     sends_only_basis: ClassVar[bool] = False
+    #: The least number of columns of U that may be asked for.
+    least_rank: ClassVar[int] = 1
     #: Whether there are rounds; if not, the initial state is the solution.
     iterative: ClassVar[bool] = True
     #: The graph of agents; None where the method has none.
@@ -264,11 +292,6 @@ class Solver(BaseEstimator, ABC):
     def pooled(self) -> bool:
         """Whether all tasks' data must be in one place; a class attribute where it does not depend on parameters."""
         return False
-
-    @property
-    def least_rank(self) -> int:
-        """The least number of columns of U that may be asked for."""
-        return 1
 
     @property
     def grouped_features(self) -> bool:
@@ -336,7 +359,7 @@ class Solver(BaseEstimator, ABC):
         """Whether tasks are agents of a graph."""
         return self.graph is not None
 
-    def directions(self, task: Task) -> int:
+    def directions(self, task: Statistics) -> int:
         """Return how many directions of U a task, or all tasks of a stack together, can use."""
         return 0
 
@@ -348,9 +371,11 @@ class Solver(BaseEstimator, ABC):
         """
         return 0
 
-    def resolve_rank(self, task: Task) -> int:
-        """Return the number of columns of U for stacked tasks."""
-        return self.rank_for(int(task.Y.shape[-1]), int(task.V.shape[-2]), self.directions(task))
+    def resolve_rank(self, data: Task | Sequence[SiteRows]) -> int:
+        """Return the number of columns of U for stacked tasks, or for sites."""
+        parts: Sequence[Statistics] = [data] if isinstance(data, Task) else data
+        outputs = max(part.outputs for part in parts)
+        return self.rank_for(outputs, parts[0].width, sum(self.directions(part) for part in parts))
 
     def for_one_task(self) -> Solver:
         """Return a copy without parameters that refer to other tasks: graphs over their labels, numbers per agent."""
@@ -367,9 +392,9 @@ class LowRankSolver(Solver, abstract=True):
     #: What spans no more directions than are useful, for the warning.
     spanned_by: ClassVar[str] = "all targets together"
 
-    def directions(self, task: Task) -> int:
+    def directions(self, task: Statistics) -> int:
         """Return how many directions the targets span."""
-        return int(np.sum(np.linalg.matrix_rank(task.Y)))
+        return task.directions
 
     def rank_for(self, outputs: int, width: int, directions: int) -> int:
         """Return the rank: the given one, at most what the data can use; "auto" is two per target column."""

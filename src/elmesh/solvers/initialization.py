@@ -59,9 +59,11 @@ def random_block(L: int, r: int, seed: int) -> FloatArray:
     return orthonormal(uniform((seed, 1), L * r).reshape(L, r))
 
 
-def even_shares(task: Task, context: AgentContext) -> FloatArray:
-    """Return each task's even share of what belongs to all; the shares sum to one over all tasks."""
-    lead = task.s.shape[:-1]
+def even_shares(lead: tuple[int, ...], context: AgentContext) -> FloatArray:
+    """Return each task's even share of what belongs to all; the shares sum to one over all tasks.
+
+    ``lead`` are the leading axes of stacked tasks.
+    """
     return np.full(lead, 1.0 / max(context.n_agents, math.prod(lead)))
 
 

@@ -1,7 +1,7 @@
 r"""Local ELM (equation (4)): every task by itself.
 
-With a given penalty it is the paper's ridge regression. With an automatic one the weights have a prior variance of
-their own in each group of features (:mod:`elmesh.math.random_effects`), at the maximum of the task's evidence.
+With a given penalty it is the paper's ridge regression. By default the weights have a prior variance of their own in
+each group of features (:mod:`elmesh.math.random_effects`), at the maximum of the task's evidence.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from elmesh.math.evidence import HYPERPRIOR
 from elmesh.math.kernels import ridge
-from elmesh.math.random_effects import SiteBatch, site_batches, site_evidence, whiten
+from elmesh.math.random_effects import SiteBatch, site_evidence, whiten
 from elmesh.solvers.base import Problem, Solution, Solver, Steps
 from elmesh.solvers.state import PerAgent, SolverState
 from elmesh.typing import FloatArray
@@ -41,7 +41,7 @@ class LocalELM(Solver):
 
     Parameters
     ----------
-    mu : float or "auto", default=1.0
+    mu : float or "auto", default="auto"
         Penalty on the weights. "auto": each task finds one for every group of its features, by its own evidence.
 
     Examples
@@ -56,12 +56,7 @@ class LocalELM(Solver):
     state_type = LocalState
     iterative: ClassVar[bool] = False
 
-    mu: float | str = 1.0
-
-    def check(self) -> None:
-        """Check the penalty."""
-        if self.mu != "auto":
-            super().check()
+    mu: float | str = "auto"
 
     @property
     def grouped_features(self) -> bool:
@@ -73,13 +68,11 @@ class LocalELM(Solver):
         yield from ()
         if self.mu != "auto":
             return LocalState(0, ridge(problem.task, float(self.mu)))
-        task = problem.task
-        groups = np.ones(task.V.shape[-2], dtype=np.intp) if problem.groups is None else problem.groups
-        A, prior = np.zeros((*task.V.shape[:-1], task.Y.shape[-1])), np.ones(task.V.shape[:-1])
-        for batch in site_batches(task, groups):
+        A, prior = np.zeros(problem.shape), np.ones(problem.shape[:-1])
+        for batch in problem.sites:
             v = np.exp(_maximize(batch, problem.noise_floor))
             (X, Y), _ = whiten(batch, v, batch.Phi, batch.T)
-            by_feature = v[:, groups]
+            by_feature = v[:, batch.groups]
             A[batch.index] = by_feature[..., None] * (X.mT @ Y)
             prior[batch.index] = np.sqrt(by_feature)
         return LocalState(0, A, prior)

@@ -27,7 +27,7 @@ from elmesh.math.kernels import fit, project, residual, square
 from elmesh.math.lbfgs import LBFGSMemory
 from elmesh.solvers.base import Decision, LowRankSolver, Problem, RoundReport, Solution, Steps
 from elmesh.solvers.graph_certificate import certificate_over_graph
-from elmesh.solvers.initialization import even_shares, initialize
+from elmesh.solvers.initialization import Start, even_shares, initialize
 from elmesh.solvers.integer_sums import sum_wide, with_integer_sums
 from elmesh.solvers.mixed_effects import (
     common_penalty,
@@ -38,7 +38,7 @@ from elmesh.solvers.mixed_effects import (
     private_weights,
     refit_common,
 )
-from elmesh.solvers.shared_part import choose_penalty, whitened_problem
+from elmesh.solvers.shared_part import choose_penalty, starting_basis, whitened_problem
 from elmesh.solvers.state import MixedEffects, SolverState
 from elmesh.solvers.variable_projection import Evaluation, ReducedProblem, change_columns, line_search, rough_fit
 from elmesh.typing import FloatArray
@@ -94,12 +94,16 @@ class MeshELM(LowRankSolver):
 
     .. math:: \min_{U, A}\; \sum_t \tfrac12|H_tUA_t - T_t|^2 + \tfrac{\mu_1}{2}|U|^2 + \tfrac{\mu_2}{2}\sum_t|A_t|^2 ,
 
-    fitted to what the others leave, if rows left out within tasks call for it. By default it is the only part, and the
-    problem is that of :class:`MTLELM` and :class:`DMTLELM`. Agents exchange sums over all of
+    fitted to what the others leave, if rows left out within tasks call for it. With ``common=False, private=False`` it
+    is the only part, and the problem is that of :class:`MTLELM` and :class:`DMTLELM`. Agents exchange sums over all of
     them: three of a p x p matrix, and others of p x r blocks and of a few numbers.
 
     Parameters
     ----------
+    common, private : bool or "auto", default="auto"
+        Whether weights have a part W that all tasks share, and a part V_t that is a task's own and never leaves it,
+        with variances by evidence. "auto": where features come in groups, as the estimators make them. With both
+        switched off the problem is the paper's.
     rank : int or "auto", default="auto"
         Number of columns of U; 0 for no shared part. "auto" adds columns until, by the certificate, no further one
         would help, and drops unused ones.
@@ -125,23 +129,22 @@ class MeshELM(LowRankSolver):
         Stop when the gradient is within ``tol`` of the penalty's.
     certify : bool, default=True
         Whether to bound, in the end, how far the objective is from the best of any rank.
-    common, private : bool or "auto", default=False
-        Whether weights have a part W that all tasks share, and a part V_t that is a task's own and never leaves it,
-        with variances by evidence. "auto": where features come in groups, as the estimators make them for a solver with
-        such parts, and where targets of different tasks mean the same. With both switched off, the default, the problem
-        is the paper's.
 
     Examples
     --------
     >>> from elmesh import MeshELM, MultiTaskELMClassifier
     >>> model = MultiTaskELMClassifier(n_hidden=50, solver=MeshELM(rank=4, graph="star"))
-    >>> parts = MeshELM(common="auto", private="auto")
+    >>> paper = MeshELM(common=False, private=False, rank=6, mu1=3.16, mu2=3.16, message_bits=4)
     """
 
     name: ClassVar[str] = "mesh-elm"
-    summary: ClassVar[str] = "variable projection by sums over the graph; the default"
+    summary: ClassVar[str] = "common, shared and private parts by sums over the graph; the default"
     state_type = MeshState
+    least_rank: ClassVar[int] = 0
+    requires: ClassVar[Set[type[Request]]] = frozenset({AllReduce, IntegerSum})
 
+    common: bool | str = "auto"
+    private: bool | str = "auto"
     rank: int | str = "auto"
     mu1: float | str = "auto"
     mu2: float | str = "auto"
@@ -151,13 +154,6 @@ class MeshELM(LowRankSolver):
     max_iter: int = 1000
     tol: float = 1e-2
     certify: bool = True
-    common: bool | str = False
-    private: bool | str = False
-
-    @property
-    def requires(self) -> Set[type[Request]]:
-        """Sums over all agents; of integers beside a common or a private part."""
-        return frozenset({AllReduce, IntegerSum} if self.grouped_features else {AllReduce})
 
     def check(self) -> None:
         """Check every parameter."""
@@ -167,6 +163,8 @@ class MeshELM(LowRankSolver):
         check_choice("message_bits", self.message_bits, BITS)
         if self.max_bytes is not None:
             check_number("max_bytes", self.max_bytes)
+        if self.rank == 0 and not self.grouped_features:
+            raise ElmeshError("rank=0 without a common and a private part leaves no weights; switch one of them on.")
         if self.private is False and self.common is not False and self.rank not in (0, "auto"):
             raise ElmeshError(
                 f"rank={self.rank} has no meaning with a common part and no private one, beside which U is fitted; "
@@ -180,11 +178,6 @@ class MeshELM(LowRankSolver):
         if self.rank == "auto":
             return min(max(_FIRST_RANK, 2 * outputs), max(1, min(width, directions)))
         return super().rank_for(outputs, width, directions)
-
-    @property
-    def least_rank(self) -> int:
-        """The least number of columns of U: none beside a common or a private part."""
-        return 0 if self.grouped_features else 1
 
     @property
     def grouped_features(self) -> bool:
@@ -215,32 +208,34 @@ class MeshELM(LowRankSolver):
         """Estimate the common and the private part, if any, and evaluate f at the start of U."""
         common, private = self._has("common", problem), self._has("private", problem)
         if not (common or private):
-            return (yield from self._start(problem, self.mu1, self.mu2))
+            start = yield from initialize(problem, self.mu1, self.mu2, "spectral")
+            return (yield from self._evaluate(problem, start))
         mixed = yield from estimate_effects(problem, common=common, private=private)
-        lam: float | None = None
+        found: tuple[float, FloatArray] | None = None
         if self.rank != 0 and private:
+            columns = min(_FIRST_SHARED, problem.rank) if self.rank == "auto" else problem.rank
             if "auto" in (self.mu1, self.mu2):
-                lam = yield from choose_penalty(problem, mixed, self._fit_half)
+                found = yield from choose_penalty(problem, mixed, self._fit_half, columns)
             else:
-                lam = float(np.sqrt(float(self.mu1) * float(self.mu2)))
-        if lam is None:
+                U, _ = yield from starting_basis(problem, mixed, columns)
+                found = float(np.sqrt(float(self.mu1) * float(self.mu2))), U
+        if found is None:
             here = yield from _without_basis(problem, mixed)
             return MeshState(0, 1.0, 1.0, 0, 0, 0, here, LBFGSMemory(), None, mixed)
+        lam, U = found
         inner = whitened_problem(problem, mixed)
-        rank = min(_FIRST_SHARED, inner.rank) if self.rank == "auto" else inner.rank
-        start = yield from with_integer_sums(self._start(replace(inner, rank=rank), lam, lam), problem.context)
-        return replace(start, mixed=mixed)
+        state = yield from with_integer_sums(self._evaluate(inner, Start(U, lam, lam)), problem.context)
+        return replace(state, mixed=mixed)
 
-    def _start(self, problem: Problem, mu1: float | str, mu2: float | str) -> Steps[MeshState]:
-        """Evaluate f at the spectral start."""
-        start = yield from initialize(problem, mu1, mu2, "spectral")
+    def _evaluate(self, problem: Problem, start: Start) -> Steps[MeshState]:
+        """Evaluate f at a start."""
         f = ReducedProblem(problem, start.mu1, start.mu2)
         here = yield from f.evaluate(start.U)
         return MeshState(0, start.mu1, start.mu2, f.n_evaluations, 0, 0, here, LBFGSMemory())
 
-    def _fit_half(self, problem: Problem, lam: float, start: FloatArray | None) -> Steps[tuple[FloatArray, FloatArray]]:
+    def _fit_half(self, problem: Problem, lam: float, start: FloatArray) -> Steps[tuple[FloatArray, FloatArray]]:
         """Return a rough fit of U and A with a given penalty, for the choice among penalties."""
-        return (yield from with_integer_sums(rough_fit(problem, lam, start, _FIRST_SHARED), problem.context))
+        return (yield from with_integer_sums(rough_fit(problem, lam, start), problem.context))
 
     def step(self, problem: Problem, state: MeshState) -> Steps[MeshState]:
         """Take a quasi-Newton step; where there is none, or it is time, consult the certificate."""
@@ -340,7 +335,7 @@ class MeshELM(LowRankSolver):
 
     def report(self, problem: Problem, state: MeshState) -> RoundReport:
         """Compare the gradient of f with that of the penalty."""
-        here, even = state.here, even_shares(problem.task, problem.context)
+        here, even = state.here, even_shares(state.here.share.shape, problem.context)
         # U belongs to all: its norms are spread evenly, so that sums over tasks are right.
         gradient2, penalty2 = float(square(here.gradient)), float(square(state.mu1 * here.U))
         solution, share = self.solution(problem, state), here.share
@@ -390,9 +385,8 @@ class MeshELM(LowRankSolver):
 
 def _without_basis(problem: Problem, mixed: MixedEffects) -> Steps[Evaluation]:
     """Return the evaluation of a U without columns."""
-    task = problem.task
-    (m, q), p, d = task.s.shape, task.V.shape[-2], task.Y.shape[-1]
+    m, p, d = problem.shape
     share = objective_shares(problem, mixed)
     value = float((yield from sum_wide(share[:, None]))[0])
     nothing = np.zeros((p, 0))
-    return Evaluation(nothing, value, nothing, 0.0, 0.0, 0.0, np.zeros((m, 0, d)), np.zeros((m, q, d)), share)
+    return Evaluation(nothing, value, nothing, 0.0, 0.0, 0.0, np.zeros((m, 0, d)), np.zeros((m, 0, d)), share)

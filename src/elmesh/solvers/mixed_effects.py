@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from elmesh.math.random_effects import SiteBatch, site_batches, whiten
+from elmesh.math.random_effects import SiteBatch, precision_times
 from elmesh.solvers.base import Problem, Steps
 from elmesh.solvers.initialization import even_shares
 from elmesh.solvers.integer_sums import sum_scaled
@@ -37,49 +37,52 @@ __all__ = [
 
 
 def groups_of(problem: Problem) -> IndexArray:
-    """Return the group of each feature; without groups all features are in one, which is not the constant's."""
-    return np.ones(problem.task.V.shape[-2], dtype=np.intp) if problem.groups is None else problem.groups
+    """Return the group of each feature."""
+    return problem.sites[0].groups
 
 
 def estimate_effects(problem: Problem, *, common: bool, private: bool) -> Steps[MixedEffects]:
     """Estimate the variances and W."""
-    groups = groups_of(problem)
-    batches = site_batches(problem.task, groups)
-    found = yield from estimate_components(
-        batches, groups, problem.context, common=common, private=private, noise_floor=problem.noise_floor
+    return (
+        yield from estimate_components(
+            problem.sites,
+            problem.context,
+            common=common,
+            private=private,
+            noise_floor=problem.noise_floor,
+            classes=problem.classes,
+        )
     )
-    return found
 
 
-def _whitened(
-    problem: Problem, effects: MixedEffects
-) -> Iterator[tuple[SiteBatch, FloatArray, FloatArray, FloatArray]]:
-    """Yield each batch with its weighted, whitened features, targets and residuals."""
+def _residuals(
+    problem: Problem, effects: MixedEffects, shared: FloatArray | None = None
+) -> Iterator[tuple[SiteBatch, FloatArray, FloatArray]]:
+    """Yield each batch with its residuals R beside the common and any shared weights, and K^-1 R."""
     v = np.exp(effects.log_v)
-    for batch in site_batches(problem.task, groups_of(problem)):
-        (X, Y), _ = whiten(batch, v, batch.Phi, batch.T)
-        root = np.exp(effects.log_w[batch.index] / 2)[:, None, None]
-        X, Y = root * X, root * Y
-        yield batch, X, Y, Y - X @ effects.W
+    for batch in problem.sites:
+        weights = effects.W if shared is None else effects.W + shared[batch.index]
+        R = batch.T - batch.Phi @ weights
+        yield batch, R, precision_times(batch, v, R)
 
 
 def objective_shares(problem: Problem, effects: MixedEffects) -> FloatArray:
     """Return each site's share of the objective."""
-    shares = 0.5 * common_penalty(problem, effects) * even_shares(problem.task, problem.context)
-    for batch, _, _, R in _whitened(problem, effects):
-        rest = np.exp(effects.log_w[batch.index]) * batch.rest.sum(axis=-1)
-        shares[batch.index] += 0.5 * (np.sum(R**2, axis=(-2, -1)) + rest)
+    shares = 0.5 * common_penalty(problem, effects) * even_shares(problem.shape[:1], problem.context)
+    for batch, R, KR in _residuals(problem, effects):
+        squares = np.sum(R * KR, axis=(-2, -1)) + batch.rest.sum(axis=-1)
+        shares[batch.index] += 0.5 * np.exp(effects.log_w[batch.index]) * squares
     return shares
 
 
 def effects_bound(problem: Problem, effects: MixedEffects) -> Steps[float]:
     """Return the dual value at the residuals, which no W and V can undercut."""
-    m, d = len(problem.task.s), problem.task.Y.shape[-1]
-    values, E = np.zeros((m, 1)), np.zeros((m, problem.task.V.shape[-2], d))
-    for batch, X, Y, R in _whitened(problem, effects):
-        squares, rest = np.sum(R**2, axis=(-2, -1)), np.exp(effects.log_w[batch.index]) * batch.rest.sum(axis=-1)
-        values[batch.index, 0] = np.sum(R * Y, axis=(-2, -1)) - squares / 2 + rest / 2
-        E[batch.index] = X.mT @ R
+    values, E = np.zeros((problem.shape[0], 1)), np.zeros(problem.shape)
+    for batch, R, KR in _residuals(problem, effects):
+        w = np.exp(effects.log_w[batch.index])
+        products = np.sum((batch.T - R / 2) * KR, axis=(-2, -1)) + batch.rest.sum(axis=-1) / 2
+        values[batch.index, 0] = w * products
+        E[batch.index] = w[:, None, None] * (batch.Phi.mT @ KR)
     total, gradient = yield from sum_scaled([values, E])
     c = np.exp(effects.log_c)[groups_of(problem)]
     return float(total[0] - 0.5 * np.sum(c[:, None] * gradient**2))
@@ -88,8 +91,8 @@ def effects_bound(problem: Problem, effects: MixedEffects) -> Steps[float]:
 def refit_common(problem: Problem, effects: MixedEffects, shared: FloatArray) -> Steps[MixedEffects]:
     """Return the effects with W at its best for given shared weights of each site, of shape (m, p, d)."""
     E = np.zeros_like(shared)
-    for batch, X, _, R in _whitened(problem, effects):
-        E[batch.index] = X.mT @ (R - X @ shared[batch.index])
+    for batch, _, KR in _residuals(problem, effects, shared):
+        E[batch.index] = np.exp(effects.log_w[batch.index])[:, None, None] * (batch.Phi.mT @ KR)
     (gradient,) = yield from sum_scaled([E])
     c = np.exp(effects.log_c)[groups_of(problem)][:, None]
     return replace(effects, W=effects.W + effects.S @ (gradient - effects.W / c))
@@ -102,10 +105,7 @@ def common_penalty(problem: Problem, effects: MixedEffects) -> float:
 
 def private_weights(problem: Problem, effects: MixedEffects, shared: FloatArray | None = None) -> FloatArray:
     """Return V of each site, of shape (m, p, d), beside its ``shared`` weights."""
-    v, groups = np.exp(effects.log_v), groups_of(problem)
-    V = np.zeros((len(problem.task.s), len(groups), problem.task.Y.shape[-1]))
-    for batch in site_batches(problem.task, groups):
-        weights = effects.W if shared is None else effects.W + shared[batch.index]
-        (X, R), _ = whiten(batch, v, batch.Phi, batch.T - batch.Phi @ weights)
-        V[batch.index] = v[groups][:, None] * (X.mT @ R)
+    v, V = np.exp(effects.log_v)[groups_of(problem)][:, None], np.zeros(problem.shape)
+    for batch, _, KR in _residuals(problem, effects, shared):
+        V[batch.index] = v * (batch.Phi.mT @ KR)
     return V

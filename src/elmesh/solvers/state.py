@@ -83,7 +83,9 @@ class MixedEffects:
         Log-precision of each site's noise relative to that.
     size : int
         Number of rows to which the statistics of every site are padded, wherever it is: a power of two that none
-        exceeds, or p. Sums of products have the same bits for the same shapes only.
+        exceeds, or the most that any can have. Sums of products have the same bits for the same shapes only.
+    temperature : float
+        What scores of classes are divided by before the softmax; 0 where it is not known.
     """
 
     log_c: FloatArray
@@ -94,6 +96,7 @@ class MixedEffects:
     s2: FloatArray
     log_w: PerAgent
     size: int = 0
+    temperature: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("W", "S"):

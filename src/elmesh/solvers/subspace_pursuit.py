@@ -27,7 +27,7 @@ import numpy as np
 import scipy.linalg
 
 from elmesh.comm.requests import HubReduce, Request
-from elmesh.data.statistics import Task
+from elmesh.data.statistics import Statistics, Task
 from elmesh.math.kernels import correlation, fit, project, residual, ridge, solve_A, square
 from elmesh.solvers.base import LowRankSolver, Problem, RoundReport, Solution, Steps
 from elmesh.solvers.state import PerAgent, SolverState
@@ -139,8 +139,10 @@ class DGSP(SubspacePursuit):
     summary: ClassVar[str] = "a hub extends a shared basis along gradients (Wang, Kolar, Srebro 2016)"
     spanned_by: ClassVar[str] = "the features of all tasks together"
 
-    def directions(self, task: Task) -> int:
+    def directions(self, task: Statistics) -> int:
         """Return the number of dimensions of the features, in which gradients lie."""
+        if not isinstance(task, Task):
+            raise TypeError("Subspace pursuit has no features in groups.")
         tiny = task.V.shape[-2] * np.finfo(np.float64).eps * task.s.max(axis=-1, keepdims=True)
         return int(np.sum(task.s > tiny))
 

@@ -28,7 +28,7 @@ from typing import ClassVar
 import numpy as np
 import scipy.linalg
 
-from elmesh.data.statistics import Task
+from elmesh.data.statistics import Statistics, Task
 from elmesh.math.kernels import square
 from elmesh.solvers.base import Problem, RoundReport, Solution, Solver, Steps
 from elmesh.solvers.state import PerAgent, SolverState
@@ -116,10 +116,9 @@ class TraceNorm(Solver):
     max_iter: int = 2000
     tol: float = 1e-2
 
-    def directions(self, task: Task) -> int:
+    def directions(self, task: Statistics) -> int:
         """Return the number of columns of all weights side by side."""
-        m, _, d = task.Y.shape
-        return int(m * d)
+        return (len(task.s) if isinstance(task, Task) else 1) * task.outputs
 
     def rank_for(self, outputs: int, width: int, directions: int) -> int:
         """Return the most columns that U can have."""

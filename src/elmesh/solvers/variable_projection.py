@@ -11,7 +11,7 @@ by rounding, U is averaged now and then beside them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -22,7 +22,7 @@ from elmesh.math.kernels import fit, fit_gradient, project, residual, solve_A, s
 from elmesh.math.lbfgs import LBFGSMemory
 from elmesh.solvers.base import Problem, Steps
 from elmesh.solvers.graph_certificate import certificate_over_graph
-from elmesh.solvers.initialization import even_shares, initialize
+from elmesh.solvers.initialization import even_shares
 from elmesh.solvers.state import PerAgent
 from elmesh.typing import FloatArray
 
@@ -63,12 +63,8 @@ class Evaluation:
     share: PerAgent
 
 
-def rough_fit(
-    problem: Problem, lam: float, start: FloatArray | None, rank: int
-) -> Steps[tuple[FloatArray, FloatArray]]:
-    """Return U and A after a few steps from a start, or from the spectral one of a rank."""
-    if start is None:
-        start = (yield from initialize(replace(problem, rank=min(rank, problem.rank)), lam, lam, "spectral")).U
+def rough_fit(problem: Problem, lam: float, start: FloatArray) -> Steps[tuple[FloatArray, FloatArray]]:
+    """Return U and A after a few steps from a start."""
     f, memory = ReducedProblem(problem, lam, lam), LBFGSMemory()
     here = yield from f.evaluate(start)
     for _ in range(_ROUGH_STEPS):
@@ -93,7 +89,7 @@ class ReducedProblem:
     @cached_property
     def even(self) -> FloatArray:
         """Each task's even share of what belongs to all."""
-        return even_shares(self.problem.task, self.problem.context)
+        return even_shares(self.problem.task.s.shape[:-1], self.problem.context)
 
     def certificate_data(self, here: Evaluation, tol: float) -> Steps[CertificateData]:
         """Return what the certificate needs."""

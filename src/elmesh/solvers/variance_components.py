@@ -22,12 +22,14 @@ import numpy as np
 
 from elmesh.comm.fixed_point import exponent_for, from_scaled, to_scaled
 from elmesh.comm.requests import IntegerSum
-from elmesh.math.evidence import HYPERPRIOR, Totals, common_part, maximize_evidence
-from elmesh.math.random_effects import SiteBatch, expected_likelihood, whiten
+from elmesh.data.features import uniform
+from elmesh.math.evidence import HYPERPRIOR, Totals, common_draws, common_part, maximize_evidence
+from elmesh.math.random_effects import SiteBatch, expected_likelihood, padded_size, whiten
 from elmesh.solvers.base import AgentContext, Steps
+from elmesh.solvers.class_scale import choose_class_scale
 from elmesh.solvers.integer_sums import from_first, sum_wide
 from elmesh.solvers.state import MixedEffects
-from elmesh.typing import FloatArray, IndexArray
+from elmesh.typing import FloatArray
 
 __all__ = ["MATRIX_SUMS", "estimate_components"]
 
@@ -37,28 +39,35 @@ MATRIX_SUMS = 3
 _FIRST_CONSTANT, _FIRST_PRIVATE, _FIRST_COMMON, _FIRST_SPREAD = 0.3, 0.1, 1.0, 0.25
 # Prior variance of the common constant: as good as unpenalised.
 _CONSTANT = 1e6
-# Newton steps per round, the change of -2 log likelihood at which they end, and the longest step in log-variances.
-_STEPS, _SETTLED, _LONGEST = 12, 0.01, 2.5
+# Targets that never vary have at least this mean square.
+_LEAST_SQUARES = 1e-12
+# Newton steps per round, the expected fall of -2 log likelihood at which they end, and the longest step in
+# log-variances.
+_STEPS, _SETTLED, _LONGEST = 12, 0.1, 2.5
 _LEAST_LOG, _LARGEST_LOG = -25.0, 12.0
+# Draws of the common part, for the approximate Hessian.
+_DRAWS = 4
 # Levenberg-Marquardt damping.
 _DAMPING, _EASE, _TIGHTEN, _MOST_DAMPING = 1e-3, 0.2, 8.0, 1e6
 
 
 def estimate_components(
     batches: Sequence[SiteBatch],
-    groups: IndexArray,
     context: AgentContext,
     *,
     common: bool,
     private: bool,
     noise_floor: float = 0.0,
+    classes: bool = False,
 ) -> Steps[MixedEffects]:
     """Estimate all variances over the sites of all processes.
 
     ``noise_floor`` is the least variance of noise as a share of the targets': classes are known for certain, but a
-    model that takes their indicators for numbers without noise interpolates them.
+    model that takes their indicators for numbers without noise interpolates them. With ``classes`` the common variances
+    and a temperature are then chosen by log loss (:mod:`elmesh.solvers.class_scale`).
     """
-    sites, d = _Sites(batches, groups, context), batches[0].T.shape[-1]
+    groups = batches[0].groups
+    sites, p, d = _Sites(batches, context), len(groups), batches[0].T.shape[-1]
     G = int(groups.max()) + 1
     log_c = np.log(np.full(G, _FIRST_COMMON) if common else np.full(G, 1e-300))
     log_v = np.log(np.full(G, _FIRST_PRIVATE) if private else np.full(G, 1e-300))
@@ -71,9 +80,16 @@ def estimate_components(
     total = yield from sum_wide(np.concatenate(own))
     n, squares, sizes = float(total[0]), total[1 : 1 + d], total[1 + d :]
     sites.floor = noise_floor * squares / n
-    size = min(1 << int(np.flatnonzero(sizes)[-1]), len(groups))
-    nothing = np.zeros(0)
-    now = MixedEffects(log_c, log_v, _FIRST_SPREAD, nothing, nothing, nothing, np.zeros(sites.m), size)
+    size = min(1 << int(np.flatnonzero(sizes)[-1]), _most_rows(batches[0]))
+    W, S, s2 = np.zeros((p, d)), np.zeros((p, p)), np.maximum(squares, _LEAST_SQUARES * n) / n
+    # Without private weights all sites have the same noise.
+    spread = _FIRST_SPREAD if private else 0.0
+    now = MixedEffects(log_c, log_v, spread, W, S, s2, np.zeros(sites.m), size)
+    if not common:
+        for _ in range(MATRIX_SUMS - 1):
+            now = yield from sites.maximize(now, np.zeros((p, 0)))
+        return now
+    noise = np.sign(uniform((context.seed, 3), p * _DRAWS)).reshape(p, _DRAWS)
     for k in range(MATRIX_SUMS):
         totals = yield from sites.totals(np.exp(now.log_v), np.exp(now.log_w), n)
         log_c = yield from from_first(context, maximize_evidence(totals, groups, now.log_c, free))
@@ -81,21 +97,28 @@ def estimate_components(
         now = replace(now, log_c=log_c, W=W, S=S, s2=s2)
         if k == MATRIX_SUMS - 1 or not private:
             break
-        now = yield from sites.maximize(now, d)
-    return now
+        now = yield from sites.maximize(now, common_draws(totals, groups, log_c, noise))
+    return (yield from choose_class_scale(batches, now, totals)) if classes else now
 
 
 def _sizes(batch: SiteBatch) -> FloatArray:
-    """Return ones in the column of the least power of two that is not below a site's rows, or features if fewer."""
-    m, n, p = batch.Phi.shape
-    return np.tile(np.arange((p - 1).bit_length() + 1) == (min(n, p) - 1).bit_length(), (m, 1)).astype(np.float64)
+    """Return ones in the column of the least power of two that no part of a site's rows exceeds when padded."""
+    most = _most_rows(batch)
+    sizes = [padded_size(min(int(rows), most)) for rows in batch.rows]
+    columns = np.arange((most - 1).bit_length() + 1)
+    return np.array([columns == (size - 1).bit_length() for size in sizes], dtype=np.float64)
+
+
+def _most_rows(batch: SiteBatch) -> int:
+    """Return the padded number of rows that no site exceeds: more rows than features and targets are reduced."""
+    return padded_size(batch.Phi.shape[-1] + batch.T.shape[-1])
 
 
 class _Sites:
     """The sites of one process, and sums over those of all processes."""
 
-    def __init__(self, batches: Sequence[SiteBatch], groups: IndexArray, context: AgentContext) -> None:
-        self._batches, self._groups, self._context = batches, groups, context
+    def __init__(self, batches: Sequence[SiteBatch], context: AgentContext) -> None:
+        self._batches, self._context = batches, context
         self._index = np.concatenate([batch.index for batch in batches])
         self.m, self.floor = len(self._index), np.zeros(batches[0].T.shape[-1])
         # Whitening shortens every column, so that these bound all entries of a site's totals.
@@ -116,37 +139,42 @@ class _Sites:
         features, energy = (yield from sum_wide(w[:, None] * self._bounds)).tolist()
         exponents = [exponent_for(bound) for bound in (features, np.sqrt(features * energy), energy)]
         upper = np.triu_indices(p)
-        sums = [np.zeros(len(upper[0]), np.int64), np.zeros((p, d), np.int64), np.zeros(d, np.int64)]
+        Q, b, squares = np.zeros((p, p), np.int64), np.zeros((p, d), np.int64), np.zeros(d, np.int64)
         for batch in self._batches:
             (X, Y), _ = whiten(batch, v, batch.Phi, batch.T)
-            weight = w[batch.index]
-            Q, b = X.mT @ X, X.mT @ Y
-            squares = np.sum(Y**2, axis=-2) + batch.rest
+            root = np.sqrt(w[batch.index])[:, None, None]
+            X, Y = root * X, root * Y
+            own = np.sum(Y**2, axis=-2) + w[batch.index][:, None] * batch.rest
             for k in range(len(X)):
-                terms = Q[k][upper], b[k], squares[k]
-                for part, term, exponent in zip(sums, terms, exponents, strict=True):
-                    np.add(part, to_scaled(weight[k] * term, exponent), out=part)
-        total = yield IntegerSum(np.concatenate([part.ravel() for part in sums]))
+                # One by one: NumPy computes half of a product of a matrix with its own transpose.
+                Q += to_scaled(X[k].T @ X[k], exponents[0])
+                b += to_scaled(X[k].T @ Y[k], exponents[1])
+                squares += to_scaled(own[k], exponents[2])
+        sums = [Q[upper], b.ravel(), squares]
+        total = yield IntegerSum(np.concatenate(sums))
         ends = np.cumsum([part.size for part in sums])[:-1]
-        numbers = [from_scaled(part, e) for part, e in zip(np.split(total, ends), exponents, strict=True)]
-        Q = np.zeros((p, p))
-        Q[upper] = numbers[0]
-        Q = Q + np.triu(Q, 1).T
-        return Totals(Q, numbers[1].reshape(p, d), numbers[2] + rows * self.floor, rows)
+        found = [from_scaled(part, e) for part, e in zip(np.split(total, ends), exponents, strict=True)]
+        whole = np.zeros((p, p))
+        whole[upper] = found[0]
+        whole = whole + np.triu(whole, 1).T
+        return Totals(whole, found[1].reshape(p, d), found[2] + rows * self.floor, rows)
 
-    def maximize(self, now: MixedEffects, d: int) -> Steps[MixedEffects]:
-        """Return the effects with private variances and weights at the maximum of the expected likelihood."""
+    def maximize(self, now: MixedEffects, draws: FloatArray) -> Steps[MixedEffects]:
+        """Return the effects with private variances, noise and weights at the maximum of the expected likelihood.
+
+        ``draws`` (p, k) are draws of W about its mean.
+        """
         W, S, prior = now.W, now.S, now.s2
-        residuals = [batch.T - batch.Phi @ W for batch in self._batches]
-        common = [batch.Phi @ S @ batch.Phi.mT for batch in self._batches]
-        G = len(now.log_v)
+        known = [
+            (batch, batch.T - batch.Phi @ W, batch.Phi @ S @ batch.Phi.mT, batch.Phi @ draws) for batch in self._batches
+        ]
+        G, d = len(now.log_v), len(prior)
         rows, columns = np.triu_indices(G + d)
 
         def evaluate(theta: FloatArray) -> Steps[tuple[float, FloatArray, FloatArray, FloatArray]]:
             v, s2 = np.exp(theta[:G]), np.exp(theta[G:])
             parts = [
-                expected_likelihood(batch, R, M, v, s2, prior, now.tau2, self.floor)
-                for batch, R, M in zip(self._batches, residuals, common, strict=True)
+                expected_likelihood(batch, R, M, Z, v, s2, prior, now.tau2, self.floor) for batch, R, M, Z in known
             ]
             own = [np.column_stack([part.value, part.gradient, part.hessian[:, rows, columns]]) for part in parts]
             total = yield from sum_wide(np.concatenate(own))
@@ -161,17 +189,19 @@ class _Sites:
         theta, damping = np.concatenate([now.log_v, np.log(prior)]), _DAMPING
         value, gradient, hessian, log_w = yield from evaluate(theta)
         for _ in range(_STEPS):
-            damped = hessian + damping * np.diag(np.diag(hessian))
-            step = np.clip(-np.linalg.solve(damped, gradient), -_LONGEST, _LONGEST)
-            trial = theta + step
+            # A variance that falls towards zero changes less and less per unit of its logarithm.
+            curved = hessian + np.diag(np.maximum(gradient, 0.0) * (np.arange(G + d) < G))
+            damped = curved + damping * np.diag(np.diag(curved))
+            step = -np.linalg.solve(damped, gradient)
+            if -float(gradient @ step) / 2 <= _SETTLED:
+                break
+            trial = theta + np.clip(step, -_LONGEST, _LONGEST)
             trial[:G] = np.clip(trial[:G], _LEAST_LOG, _LARGEST_LOG)
             found = yield from evaluate(trial)
             if found[0] < value:
-                fall, theta = value - found[0], trial
+                theta = trial
                 value, gradient, hessian, log_w = found
                 damping *= _EASE
-                if fall <= _SETTLED:
-                    break
             else:
                 damping *= _TIGHTEN
                 if damping > _MOST_DAMPING:
@@ -180,4 +210,4 @@ class _Sites:
         n_rows = self._ordered([batch.rows for batch in self._batches])
         spread = log_w**2 + 1.0 / (d * n_rows / 2 + 1.0 / now.tau2)
         total, m = (yield from sum_wide(np.column_stack([spread, np.ones(self.m)]))).tolist()
-        return replace(now, log_v=theta[:G], log_w=log_w, tau2=max(total / m, 1e-6))
+        return replace(now, log_v=theta[:G], s2=np.exp(theta[G:]), log_w=log_w, tau2=max(total / m, 1e-6))

@@ -1,0 +1,99 @@
+r"""Classes as targets: how far the common part may go, and how sure scores are, by leave-one-out log loss.
+
+A site that lacks a class says zero for it, whatever its rows, and evidence that takes this for a number holds the
+common weights too small. So, where sites lack classes, all common variances are multiplied by one factor
+:math:`\kappa`; and everywhere scores are divided by one temperature :math:`\tau` before the softmax. Both are chosen
+by the log loss of rows that are scored by weights fitted without them. With :math:`S = (1/\kappa c + Q)^{-1}` and
+residuals R at :math:`W = Sb`, a row's score without itself is
+
+.. math:: T_i - \frac{(K_t^{-1}R)_i}{(K_t^{-1})_{ii} - w_t\,(K_t^{-1}\Phi_t S\Phi_t'K_t^{-1})_{ii}} ,
+
+exactly, for given variances. Q and b are those of the last sum, so all that is summed is one number for each factor and
+temperature. Sites with more rows than features keep no single rows and have no part in the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_softmax
+
+from elmesh.math.evidence import Totals, common_part
+from elmesh.math.random_effects import SiteBatch, precision
+from elmesh.solvers.base import Steps
+from elmesh.solvers.integer_sums import sum_wide
+from elmesh.solvers.state import MixedEffects
+from elmesh.typing import FloatArray
+
+__all__ = ["choose_class_scale", "left_out_scores"]
+
+# Factors of the common variances, none of which makes them smaller, and temperatures.
+_FACTORS = 3.0 ** np.arange(6)
+_TEMPERATURES = 2.0 ** np.arange(-6.0, 2.01, 0.25)
+# The gain of one site alone is its own standard error: the rounding of sums does not decide.
+_ROUNDING = 1e-6
+# Least share of a row's precision that is left when others are given.
+_LEAST = 1e-9
+
+
+def choose_class_scale(batches: Sequence[SiteBatch], effects: MixedEffects, totals: Totals) -> Steps[MixedEffects]:
+    """Return the effects with common variances and a temperature of least leave-one-out log loss."""
+    groups, m = batches[0].groups, sum(len(batch.index) for batch in batches)
+    lacks = [_known(batch) & ~np.all(np.any(batch.T > 0, axis=1), axis=1) for batch in batches]
+    (incomplete,) = (yield from sum_wide(np.concatenate(lacks).astype(np.float64)[:, None])).tolist()
+    factors, candidates = _FACTORS if incomplete else _FACTORS[:1], []
+    for factor in factors:
+        log_c = effects.log_c.copy()
+        log_c[1:] += np.log(factor)
+        W, S, s2 = common_part(totals, groups, log_c)
+        candidates.append(replace(effects, log_c=log_c, W=W, S=S, s2=s2))
+    losses = np.zeros((m, len(factors), len(_TEMPERATURES)))
+    for batch in batches:
+        inverse = precision(batch, np.exp(effects.log_v))
+        for k, one in enumerate(candidates):
+            scores = left_out_scores(batch, inverse, one)
+            for j in np.flatnonzero(_known(batch)).tolist():
+                losses[batch.index[j], k] = _losses(scores[j], batch.T[j])
+    total = (yield from sum_wide(losses.reshape(m, -1))).reshape(losses.shape[1:])
+    if not total.any():
+        return effects
+    best, at = int(np.argmin(total.min(axis=1))), np.argmin(total, axis=1)
+    gain = losses[:, 0, at[0]] - losses[:, best, at[best]]
+    gained, square = (yield from sum_wide(np.column_stack([gain, gain**2]))).tolist()
+    if gained <= (1.0 + _ROUNDING) * np.sqrt(square) + _ROUNDING:
+        # Not more than a standard error, with sites as units.
+        best = 0
+    return replace(candidates[best], temperature=float(_TEMPERATURES[at[best]]))
+
+
+def left_out_scores(batch: SiteBatch, inverse: FloatArray, effects: MixedEffects) -> FloatArray:
+    """Return each row's score by weights that were fitted without it, of shape (m, n, d); ``inverse`` is K^-1."""
+    P = inverse @ batch.Phi
+    common = np.sum((P @ effects.S) * P, axis=-1) * np.exp(effects.log_w[batch.index])[:, None]
+    own = np.diagonal(inverse, axis1=-2, axis2=-1)
+    left = np.maximum(own - common, _LEAST * own)
+    return np.asarray(batch.T - inverse @ (batch.T - batch.Phi @ effects.W) / left[..., None])
+
+
+def _known(batch: SiteBatch) -> NDArray[np.bool_]:
+    """Return which sites have all of their rows, not fewer rows with the same products."""
+    return np.asarray(np.count_nonzero(np.any(batch.T != 0, axis=-1), axis=-1) == batch.rows)
+
+
+def _losses(scores: FloatArray, T: FloatArray) -> FloatArray:
+    """Return a site's log loss at each temperature; zeros for a site with one class.
+
+    Targets are indicators of classes less the common share of each; columns of classes that the site lacks are left
+    out.
+    """
+    rows = T.any(axis=1)
+    T, scores = T[rows], scores[rows]
+    own = np.flatnonzero((T > 0).any(axis=0))
+    if len(own) < 2:
+        return np.zeros(len(_TEMPERATURES))
+    T, share = T[:, own], 1.0 - T[:, own].max(axis=0)
+    chosen = np.arange(len(T)), np.argmax(T, axis=1)
+    return np.array([-np.sum(log_softmax((scores[:, own] + share) / t, axis=1)[chosen]) for t in _TEMPERATURES])
