@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,11 +29,14 @@ from elmesh.cli.console import Output
 from elmesh.cli.signals import stop_on_interrupt
 from elmesh.data.features import HiddenLayer, weight_scale
 from elmesh.solvers import solver_classes
+from elmesh.solvers.mixed_effects import estimate_effects
 from elmesh.tables import TableSchema, read_table
 
 QUICK = ["--hidden", "20", "--max-iter", "300", "--tol", "0.05"]
 FIT_CLASSES = ["--task", "site", "--target", "outcome", "--drop", "days", *QUICK]
 FIT_DAYS = ["--task", "site", "--target", "days", "--drop", "outcome", *QUICK]
+# With a given penalty there is a shared part, whose fit takes rounds.
+SHARED = ["--mu", "0.5"]
 
 
 def run(*args: object) -> Result:
@@ -94,10 +99,14 @@ def test_fit_saves_a_model_and_prints_the_inferred_kind(folder, tmp_path):
 
 
 def test_fit_json_is_one_object_about_the_fit(folder, tmp_path):
-    result = worked("fit", folder / "train.csv", *FIT_DAYS, "--out", tmp_path / "m", "--json")
+    result = worked("fit", folder / "train.csv", *FIT_DAYS, *SHARED, "--out", tmp_path / "m", "--json")
     data = json.loads(result.stdout)
     assert data["kind"] == "regression"
     assert data["tasks"] == ["007", "12", "b"]
+    assert data["shared_part"] == "kept"
+    assert data["rank"] > 0
+    assert data["variances"]["common"].keys() == data["variances"]["private"].keys() >= {"constant", "inputs"}
+    assert data["noise"].keys() == set(data["tasks"])
     assert data["stop"] == "CONVERGED"
     assert data["rounds"] > 0
     assert data["bytes"] > 0
@@ -111,7 +120,7 @@ def test_quiet_prints_nothing_and_saves_the_model(folder, tmp_path):
 
 
 def test_running_out_of_rounds_is_a_short_note(folder, tmp_path):
-    args = ["fit", folder / "train.csv", *FIT_CLASSES, "--max-iter", 1]
+    args = ["fit", folder / "train.csv", *FIT_CLASSES, *SHARED, "--max-iter", 1]
     result = worked(*args, "--out", tmp_path / "m")
     assert result.stderr.startswith("note: ")
     assert "max_iter" in result.stderr
@@ -131,6 +140,50 @@ def test_options_reach_the_solver(folder, tmp_path):
     no_rounds = [arg for arg in args if arg not in QUICK]
     data = json.loads(worked(*no_rounds, tmp_path / "b", "--solver", "local-elm", "--mu", 2, "--json").stdout)
     assert (data["stop"], data["bytes"], data["objective"]) == ("DIRECT", 0, None)
+
+
+@pytest.mark.parametrize(
+    ("parts", "parameters"),
+    [
+        ("shared", (False, False, "auto")),
+        ("common,private", (True, True, 0)),
+        ("common", (True, False, 0)),
+        ("private", (False, True, 0)),
+        ("private, shared", (False, True, "auto")),
+    ],
+)
+def test_parts_of_the_weights_can_be_chosen(folder, tmp_path, parts, parameters):
+    worked("fit", folder / "train.csv", *FIT_DAYS, "--parts", parts, "--out", tmp_path / "m")
+    solver = elmesh.load(tmp_path / "m").solver
+    assert (solver.common, solver.private, solver.rank) == parameters
+
+
+def test_all_parts_are_the_default(folder, tmp_path):
+    parts = ["--parts", "common,private,shared"]
+    worked("fit", folder / "train.csv", *FIT_CLASSES, *parts, "--out", tmp_path / "m")
+    weights = [(path / "weights.safetensors").read_bytes() for path in (tmp_path / "m", folder / "classes")]
+    assert weights[0] == weights[1]
+
+
+def test_the_shared_part_alone_is_the_papers_problem(folder, tmp_path):
+    result = worked("fit", folder / "train.csv", *FIT_DAYS, "--parts", "shared", "--rank", 2, "--out", tmp_path / "m")
+    assert "mesh-elm of rank 2, penalty " in result.stdout
+    assert "Common to all tasks" not in result.stdout
+    model = elmesh.load(tmp_path / "m")
+    schema = TableSchema.from_json(model.extra_["table"])
+    frame = read_table(folder / "train.csv")
+    X, tasks = schema.encode(frame)
+    paper = elmesh.MeshELM(common=False, private=False, rank=2, max_iter=300, tol=0.05)
+    again = elmesh.MultiTaskELMRegressor(20, weight_scale=weight_scale(X.shape[1]), solver=paper, random_state=0)
+    again.fit(X, schema.targets(frame), tasks=tasks)
+    np.testing.assert_array_equal(model.predict(X, tasks=tasks), again.predict(X, tasks=tasks))
+
+
+def test_bits_of_messages_that_have_no_effect_are_noted(folder, tmp_path):
+    args = ["fit", folder / "train.csv", *FIT_DAYS, "--message-bits", 8, "--json"]
+    notes = json.loads(worked(*args, "--out", tmp_path / "a").stdout)["notes"]
+    assert notes == ["--message-bits 8 has an effect with --parts shared only."]
+    assert json.loads(worked(*args, "--parts", "shared", "--out", tmp_path / "b").stdout)["notes"] == []
 
 
 @pytest.mark.parametrize(("name", "target"), list(zip(own_solvers(), itertools.cycle(["outcome", "days"]))))
@@ -164,7 +217,8 @@ def test_options_of_dmtl_elm_in_0_4_select_mesh_elm_with_a_note(folder, tmp_path
     data = json.loads(result.stdout)
     assert data["solver"] == "mesh-elm"
     assert any("mesh-elm" in note for note in data["notes"])
-    assert elmesh.load(tmp_path / "m").solver.message_bits == 8
+    solver = elmesh.load(tmp_path / "m").solver
+    assert (solver.message_bits, solver.common, solver.private) == (8, False, False)
 
 
 def test_without_a_graph_all_data_are_in_one_place(folder, tmp_path):
@@ -202,9 +256,9 @@ def test_a_folder_with_a_file_per_task_gives_the_same_model_as_one_file_with_a_t
         assert set(table["task"]) == {site}
         ours, theirs = table["probability_ill"], expected["probability_ill"][(new["site"] == site).to_numpy()]
         np.testing.assert_allclose(ours.astype(float), theirs, rtol=1e-6)
-    result = run("predict", tmp_path / "m", folder / "new.csv")
-    assert result.exit_code == 2
-    assert "'new'" in result.stderr
+    table = read_table_text(worked("predict", tmp_path / "m", folder / "new.csv").stdout)
+    assert set(table["task"]) == {"new"}
+    assert set(table["known_site"]) == {"False"}
 
 
 def test_columns_left_out_are_noted_and_dropped_columns_are_not_used(folder, tmp_path):
@@ -215,6 +269,65 @@ def test_columns_left_out_are_noted_and_dropped_columns_are_not_used(folder, tmp
     assert "note: Left out because all rows have the same value: one." in result.stderr
     assert data["notes"] == ["Left out because all rows have the same value: one."]
     assert not {"dose", "days", "one"} & set(data["columns"])
+
+
+def test_compressed_tables_give_the_same_model_and_predictions(folder, tmp_path):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.csv.gz").write_bytes(gzip.compress((folder / f"{name}.csv").read_bytes()))
+    worked("fit", tmp_path / "train.csv.gz", *FIT_CLASSES, "--out", tmp_path / "m")
+    weights = [(path / "weights.safetensors").read_bytes() for path in (tmp_path / "m", folder / "classes")]
+    assert weights[0] == weights[1]
+    for command in ("predict", "evaluate"):
+        results = [
+            worked(command, folder / "classes", path).stdout for path in (tmp_path / "test.csv.gz", folder / "test.csv")
+        ]
+        assert results[0] == results[1]
+
+
+def as_written_in_germany(frame: pd.DataFrame, path: Path) -> Path:
+    frame = frame.assign(ward=frame["ward"].replace({"east": "München"}))
+    frame.to_csv(path, index=False, sep=";", decimal=",", encoding="cp1252")
+    return path
+
+
+def test_other_ways_to_write_csv_give_the_same_model_with_a_note(folder, tmp_path):
+    tables = [
+        as_written_in_germany(patients(*of), tmp_path / name) for of, name in [((150, 0), "a.csv"), ((60, 1), "b.csv")]
+    ]
+    note = "Read as CSV with semicolons between columns, decimal commas, Windows-1252 encoding; see --delimiter"
+    result = worked("fit", tables[0], *FIT_DAYS, "--out", tmp_path / "m")
+    assert result.stderr.count(note) == 1
+    scores = [
+        json.loads(worked("evaluate", *of, "--json").stdout)
+        for of in [(tmp_path / "m", tables[1]), (folder / "regression", folder / "test.csv")]
+    ]
+    assert note in scores[0].pop("notes")[0]
+    assert scores[0]["rmse"] == pytest.approx(scores[1]["rmse"], rel=1e-9)
+    given = ["--delimiter", ";", "--decimal", "comma", "--encoding", "windows-1252"]
+    for command in (
+        ["fit", tables[0], *FIT_DAYS, *given, "--out", tmp_path / "n"],
+        ["predict", tmp_path / "m", tables[1], *given],
+        ["evaluate", tmp_path / "m", tables[1], *given],
+    ):
+        assert worked(*command).stderr == ""
+    models = [(tmp_path / name / "model.json").read_bytes() for name in "mn"]
+    assert models[0] == models[1]
+    assert "--decimal must be point or comma" in failed(run("predict", tmp_path / "m", tables[1], "--decimal", "x"))
+
+
+def test_row_names_as_r_and_pandas_write_them_make_no_difference(folder, tmp_path):
+    patients(150, 0).to_csv(tmp_path / "train.csv")
+    patients(60, 1).to_csv(tmp_path / "test.csv")
+    result = worked("fit", tmp_path / "train.csv", *FIT_CLASSES, "--out", tmp_path / "m")
+    assert 'note: Left out because they only number the rows: "Unnamed: 0"; --use keeps one.' in result.stderr
+    weights = [(path / "weights.safetensors").read_bytes() for path in (tmp_path / "m", folder / "classes")]
+    assert weights[0] == weights[1]
+    tables = [worked("predict", tmp_path / "m", path / "test.csv").stdout for path in (tmp_path, folder)]
+    assert tables[0] == tables[1]
+    args = ["fit", tmp_path / "train.csv", *FIT_CLASSES, "--use", "Unnamed: 0", "--out", tmp_path / "n", "--json"]
+    data = json.loads(worked(*args).stdout)
+    assert data["notes"] == []
+    assert "Unnamed: 0" in data["columns"]
 
 
 @pytest.mark.parametrize("n_columns", [1, 3, 30, 300])
@@ -250,7 +363,7 @@ def test_regression_is_predicted_in_the_users_units(folder):
     assert np.abs(table["prediction"].astype(float) - truth).mean() < 0.5 * np.abs(truth - truth.mean()).mean()
 
 
-@pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
+@pytest.mark.parametrize("name", ["out.csv", "out.parquet", "out.csv.gz"])
 def test_predictions_go_to_a_file_of_the_type_in_its_name(folder, tmp_path, name):
     result = worked("predict", folder / "classes", folder / "new.csv", "--out", tmp_path / name)
     assert result.stdout == f"60 predictions in {tmp_path / name}.\n"
@@ -281,6 +394,39 @@ def test_predict_json_contains_the_predictions_or_their_file(folder, tmp_path):
     data = json.loads(worked("predict", folder / "classes", folder / "new.csv", "--out", out, "--json").stdout)
     assert data["out"] == str(out)
     assert "predictions" not in data
+
+
+def test_columns_of_the_table_are_kept_beside_its_predictions(folder, tmp_path):
+    frame = patients(60, 1).assign(patient=[f"p{i:02}" for i in range(60)], seen=pd.Timestamp("2024-01-31"))
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    args = ["predict", folder / "classes", tmp_path / "t.csv"]
+    plain = read_table_text(worked(*args).stdout)
+    table = read_table_text(worked(*args, "--id", "patient", "--id", "ward", "--id", "patient", "--id", "site").stdout)
+    assert list(table) == ["site", "patient", "ward", "prediction"]
+    assert table["patient"].tolist() == frame["patient"].tolist()
+    pd.testing.assert_frame_equal(table[list(plain)], plain)
+    table = read_table_text(worked(*args, "--keep").stdout)
+    assert list(table) == ["site", "age", "dose", "ward", "outcome", "days", "patient", "seen", "prediction"]
+    for name in frame:
+        written = read_table_text(frame[[name]].to_csv(index=False))
+        pd.testing.assert_series_equal(table[name], written[name])
+    worked("predict", folder / "classes", tmp_path / "t.parquet", "--keep", "--out", tmp_path / "p.parquet")
+    kept = pd.read_parquet(tmp_path / "p.parquet")
+    pd.testing.assert_frame_equal(kept[list(frame)], pd.read_parquet(tmp_path / "t.parquet"))
+    data = json.loads(worked("predict", folder / "classes", tmp_path / "t.parquet", "--keep", "--json").stdout)
+    assert data["predictions"]["seen"][0].startswith("2024-01-31")
+    assert data["predictions"]["ward"].count(None) == frame["ward"].isna().sum()
+    assert data["predictions"]["dose"] == frame["dose"].tolist()
+
+
+def test_a_column_that_cannot_be_kept_is_refused(folder, tmp_path):
+    args = ["predict", folder / "classes"]
+    assert 'did you mean "dose"?' in failed(run(*args, folder / "new.csv", "--id", "dos"))
+    worked(*args, folder / "new.csv", "--keep", "--out", tmp_path / "p.csv")
+    message = 'has a column "prediction", which is also the name of a column of predictions; rename it'
+    assert message in failed(run(*args, tmp_path / "p.csv", "--keep"))
+    worked(*args, tmp_path / "p.csv", "--id", "dose")
 
 
 def test_unknown_categories_are_counted_in_a_note(folder, tmp_path):
@@ -314,12 +460,15 @@ def test_the_error_of_each_task_is_the_share_of_wrong_rows(folder):
     truth = patients(60, 1)
     predicted = read_table_text(worked("predict", folder / "classes", folder / "test.csv").stdout)["prediction"]
     wrong = predicted != truth["outcome"]
+    most_frequent = patients(150, 0)["outcome"].mode()[0]
     data = json.loads(worked("evaluate", folder / "classes", folder / "test.csv", "--json").stdout)
     assert data["rows"] == 60
     assert data["error_percent"] == pytest.approx(100 * wrong.mean())
     assert data["error_percent"] < 25
     for site, share in wrong.groupby(truth["site"]).mean().items():
-        assert data["tasks"][site] == {"rows": 20, "error_percent": pytest.approx(100 * share)}
+        baseline = 100 * (truth["outcome"][truth["site"] == site] != most_frequent).mean()
+        expected = {"error_percent": pytest.approx(100 * share), "baseline_error_percent": pytest.approx(baseline)}
+        assert data["tasks"][site] == {"rows": 20} | expected
 
 
 def test_r2_and_rmse_are_those_of_scikit_learn(folder):
@@ -330,12 +479,51 @@ def test_r2_and_rmse_are_those_of_scikit_learn(folder):
     for found, rows in [(data, truth["site"] != ""), (data["tasks"]["12"], truth["site"] == "12")]:
         assert found["r2"] == pytest.approx(r2_score(truth["days"][rows], predicted[rows]))
         assert found["rmse"] == pytest.approx(root_mean_squared_error(truth["days"][rows], predicted[rows]))
+        mean = np.full(rows.sum(), patients(150, 0)["days"].mean())
+        assert found["baseline_rmse"] == pytest.approx(root_mean_squared_error(truth["days"][rows], mean))
 
 
 def test_evaluate_prints_a_line_per_task_and_one_for_all(folder):
     lines = [line.split() for line in worked("evaluate", folder / "classes", folder / "test.csv").stdout.splitlines()]
-    assert lines[0] == ["site", "rows", "error", "%"]
-    assert [line[:2] for line in lines[1:]] == [["007", "20"], ["12", "20"], ["b", "20"], ["all", "60"]]
+    assert " ".join(lines[0]) == "site rows error % error % of most frequent class"
+    assert sorted(line[:2] for line in lines[1:]) == [["007", "20"], ["12", "20"], ["all", "60"], ["b", "20"]]
+    assert lines[-1][0] == "all"
+    errors = [float(line[2]) for line in lines[1:-1]]
+    assert errors == sorted(errors, reverse=True)
+
+
+def test_the_baseline_of_a_model_without_a_common_part_is_each_tasks_own_mean(folder, tmp_path):
+    worked("fit", folder / "train.csv", *FIT_DAYS, "--parts", "shared", "--rank", 1, "--out", tmp_path / "m")
+    means = patients(150, 0).groupby("site")["days"].mean()
+    truth = patients(60, 1)
+    data = json.loads(worked("evaluate", tmp_path / "m", folder / "test.csv", "--json").stdout)
+    expected = (truth["days"] - truth["site"].map(means)).pow(2).groupby(truth["site"]).mean().pow(0.5)
+    assert {site: found["baseline_rmse"] for site, found in data["tasks"].items()} == pytest.approx(dict(expected))
+    assert "RMSE of the task's training mean" in worked("evaluate", tmp_path / "m", folder / "test.csv").stdout
+
+
+def test_many_tasks_are_sorted_by_error_and_small_ones_are_one_line(tmp_path):
+    rng = np.random.default_rng(0)
+    train = pd.DataFrame({"site": np.repeat([f"s{i:02}" for i in range(14)], 20), "x": rng.normal(size=280)})
+    noise = (1 + train["site"].str[1:].astype(int)) * rng.normal(size=280)
+    train = train.assign(y=3 * train["x"] + noise)
+    test = train[(train["site"] < "s11") | (train.groupby("site").cumcount() < 4)]
+    train.to_csv(tmp_path / "train.csv", index=False)
+    test.to_csv(tmp_path / "test.csv", index=False)
+    worked("fit", tmp_path / "train.csv", "--task", "site", "--target", "y", *QUICK, "--out", tmp_path / "m")
+    args = ["evaluate", tmp_path / "m", tmp_path / "test.csv"]
+    data = json.loads(worked(*args, "--json").stdout)
+    assert len(data["tasks"]) == 14
+    lines = worked(*args).stdout.splitlines()[1:]
+    large = [name for name, found in data["tasks"].items() if found["rows"] == 20]
+    by_error = sorted(large, key=lambda name: -data["tasks"][name]["rmse"])
+    assert [line.split()[0] for line in lines[:11]] == by_error
+    assert lines[11].startswith("3 with fewer than 5 rows")
+    assert lines[11].split()[6] == "12"
+    together = np.sqrt(np.mean([data["tasks"][name]["rmse"] ** 2 for name in ("s11", "s12", "s13")]))
+    assert float(lines[11].split()[8]) == pytest.approx(together, rel=1e-3)
+    assert lines[12].split()[:2] == ["all", "232"]
+    assert len(lines) == 13
 
 
 def test_task_names_that_look_like_markup_are_shown_as_they_are(tmp_path):
@@ -386,7 +574,14 @@ def failed(result: Result) -> str:
         (["--task", "site", "--target", "outcome", "--runtime", "cloud"], "--runtime must be local or mpi"),
         (["--task", "site", "--target", "outcome", "--message-bits", "5"], "message_bits must be one of"),
         (["--task", "site", "--target", "outcome", "--graph", "tangle"], "ring"),
-        (["--task", "site", "--target", "outcome", "--rank", "0"], "rank"),
+        (["--task", "site", "--target", "outcome", "--rank", "-1"], "rank"),
+        (["--task", "site", "--target", "outcome", "--solver", "dmtl-elm", "--rank", "0"], "rank"),
+        (["--task", "site", "--target", "outcome", "--parts", "own"], "some of common, private, shared"),
+        (["--task", "site", "--target", "outcome", "--parts", ""], "some of common, private, shared"),
+        (["--task", "site", "--target", "outcome", "--parts", "common,shared"], "add private to --parts"),
+        (["--task", "site", "--target", "outcome", "--parts", "common", "--rank", "2"], "add shared to --parts"),
+        (["--task", "site", "--target", "outcome", "--parts", "shared", "--rank", "0"], "--rank 0 means no shared"),
+        (["--task", "site", "--target", "outcome", "--solver", "dmtl-elm", "--parts", "shared"], "has no meaning for"),
         (["--task", "site", "--target", "outcome", "--hidden", "0"], "hidden"),
         (["--task", "site", "--target", "outcome", "--mu", "-1"], "mu"),
         (["--task", "site", "--target", "outcome", "--solver", "local-elm", "--rank", "2"], "--rank has no meaning"),
@@ -414,7 +609,7 @@ def test_a_bad_option_of_fit_is_one_sentence_and_no_model(folder, tmp_path, opti
         ("site,x,outcome\na,1,ill\nb,2,\nb,3,NA\n", '2 rows have no target in column "outcome", the first at line 3'),
         ("site,x,outcome\na,inf,ill\na,2,well\n", 'Column "x" has an infinite value at line 2'),
         ("site,when,outcome\na,2024-01-31,ill\na,2024-02-01,well\n", '--drop "when"'),
-        ("site,x,outcome\na,1,ill\na,2,well\nb,3,ill\nb,4,ill\n", "'b'"),
+        ("site,x,outcome\na,1,ill\na,2,ill\nb,3,ill\nb,4,ill\n", "'b'"),
         ('site,x,"out\ncome"\na,1,ill\n', 'did you mean "out come"?'),
     ],
 )
@@ -423,6 +618,14 @@ def test_a_bad_table_is_one_sentence_and_no_model(tmp_path, text, message):
     args = ["--task", "site", "--target", "outcome", "--out", tmp_path / "m"]
     assert message in failed(run("fit", tmp_path / "t.csv", *args))
     assert not (tmp_path / "m").exists()
+
+
+def test_a_task_with_one_class_is_named_where_classes_are_each_tasks_own(tmp_path):
+    (tmp_path / "t.csv").write_text("site,x,outcome\na,1,ill\na,2,well\nb,3,ill\nb,4,ill\n")
+    args = ["fit", tmp_path / "t.csv", "--task", "site", "--target", "outcome"]
+    assert "'b'" in failed(run(*args, "--solver", "dmtl-elm", "--out", tmp_path / "m"))
+    assert not (tmp_path / "m").exists()
+    worked(*args, "--out", tmp_path / "m")
 
 
 def test_an_empty_file_in_a_folder_names_its_task(tmp_path):
@@ -481,12 +684,84 @@ def test_a_model_that_is_missing_altered_or_not_of_fit_has_its_own_error(folder,
     assert "table.numeric is not a list" in failed(run("predict", tmp_path / "damaged", new))
 
 
+def test_the_summary_says_what_is_common_what_differs_and_what_the_certificate_is_about(folder, tmp_path):
+    lines = worked("fit", folder / "train.csv", *FIT_DAYS, "--out", tmp_path / "a").stdout.splitlines()
+    assert any(line.startswith("Common to all tasks: constant; ") for line in lines)
+    assert any(line.startswith("Different in each task: ") for line in lines)
+    assert "No shared part: rows left out within sites do not call for one." in lines
+    assert "The certificate is about the fit to the training rows, not about new rows." in lines
+    assert not any("noise_" in line for line in lines)
+    shared = worked("fit", folder / "train.csv", *FIT_DAYS, *SHARED, "--rank", 2, "--out", tmp_path / "b").stdout
+    assert "Shared part of rank 2." in shared.splitlines()
+    none = worked("fit", folder / "train.csv", *FIT_DAYS, "--rank", 0, "--out", tmp_path / "c").stdout
+    assert "No shared part, as asked." in none.splitlines()
+
+
+def test_noise_is_in_the_units_of_the_target(folder, tmp_path):
+    frame = patients(150, 0)
+    frame.assign(days=frame["days"] * 7).to_csv(tmp_path / "t.csv", index=False)
+    found = []
+    for table in (folder / "train.csv", tmp_path / "t.csv"):
+        found.append(json.loads(worked("fit", table, *FIT_DAYS, "--out", tmp_path / table.stem, "--json").stdout))
+    for task in ("007", "12", "b"):
+        assert found[1]["noise"][task] == pytest.approx([7 * x for x in found[0]["noise"][task]], rel=1e-3)
+
+
+def test_an_interval_of_ninety_percent_holds_most_true_values(folder):
+    text = worked("predict", folder / "regression", folder / "test.csv", "--interval", 0.9).stdout
+    table, truth = pd.read_csv(io.StringIO(text)), patients(60, 1)["days"]
+    assert list(table.columns) == ["site", "prediction", "lower", "upper"]
+    np.testing.assert_allclose(table["prediction"] - table["lower"], table["upper"] - table["prediction"], rtol=1e-6)
+    assert np.mean((table["lower"] <= truth) & (truth <= table["upper"])) >= 0.75
+    wide = pd.read_csv(
+        io.StringIO(worked("predict", folder / "regression", folder / "test.csv", "--interval", 0.99).stdout)
+    )
+    assert (wide["upper"] > table["upper"]).all()
+
+
+def test_an_interval_of_several_targets_has_columns_for_each(folder, tmp_path):
+    frame = patients(150, 0).assign(weeks=lambda rows: rows["days"] / 7)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    args = ["--task", "site", "--target", "days", "--target", "weeks", "--drop", "outcome", *QUICK]
+    worked("fit", tmp_path / "t.csv", *args, "--out", tmp_path / "m")
+    text = worked("predict", tmp_path / "m", tmp_path / "t.csv", "--interval", 0.5).stdout
+    names = [f"{what}_{target}" for what in ("prediction", "lower", "upper") for target in ("days", "weeks")]
+    assert list(pd.read_csv(io.StringIO(text)).columns) == ["site", *names]
+
+
+def test_an_interval_that_cannot_be_is_an_error(folder, tmp_path):
+    assert "use --proba instead" in failed(run("predict", folder / "classes", folder / "new.csv", "--interval", 0.9))
+    for share in ("0", "1", "90"):
+        message = failed(run("predict", folder / "regression", folder / "new.csv", "--interval", share))
+        assert "--interval must be above 0 and below 1" in message
+    worked("fit", folder / "train.csv", *FIT_DAYS, "--solver", "dmtl-elm", "--out", tmp_path / "m")
+    message = failed(run("predict", tmp_path / "m", folder / "new.csv", "--interval", 0.9))
+    assert "cannot tell how sure its predictions are" in message
+
+
+def test_rows_of_unknown_tasks_are_counted_and_marked(folder, tmp_path):
+    rows = patients(60, 1)
+    rows["site"] = np.where(np.arange(60) < 4, "elsewhere", rows["site"])
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    for model in ("classes", "regression"):
+        result = worked("predict", folder / model, tmp_path / "t.csv")
+        assert "note: 4 of 60 rows are of tasks that were not in training" in result.stderr
+        assert pd.read_csv(io.StringIO(result.stdout))["known_site"].tolist() == [False] * 4 + [True] * 56
+        data = json.loads(worked("evaluate", folder / model, tmp_path / "t.csv", "--json").stdout)
+        assert (data["rows"], data["unknown_rows"]) == (60, 4)
+        assert sum(task["rows"] for task in data["tasks"].values()) == 56
+        assert any("4 of 60 rows" in note for note in data["notes"])
+    assert "known_site" not in worked("predict", folder / "classes", folder / "new.csv").stdout
+
+
 def test_an_error_in_new_rows_names_the_column_line_or_task(folder, tmp_path):
     def message(**changes: object) -> str:
         patients(60, 1).assign(**changes).to_csv(tmp_path / "t.csv", index=False)
         return failed(run("predict", folder / "classes", tmp_path / "t.csv"))
 
-    assert "'elsewhere'" in message(site="elsewhere")
+    worked("fit", folder / "train.csv", *FIT_CLASSES, "--solver", "dmtl-elm", "--out", tmp_path / "own")
+    patients(60, 1).assign(site="elsewhere").to_csv(tmp_path / "t.csv", index=False)
+    assert "'elsewhere'" in failed(run("predict", tmp_path / "own", tmp_path / "t.csv"))
     assert 'Column "dose" must hold numbers, but line 2 has "much"' in message(dose="much")
     patients(60, 1).drop(columns="ward").to_csv(tmp_path / "t.csv", index=False)
     assert 'no column "ward"' in failed(run("predict", folder / "classes", tmp_path / "t.csv"))
@@ -536,22 +811,56 @@ def interrupting(times: int):
 
 def test_ctrl_c_saves_the_rounds_so_far(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(Output, "progress", interrupting(1))
-    result = run("fit", folder / "train.csv", *FIT_CLASSES, "--tol", 0, "--out", tmp_path / "m", "--json")
+    args = ["fit", folder / "train.csv", *FIT_CLASSES, *SHARED, "--tol", 0]
+    result = run(*args, "--out", tmp_path / "m", "--json")
     assert result.exit_code == 130
     data = json.loads(result.stdout)
     assert (data["stop"], data["rounds"]) == ("INTERRUPTED", 3)
     assert f"Stopped by Ctrl-C after round 3; the model so far is in {tmp_path / 'm'}." in result.stderr
     monkeypatch.undo()
-    worked("fit", folder / "train.csv", *FIT_CLASSES, "--max-iter", 3, "--tol", 0, "--out", tmp_path / "three")
+    worked(*args, "--max-iter", 3, "--out", tmp_path / "three")
     outputs = [worked("predict", tmp_path / name, folder / "new.csv", "--proba").stdout for name in ("m", "three")]
     assert outputs[0] == outputs[1]
 
 
 def test_a_second_ctrl_c_aborts_and_saves_nothing(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(Output, "progress", interrupting(2))
-    result = run("fit", folder / "train.csv", *FIT_CLASSES, "--tol", 0, "--out", tmp_path / "m")
+    result = run("fit", folder / "train.csv", *FIT_CLASSES, *SHARED, "--tol", 0, "--out", tmp_path / "m")
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "elmesh: Aborted.\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def interrupt_estimation(monkeypatch, times: int) -> None:
+    """Send SIGINT while the variances are estimated, before the first round."""
+
+    def interrupted(*args: object, **kwargs: object) -> object:
+        for _ in range(times):
+            signal.raise_signal(signal.SIGINT)
+        return estimate_effects(*args, **kwargs)
+
+    monkeypatch.setattr("elmesh.solvers.mesh_elm.estimate_effects", interrupted)
+
+
+def test_ctrl_c_before_the_first_round_saves_what_is_estimated(folder, tmp_path, monkeypatch):
+    interrupt_estimation(monkeypatch, 1)
+    result = run("fit", folder / "train.csv", *FIT_DAYS, "--out", tmp_path / "m", "--json")
+    assert result.exit_code == 130
+    data = json.loads(result.stdout)
+    assert (data["stop"], data["rounds"]) == ("INTERRUPTED", 0)
+    assert result.stderr == f"note: Stopped by Ctrl-C after round 0; the model so far is in {tmp_path / 'm'}.\n"
+    # Without a shared part the estimates are all there is.
+    outputs = [worked("predict", path, folder / "new.csv").stdout for path in (tmp_path / "m", folder / "regression")]
+    assert outputs[0] == outputs[1]
+
+
+def test_a_second_ctrl_c_before_the_first_round_leaves_an_existing_model_as_it_is(folder, tmp_path, monkeypatch):
+    shutil.copytree(folder / "classes", tmp_path / "m")
+    interrupt_estimation(monkeypatch, 2)
+    result = run("fit", folder / "train.csv", *FIT_DAYS, "--out", tmp_path / "m", "--force")
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "elmesh: Aborted.\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+    for file in (folder / "classes").iterdir():
+        assert (tmp_path / "m" / file.name).read_bytes() == file.read_bytes()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
-from elmesh import LocalELM, MeshELM, MultiTaskELMClassifier
+from elmesh import LocalELM, MeshELM, MultiTaskELMClassifier, MultiTaskELMRegressor
 from elmesh.cli import app
-from elmesh.datasets import load_digits_tasks
+from elmesh.datasets import CLINICS, load_digits_tasks, simulate_clinics
 
-METHODS = ["Local ELM", "MeshELM in one place", "MeshELM", "MeshELM, 2 bits"]
-SENDERS = METHODS[2:]
 FILES = ["overview.png", "report.html", "results.json"]
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["demo", "--hidden", "40", "--draws", "2", *map(str, arguments)])
+    return CliRunner().invoke(app, ["demo", "--hidden", "40", "--draws", "3", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
@@ -48,101 +45,102 @@ def test_it_writes_a_report_a_figure_and_the_numbers(made):
     assert sorted(path.name for path in out.iterdir()) == FILES
     assert sorted(printed["files"]) == [str(out / name) for name in FILES]
     page = (out / "report.html").read_text(encoding="utf-8")
-    for name in ("fig-graph", "fig-error", "fig-objective", "fig-bytes"):
+    for name in ("fig-errors", "fig-shares"):
         assert f'id="{name}"' in page
     height, width, _ = imread(out / "overview.png").shape
     assert width == 1600
     assert 600 < height < 1000
 
 
-def test_the_printed_json_is_the_written_one_without_histories(made):
+def test_the_printed_json_is_the_written_one(made):
     out, printed = made
     written = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    histories = written.pop("histories")
     assert {key: printed[key] for key in written} == written
-    assert list(histories) == METHODS
-    for method in printed["methods"]:
-        history = histories[method["name"]]
-        assert history["round"] == list(range(method["rounds"] + 1)) or method["stop"] == "DIRECT"
-        assert method["bytes"] == (history["bytes"] or [0])[-1]
-        assert method["exchanges"] == (history["exchanges"] or [0])[-1]
-        assert method["objective"] == (history["objective"] or [None])[-1]
+    assert printed["draws"] == 3
 
 
-def test_the_headline_follows_from_the_errors_per_site(made):
+def test_the_errors_are_those_of_the_three_estimators(made):
     _, printed = made
-    errors = {m["name"]: m["test_error_percent_by_task"] for m in printed["methods"]}
-    assert list(errors) == METHODS
-    alone, together = errors["Local ELM"], errors["MeshELM"]
-    assert list(alone) == [f"site-{t:02d}" for t in range(1, 11)]
-    better = sum(together[site] < alone[site] - 1e-9 for site in alone)
-    assert printed["headline"].startswith(f"{better} of 10 sites did better together than alone")
-    assert f"from {np.mean(list(alone.values())):.1f} %" in printed["headline"]
+    methods = {"alone": LocalELM(), "pooled": MeshELM(private=False, graph=None), "together": MeshELM(graph="ring")}
+    expected = {name: dict.fromkeys(CLINICS, 0.0) for name in methods}
+    for seed in range(3):
+        split = simulate_clinics(seed=seed, n_test=100)
+        for name, solver in methods.items():
+            model = MultiTaskELMRegressor(40, solver=solver, random_state=seed)
+            model.fit(split.X_train, split.y_train, tasks=split.tasks_train)
+            wrong = model.predict(split.X_test, tasks=split.tasks_test) - split.y_test
+            for site in CLINICS:
+                expected[name][site] += np.sqrt(np.mean(wrong[split.tasks_test == site] ** 2)) / 3
+    found = {name: {entry["name"]: entry[name] for entry in printed["by_site"]} for name in methods}
+    for name in methods:
+        assert found[name] == pytest.approx(expected[name])
 
 
-def test_only_methods_on_the_graph_send_messages(made):
+def test_the_headline_and_the_counts_follow_from_the_errors_per_site(made):
     _, printed = made
-    sent = {m["name"]: m["bytes"] for m in printed["methods"]}
-    assert sent["Local ELM"] == sent["MeshELM in one place"] == 0
-    # For an exact sum of gradients every site of a ring of ten sends both neighbours 40 x r numbers of 8 bytes at least
-    # once; the start and the certificate come on top.
-    (exact,) = (m for m in printed["methods"] if m["name"] == "MeshELM")
-    assert exact["bytes"] >= exact["rounds"] * 10 * 2 * 40 * exact["rank"] * 8
-    # Along a tree of nine edges with two bits per number, a block goes up and comes down.
-    (coarse,) = (m for m in printed["methods"] if m["name"] == "MeshELM, 2 bits")
-    assert coarse["bytes"] >= coarse["rounds"] * 2 * 9 * 40 * coarse["rank"] * 2 / 8
-    assert coarse["bytes"] < exact["bytes"] / 10
+    assert [entry["name"] for entry in printed["by_site"]] == list(CLINICS)
+    verdicts = [entry["clear"] for entry in printed["by_site"]]
+    counts = {"better": verdicts.count(-1), "undecided": verdicts.count(0), "worse": verdicts.count(1)}
+    assert printed["sites"] == counts
+    for entry in printed["by_site"]:
+        low, high = entry["change_interval"]
+        assert low <= entry["change"] <= high
+        assert entry["clear"] == (-1 if high < 0 else int(low > 0))
+        assert entry["change"] == pytest.approx(entry["together"] - entry["alone"])
+    assert printed["headline"].startswith(f"{counts['better']} of 12 sites clearly predict better together than alone")
+    assert f"from {printed['errors']['alone']:.2f} to {printed['errors']['together']:.2f} days" in printed["headline"]
 
 
-def test_the_decentralised_methods_reach_the_objective_of_all_data_in_one_place(made):
+def test_the_clinics_that_differ_have_the_smallest_common_parts_and_all_shares_add_up(made):
     _, printed = made
-    objective = {m["name"]: m["objective"] for m in printed["methods"]}
-    penalties = {m["name"]: m["penalties"] for m in printed["methods"]}
-    for name in SENDERS:
-        assert penalties[name] == penalties["MeshELM in one place"]
-        assert objective[name] == pytest.approx(objective["MeshELM in one place"], rel=1e-3)
+    shares = {entry["name"]: entry["shares"] for entry in printed["by_site"]}
+    for parts in shares.values():
+        assert sum(parts.values()) == pytest.approx(1.0)
+    order = sorted(shares, key=lambda name: shares[name]["common"])
+    assert set(order[:2]) == {"Larch", "Oak"}
 
 
-def test_all_methods_but_local_elm_are_certified_and_have_a_sufficient_rank(made):
+def test_the_smallest_clinic_gains_and_pooling_fails_those_that_differ(made):
     _, printed = made
-    alone, *others = printed["methods"]
-    assert alone["certificate"] is alone["rank"] is None
-    for method in others:
-        assert method["stop"] == "CONVERGED"
-        assert set(method["certificate"]) == {"gap", "rank_sufficient", "suggested_rank"}
-        assert 0 <= method["certificate"]["gap"] < 0.01
-        assert method["certificate"]["rank_sufficient"]
-        assert method["certificate"]["suggested_rank"] == method["rank"]
+    by_site = {entry["name"]: entry for entry in printed["by_site"]}
+    assert by_site["Rowan"]["together"] < 0.8 * by_site["Rowan"]["alone"]
+    for name in ("Larch", "Oak"):
+        assert by_site[name]["pooled"] > 1.5 * by_site[name]["together"]
+    assert printed["errors"]["together"] < min(printed["errors"]["alone"], printed["errors"]["pooled"])
 
 
-def test_the_settings_contain_the_rank_and_penalty_that_were_found(made):
+def test_about_nine_of_ten_new_rows_are_within_their_interval(made):
     _, printed = made
-    together = printed["methods"][2]
-    mu1, mu2 = together["penalties"]
-    assert mu1 == mu2
-    assert str(together["rank"]) in re.findall(r"\d+", printed["settings"]["Rank of U"])
-    assert f"mu1 = mu2 = {mu1:g}" in printed["settings"]["Penalties"]
+    assert 0.85 < np.mean([entry["covered_90"] for entry in printed["by_site"]]) < 0.95
+
+
+def test_the_joint_fit_sends_messages_and_is_certified(made):
+    _, printed = made
+    training = printed["training"]
+    assert training["stop"] == "CONVERGED"
+    # Three sums of a symmetric 47 x 47 matrix, which every site of a ring of twelve passes on at least once.
+    assert training["bytes"] >= 3 * 12 * 8 * 47 * 48 / 2
+    assert 0 <= training["certificate"]["gap"] < 0.01
 
 
 def test_the_same_seed_gives_the_same_numbers_except_times(made, made_again):
     def timeless(printed):
-        return [{k: v for k, v in m.items() if k != "seconds"} for m in printed["methods"]]
+        training = {key: value for key, value in printed["training"].items() if key != "seconds"}
+        return {**printed, "training": training, "files": None}
 
     assert timeless(made_again[1]) == timeless(made[1])
 
 
-def test_a_table_a_sentence_and_the_path_of_the_report_are_printed(tmp_path):
+def test_a_table_the_sentences_and_the_path_of_the_report_are_printed(tmp_path):
     out = tmp_path / "new" / "demo"
-    done = run("--out", out, "--graph", "star", "--seed", "3")
+    done = run("--out", out, "--graph", "star", "--seed", "3", "--draws", "2")
     assert done.exit_code == 0, done.output
-    first_cells = [line.split("  ")[0] for line in done.stdout.splitlines()]
-    assert [word for word in first_cells if word in METHODS] == METHODS
-    assert "sites did better together than alone; the mean test error" in done.stdout
+    first_words = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+    assert set(CLINICS) <= set(first_words)
+    assert "sites clearly predict better together than alone; the mean error" in done.stdout
     assert str(out / "report.html") in done.stdout.replace("\n", "")
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    ends = [end for edge in results["graph"] for end in edge]
-    assert len(results["graph"]) == 9
-    assert max(map(ends.count, ends)) == 9
+    assert results["settings"]["Graph"] == "star"
     assert results["settings"]["Draws"] == "2, from seed 3 on"
 
 

@@ -144,7 +144,8 @@ def test_options_reach_the_network_file(tmp_path):
 def test_with_sums_rank_and_parameters_are_automatic(tmp_path):
     worked("create", tmp_path / "net", *FOUR, "--exchange", "sums")
     config = NetworkConfig.read(tmp_path / "net" / "network.toml")
-    assert (config.exchange, config.rank, config.parameters) == ("sums", "auto", {})
+    assert (config.exchange, config.rank) == ("sums", "auto")
+    assert config.parameters == {"common": "auto", "private": "auto"}
     assert config.solver == "mesh-elm"
 
 
@@ -170,6 +171,20 @@ def test_columns_come_from_an_example_table_with_a_warning_that_they_are_public(
         "ward = b",
         "ward is missing",
     ]
+
+
+@pytest.mark.parametrize(
+    ("target", "classes"), [("outcome", ("ill", "well")), ("digit", tuple(range(10)))], ids=["text", "whole numbers"]
+)
+def test_the_classes_of_the_example_are_declared_if_agents_exchange_sums(tmp_path, table, target, classes):
+    words = [*FOUR, "--like", table, "--target", target, "--kind", "classification", "--drop", "patient"]
+    result = worked("create", tmp_path / "sums", *words, "--exchange", "sums")
+    config = NetworkConfig.read(tmp_path / "sums" / "network.toml")
+    assert config.classes == classes
+    assert "and the classes," in result.stderr
+    assert config.model_solver().grouped_features
+    worked("create", tmp_path / "basis", *words)
+    assert NetworkConfig.read(tmp_path / "basis" / "network.toml").classes is None
 
 
 def test_an_example_of_a_regression_has_the_range_of_its_target(tmp_path, table):

@@ -27,14 +27,14 @@ import elmesh
 from elmesh import MultiTaskELMClassifier, MultiTaskELMRegressor, RunConfig
 from elmesh.comm.graph import Topology, make_topology
 from elmesh.comm.local import LocalTransport
-from elmesh.comm.requests import AllReduce, HubReduce, NeighborMessages, NeighborSum, Request
-from elmesh.data.statistics import Task
+from elmesh.comm.requests import AllReduce, HubReduce, IntegerSum, NeighborMessages, NeighborSum, Request
+from elmesh.data.statistics import SiteRows, Task
 from elmesh.math.kernels import curvature
-from elmesh.run import StopReason, resolve_backend, run_local
+from elmesh.run import RunResult, StopReason, resolve_backend, run_local
 from elmesh.run.runner import agent_context
 from elmesh.solvers import Solver, make_solver, solver_classes
 from elmesh.solvers.altgdmin import sharpness
-from elmesh.solvers.base import Decision, Problem, Program, RoundReport, Solution, rounds
+from elmesh.solvers.base import Decision, GroupedFeatures, Problem, Program, RoundReport, Solution, rounds
 from elmesh.solvers.state import SolverState, StateDict
 from helpers.examples import examples
 from helpers.peers import exact_sums
@@ -51,6 +51,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "without a certificate": {"rank": 1, "certify": False, "max_iter": 5},
         "in one place": {"graph": None, "max_iter": 40},
     },
+    "local-elm": {"with a given penalty": {"mu": 1.0}},
     "mtl-elm": {"from ones": {"rank": 2, "mu1": 1.0, "init": "ones", "max_iter": 5}},
     "dmtl-elm": {
         "by numbers": {
@@ -103,6 +104,18 @@ def cases() -> dict[str, Callable[[], Solver]]:
 
 
 CASES = cases()
+#: Solvers that weigh groups of features, with the ways that they take only there.
+GROUPED: dict[str, Callable[[], Solver]] = {
+    "local-elm": elmesh.LocalELM,
+    "mesh-elm": partial(elmesh.MeshELM, max_iter=MOST_ROUNDS),
+    "mesh-elm with a shared part": partial(elmesh.MeshELM, rank=2, mu1=0.1, mu2=0.1, max_iter=MOST_ROUNDS),
+    "mesh-elm without a certificate": partial(elmesh.MeshELM, rank=1, mu1=0.1, mu2=0.1, max_iter=5, certify=False),
+    "mesh-elm with a common part": partial(elmesh.MeshELM, private=False),
+    "mesh-elm with a private part": partial(elmesh.MeshELM, common=False, mu1=0.1, mu2=0.1, max_iter=MOST_ROUNDS),
+    "mesh-elm without U": partial(elmesh.MeshELM, rank=0),
+}
+#: Solvers that take tasks whose features have no groups; a local ELM needs a penalty there.
+PLAIN = [case for case in CASES if case != "local-elm"]
 ITERATIVE = [case for case, make in CASES.items() if make().iterative]
 #: Solvers whose agents may be in different processes.
 DISTRIBUTED = [case for case in ITERATIVE if not CASES[case]().pooled]
@@ -116,6 +129,7 @@ def for_each(names: Iterable[str]) -> pytest.MarkDecorator:
 
 for_each_solver = pytest.mark.parametrize("cls", CLASSES.values(), ids=list(CLASSES))
 for_each_case = for_each(CASES)
+for_each_plain_case = for_each(PLAIN)
 for_each_iterative_case = for_each(ITERATIVE)
 for_each_distributed_case = for_each(DISTRIBUTED)
 
@@ -136,11 +150,11 @@ def graph_of(solver: Solver, graph: str) -> str:
     return solver.graph if solver.graph is not None and "graph" not in solver.get_params() else graph
 
 
-def usable_rank(solver: Solver, task: Task) -> int:
+def usable_rank(solver: Solver, data: Task | list[SiteRows]) -> int:
     """The rank that the solver asks for, within what the features allow, without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return solver.resolve_rank(task)
+        return solver.resolve_rank(data)
 
 
 def program_of(
@@ -152,6 +166,74 @@ def program_of(
     return rounds(solver, Problem(own, agent_context(topology, 3, chosen), usable_rank(solver, task)), state)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class GroupedSites:
+    """Sites whose features come in groups: a constant, inputs and products of them."""
+
+    groups: np.ndarray
+    sites: list[SiteRows]
+    topology: Topology
+    halves: list[tuple[SiteRows, SiteRows]] | None = None
+    classes: bool = False
+
+    def features(self, places: Iterable[int]) -> GroupedFeatures:
+        """What is known of the features of some sites."""
+        halves = None if self.halves is None else [self.halves[k] for k in places]
+        return GroupedFeatures(self.groups, 0.1 if self.classes else 0.0, halves, self.classes)
+
+    def program(self, solver: Solver, state: SolverState | None = None, agents: Iterable[int] | None = None) -> Program:
+        """The rounds of a process with some of the sites, with all of them by default."""
+        places = list(range(len(self.sites)) if agents is None else agents)
+        context = agent_context(self.topology, 3, np.array(places, dtype=np.intp))
+        own, rank = [self.sites[k] for k in places], usable_rank(solver, self.sites)
+        return rounds(solver, self.features(places).problem(own, context, rank), state)
+
+
+def grouped_sites(seed: int, graph: str = "ring", *, outputs: int = 2, classes: bool = False) -> GroupedSites:
+    """Sites of unequal sizes, one of them of one row; weights have all three parts, or targets are their classes."""
+    rng = np.random.default_rng(seed)
+    m = int(rng.integers(2, 6))
+    common, basis = rng.normal(size=(10, outputs)), rng.normal(size=(10, 1))
+    sites, halves = [], []
+    for n in [1 if t == 1 else int(rng.integers(5, 40)) for t in range(m)]:
+        Z = rng.normal(size=(n, 3))
+        Phi = np.hstack(
+            [np.ones((n, 1)), Z / np.sqrt(3), Z**2 / np.sqrt(6), Z[:, [0, 0, 1]] * Z[:, [1, 2, 2]] / np.sqrt(6)]
+        )
+        weights = common + basis @ rng.normal(size=(1, outputs)) + 0.3 * rng.normal(size=(10, outputs))
+        T = Phi @ weights + 0.3 * rng.normal(size=(n, outputs))
+        if classes:
+            T = np.eye(outputs)[np.argmax(T, axis=1)] - 1 / outputs
+        middle = (n + 1) // 2
+        whole, first, second = (
+            SiteRows.from_rows(Phi[part], T[part]) for part in (slice(None), slice(middle), slice(middle, None))
+        )
+        sites.append(whole)
+        halves.append((first, second))
+    groups = np.repeat([0, 1, 2], [1, 3, 6])
+    return GroupedSites(groups, sites, make_topology(graph, range(m), 3), halves, classes)
+
+
+def play_apart(programs: list[Program]) -> list[Solution]:
+    """Run agents in lockstep, each by itself; their integers are added."""
+    replies: list[object] = [None] * len(programs)
+    solutions: list[Solution] = []
+    while not solutions:
+        requests = []
+        for program, reply in zip(programs, replies, strict=True):
+            try:
+                requests.append(program.send(reply))
+            except StopIteration as end:
+                solutions.append(end.value)
+        assert not (solutions and requests), "some agents ended before the others"
+        if requests and isinstance(requests[0], RoundReport):
+            replies = [Decision.CONTINUE] * len(programs)
+        elif requests:
+            assert {type(request) for request in requests} == {IntegerSum}
+            replies = [np.sum([request.value for request in requests], axis=0)] * len(programs)
+    return solutions
+
+
 def answer_stack(request: Request, topology: Topology) -> object:
     """Answer a stack of all agents: neighbours in increasing order, sums in the order of agents."""
     if isinstance(request, NeighborSum):
@@ -160,6 +242,8 @@ def answer_stack(request: Request, topology: Topology) -> object:
         return messages if request.each else messages.sum(messages.values, request.value)
     if isinstance(request, AllReduce):
         return exact_sums([request])[0]
+    if isinstance(request, IntegerSum):
+        return request.value
     return request.function(request.value)
 
 
@@ -332,10 +416,17 @@ def test_the_decision_after_resuming_counts_whatever_it_was_before(case, seed, d
         assert_same(resumed, (straight[i:], answers[i:], solution), "continued after a halt")
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in ITERATIVE])
+@pytest.mark.parametrize("case", [case for case in PLAIN if case not in ITERATIVE])
 def test_a_solver_without_rounds_makes_no_report(case):
     task, topology = unequal_tasks(1)
     requests, _, _ = play(program_of(CASES[case](), task, topology), continuing(topology))
+    assert not any(isinstance(request, RoundReport) for request in requests)
+
+
+@pytest.mark.parametrize("case", [case for case, make in GROUPED.items() if not make().iterative])
+def test_with_features_in_groups_a_solver_without_rounds_makes_no_report(case):
+    grouped = grouped_sites(1)
+    requests, _, _ = play(grouped.program(GROUPED[case]()), continuing(grouped.topology))
     assert not any(isinstance(request, RoundReport) for request in requests)
 
 
@@ -476,6 +567,57 @@ def test_an_agent_without_neighbours_has_the_sum_zero():
     assert_same(NeighborMessages(none).sum(none, np.ones((2, 2))), np.zeros((2, 2)), "alone")
 
 
+# --- Features in groups -----------------------------------------------------------------------------------------------
+
+for_each_grouped = pytest.mark.parametrize("case", GROUPED)
+# Some of these cases have few rounds on purpose; other reasons for the warning are errors.
+within_few_rounds = pytest.mark.filterwarnings(
+    r"ignore:After \d+ rounds. Not converged within max_iter:sklearn.exceptions.ConvergenceWarning"
+)
+
+
+@for_each_grouped
+@given(seed=seeds, graph=st.sampled_from(GRAPHS), classes=st.booleans())
+@few
+def test_with_features_in_groups_agents_apart_compute_the_bits_of_their_stack(case, seed, graph, classes):
+    solver, grouped = GROUPED[case](), grouped_sites(seed, graph, classes=classes)
+    _, _, together = play(grouped.program(solver), continuing(grouped.topology))
+    apart = play_apart([grouped.program(solver, agents=[t]) for t in range(len(grouped.sites))])
+    for t, own in enumerate(apart):
+        for name in ("A", "V", "prior"):
+            whole = getattr(together, name)
+            assert_same(getattr(own, name), None if whole is None else whole[t : t + 1], f"{name} of agent {t}")
+        for name in ("U", "W", "mu1", "mu2", "certificate"):
+            assert_same(getattr(own, name), getattr(together, name), f"{name} of agent {t}")
+        if together.effects is not None:
+            expected = dataclasses.replace(together.effects, log_w=together.effects.log_w[t : t + 1])
+            assert_same(own.effects, expected, f"effects of agent {t}")
+
+
+@pytest.mark.parametrize("case", [case for case, make in GROUPED.items() if make().iterative])
+@given(seed=seeds, graph=st.sampled_from(GRAPHS), classes=st.booleans())
+@few
+def test_with_features_in_groups_resuming_from_any_state_gives_the_same_bits(case, seed, graph, classes):
+    solver, grouped = GROUPED[case](), grouped_sites(seed, graph, classes=classes)
+    requests, answers, solution = play(grouped.program(solver), continuing(grouped.topology))
+    for i, state in reports_in(requests):
+        again = play(grouped.program(solver, written_and_read(state)), replaying(answers[i:]))
+        assert_same(again, (requests[i:], answers[i:], solution), f"from request {i}")
+
+
+@given(seed=seeds)
+@few
+def test_columns_that_pad_a_task_do_not_change_what_it_finds_alone(seed):
+    """Tasks with fewer outputs than others of their stack."""
+    narrow, wide = grouped_sites(seed, outputs=1), grouped_sites(seed + 1, outputs=3)
+    solver = elmesh.LocalELM()
+    mixed = GroupedSites(narrow.groups, [narrow.sites[0], wide.sites[0]], make_topology("path", [0, 1]))
+    _, _, together = play(mixed.program(solver), continuing(mixed.topology))
+    _, _, alone = play(narrow.program(solver, agents=[0]), continuing(narrow.topology))
+    np.testing.assert_allclose(together.A[0, :, :1], alone.A[0], rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(together.prior[0], alone.prior[0], rtol=1e-6)
+
+
 # --- Declarations -----------------------------------------------------------------------------------------------------
 
 
@@ -492,15 +634,20 @@ def test_a_solver_is_registered_under_its_name_with_a_summary_and_a_docstring(cl
 
 @for_each_case
 def test_a_solver_requires_exactly_the_requests_that_it_makes(case):
-    solver = CASES[case]()
+    solver, requests = CASES[case](), []
     task, topology = random_problem(1, m=4, d=2).task, make_topology(graph_of(solver, "ring"), range(4))
     if solver.pooled:
         topology = make_topology("ring", [0])
-    requests, _, _ = play(program_of(solver, task, topology), continuing(topology))
+    if case in PLAIN:
+        requests, _, _ = play(program_of(solver, task, topology), continuing(topology))
     made = {type(request) for request in requests if not isinstance(request, RoundReport)}
+    if solver.grouped_features:
+        grouped = grouped_sites(1)
+        others, _, _ = play(grouped.program(solver), continuing(grouped.topology))
+        made |= {type(request) for request in others if not isinstance(request, RoundReport)}
     if solver.pooled:
         # One agent with all tasks answers its own sums, and sends nothing.
-        assert made <= {AllReduce}
+        assert made <= {AllReduce, IntegerSum}
     else:
         assert made == set(solver.requires)
     if solver.sends_only_basis and AllReduce not in solver.requires:
@@ -542,7 +689,15 @@ def test_parameters_can_be_read_set_and_cloned(case):
 
 @for_each_solver
 def test_common_parameters_are_checked(cls):
-    wrong = {"rank": 0, "mu": 0.0, "mu1": -1.0, "mu2": float("nan"), "max_iter": 0, "tol": -1.0, "certify": "yes"}
+    wrong = {
+        "rank": cls.least_rank - 1,
+        "mu": 0.0,
+        "mu1": -1.0,
+        "mu2": float("nan"),
+        "max_iter": 0,
+        "tol": -1.0,
+        "certify": "yes",
+    }
     for name, value in wrong.items():
         if name in cls().get_params():
             with pytest.raises(elmesh.ElmeshError, match=f"^{name} must be"):
@@ -552,13 +707,8 @@ def test_common_parameters_are_checked(cls):
 # --- Runs -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
-@for_each_case
-def test_a_run_reports_finite_metrics_and_ends_with_finite_variables(case):
-    solver, problem = CASES[case](), random_problem(3, m=5, d=2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        result = solve(solver, problem, graph_of(solver, "ring") if solver.distributed else None)
+def assert_finite(solver: Solver, result: RunResult, rank: int) -> None:
+    """The metrics and the variables of a run are finite, and it sends exactly if it is over a graph."""
     assert np.isfinite(result.history.drop(columns="dual_residual").to_numpy()).all()
     # The residual of a start may be unknown.
     assert np.isfinite(result.history["dual_residual"].iloc[1:]).all()
@@ -568,11 +718,36 @@ def test_a_run_reports_finite_metrics_and_ends_with_finite_variables(case):
     assert solution.U is None or np.isfinite(solution.U).all()
     assert solution.U is None or solution.U.ndim == (3 if solver.per_agent_basis else 2)
     assert len(result.history) == (result.n_iter + 1 if solver.iterative else 0)
-    assert result.n_iter <= (solver.max_iter or usable_rank(solver, problem.task))
+    assert result.n_iter <= (solver.max_iter or rank)
     assert result.stop not in (StopReason.DIVERGED, StopReason.INTERRUPTED)
     sends = solver.distributed
     assert (result.traffic.total > 0) == sends
     assert (result.n_exchanges > 0) == sends
+
+
+@pytest.mark.thorough
+@for_each_plain_case
+def test_a_run_reports_finite_metrics_and_ends_with_finite_variables(case):
+    solver, problem = CASES[case](), random_problem(3, m=5, d=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = solve(solver, problem, graph_of(solver, "ring") if solver.distributed else None)
+    assert_finite(solver, result, usable_rank(solver, problem.task))
+
+
+@pytest.mark.thorough
+@for_each_grouped
+@pytest.mark.parametrize("classes", [False, True], ids=["numbers", "classes"])
+def test_with_features_in_groups_a_run_reports_finite_metrics_and_ends_with_finite_variables(case, classes):
+    solver, grouped = GROUPED[case](), grouped_sites(3, classes=classes)
+    topology, features = grouped.topology if solver.distributed else None, grouped.features(range(len(grouped.sites)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = run_local(solver, grouped.sites, topology, 0, features=features)
+    assert_finite(solver, result, usable_rank(solver, grouped.sites))
+    for name in ("W", "V", "prior"):
+        part = getattr(result.solution, name)
+        assert part is None or np.isfinite(part).all(), name
 
 
 @for_each_iterative_case
@@ -638,6 +813,57 @@ def test_a_fit_is_deterministic_and_its_model_is_saved_loaded_and_predicts_to_th
     alone = loaded.for_task("bonn")
     assert alone.solver.get_params() == model.solver.get_params()
     np.testing.assert_array_equal(alone.predict(X[tasks == "bonn"]), model.predict(X, tasks)[tasks == "bonn"])
+
+
+@for_each_kind
+@for_each_grouped
+def test_the_order_of_rows_and_the_names_of_tasks_do_not_matter_to_features_in_groups(kind, case):
+    X, y, tasks = rows(kind)
+    order = np.random.default_rng(1).permutation(len(X))
+    # The other names sort the other way round, so that agents have other numbers.
+    renamed = np.array([f"{9 - 'abcd'.index(t[0])} {t}" for t in tasks])
+    solver = GROUPED[case]()
+    if "tol" in solver.get_params():
+        solver.set_params(tol=1e-6, max_iter=2000)
+    model = KINDS[kind](n_hidden=15, solver=solver, random_state=3).fit(X, y, tasks)
+    again = clone(model).fit(X[order], y[order], renamed[order])
+    if kind == "regression":
+        np.testing.assert_allclose(again.predict(X, renamed), model.predict(X, tasks), atol=1e-5)
+    else:
+        np.testing.assert_allclose(again.predict_proba(X, renamed), model.predict_proba(X, tasks), atol=1e-5)
+
+
+@within_few_rounds
+@for_each_kind
+@for_each_grouped
+def test_a_seed_determines_features_in_groups_and_another_seed_gives_others(kind, case):
+    X, y, tasks = rows(kind)
+    one, same, other = (
+        KINDS[kind](n_hidden=15, solver=GROUPED[case](), random_state=seed).fit(X, y, tasks) for seed in (3, 3, 4)
+    )
+    table = "predict" if kind == "regression" else "predict_proba"
+    np.testing.assert_array_equal(getattr(same, table)(X, tasks), getattr(one, table)(X, tasks))
+    assert (getattr(other, table)(X, tasks) != getattr(one, table)(X, tasks)).any()
+
+
+@within_few_rounds
+@for_each_kind
+@for_each_grouped
+def test_a_model_of_features_in_groups_is_saved_and_loaded_to_the_bit(kind, case, tmp_path):
+    X, y, tasks = rows(kind)
+    model = KINDS[kind](n_hidden=15, solver=GROUPED[case](), random_state=3).fit(X, y, tasks)
+    model.save(tmp_path / "model")
+    loaded = elmesh.load(tmp_path / "model")
+    sites = np.append(tasks[1:], "elsewhere") if model.model_.common is not None else tasks
+    table = "predict" if kind == "regression" else "predict_proba"
+    np.testing.assert_array_equal(getattr(loaded, table)(X, sites), getattr(model, table)(X, sites))
+    np.testing.assert_array_equal(loaded.U_, model.U_)
+    for t in model.tasks_:
+        np.testing.assert_array_equal(loaded.A_[t], model.A_[t])
+    if model.model_.common is not None:
+        np.testing.assert_array_equal(loaded.W_, model.W_)
+        if kind == "regression":
+            np.testing.assert_array_equal(loaded.predict(X, sites, True)[1], model.predict(X, sites, True)[1])
 
 
 @pytest.mark.thorough

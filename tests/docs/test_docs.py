@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -27,7 +28,22 @@ def test_the_solver_on_the_page_runs_and_its_model_loads_where_it_is_not_defined
 
 
 def test_the_python_of_every_page_is_tested():
-    assert {name for name, text in PAGES.items() if code_blocks(text, "python")} == {"README.md", "docs/solvers.md"}
+    tested = {"README.md", "docs/model.md", "docs/solvers.md"}
+    assert {name for name, text in PAGES.items() if code_blocks(text, "python")} == tested
+
+
+def test_the_python_of_the_page_on_the_model_prints_what_the_page_states(tmp_path):
+    printed = run_python("\n".join(code_blocks(PAGES["docs/model.md"], "python")), tmp_path)
+    shares = {line.split()[0]: [float(x) for x in line.split()[1:]] for line in printed.splitlines()[1:4]}
+    assert shares["Larch"][0] < 0.7 * min(shares["Alder"][0], shares["Rowan"][0])
+    assert shares["Rowan"][0] > 0.8
+    noise = ast.literal_eval(re.search(r"^\{.*\}$", printed, re.MULTILINE).group())
+    assert noise["Maple"] > 1.5 * max(noise["Alder"], noise["Rowan"])
+    (inside,) = re.findall(r"^0\.\d+$", printed, re.MULTILINE)
+    assert 0.85 < float(inside) < 0.95
+    before, after = ast.literal_eval(re.search(r"^\[.*\]$", printed, re.MULTILINE).group())
+    assert after < 0.6 * before
+    assert "training objective within" in printed
 
 
 LINKS = [(name, link) for name, text in PAGES.items() for link in re.findall(r"\]\(([^):\s]+)\)", text)]

@@ -140,7 +140,7 @@ def test_the_sites_model_is_known_in_every_round_but_for_its_sign(few, k):
 
 def test_a_leafs_part_of_a_sum_reveals_its_weights_up_to_a_rotation():
     case = digits(*FEW, 10)
-    transport, solutions = record(case, MeshELM(8, mu1=1.0, mu2=1.0, graph="star", max_iter=5, certify=False))
+    transport, solutions = record(case, MeshELM(rank=8, mu1=1.0, mu2=1.0, graph="star", max_iter=5, certify=False))
     solution, A = solutions[-1], solutions[-1].A[VICTIM]
     seen = attacks.weights_square(solution.U, transport.parts[-1][1], 1.0)
     np.testing.assert_allclose(seen, A @ A.T, atol=1e-9 * np.abs(A @ A.T).max())

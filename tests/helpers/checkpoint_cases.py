@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from elmesh import GOMTL, MTFL, MTLELM, MeshELM, RunConfig, TraceNorm
-from elmesh.data.statistics import Task
+from elmesh.data.statistics import SiteRows, Task
 from elmesh.errors import RankWarning
 from elmesh.run import RunResult, run_local
 from elmesh.solvers import Solver
-from helpers.mpi_cases import CASES, SEED, make_tasks
+from helpers.mpi_cases import CASES, SEED, make_stack
 
 POOLED: dict[str, Callable[[], Solver]] = {
     "mesh-elm without a graph": partial(MeshELM, graph=None, max_iter=40),
@@ -24,12 +24,12 @@ POOLED: dict[str, Callable[[], Solver]] = {
 # On one graph each; without those that end before the first checkpoint.
 _SHORT = ("ends CONVERGED at the start", "ends DIVERGED from one round to the next")
 _DISTRIBUTED = [name for name in CASES if name.endswith("random") or ("," not in name and name not in _SHORT)]
-RUNS = [name for name in (*_DISTRIBUTED, *POOLED) if "overflow" not in name]
+RUNS = [name for name in (*_DISTRIBUTED, *POOLED) if "overflow" not in name and name != "mesh with two parts"]
 
 
-def stacked_tasks(name: str) -> Task:
+def data_of(name: str) -> Task | list[SiteRows]:
     """Return the tasks of a run."""
-    return Task.stack(make_tasks(16, 1.0) if name in POOLED else CASES[name].tasks)
+    return make_stack() if name in POOLED else CASES[name].data
 
 
 def run(
@@ -37,12 +37,15 @@ def run(
     config: RunConfig | None = None,
     *,
     seed: int = SEED,
-    task: Task | None = None,
+    data: Task | list[SiteRows] | None = None,
     fields: Mapping[str, Any] | None = None,
 ) -> RunResult:
     """Run a case, or a solver of pooled tasks, in this process."""
     solver, topology = (POOLED[name](), None) if name in POOLED else (CASES[name].make(), CASES[name].topology)
+    features = None if name in POOLED else CASES[name].features
     known = {"solver": repr(solver), "seed": seed, **(fields or {})}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RankWarning)
-        return run_local(solver, task or stacked_tasks(name), topology, seed, config or RunConfig(), fields=known)
+        return run_local(
+            solver, data or data_of(name), topology, seed, config or RunConfig(), fields=known, features=features
+        )

@@ -5,6 +5,7 @@ Everything here is computed from rows, without whitening, sums or reduction: wha
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,13 +19,12 @@ from scipy.stats import multivariate_normal
 from elmesh import RunConfig, Solver
 from elmesh.comm.graph import make_topology
 from elmesh.comm.requests import IntegerSum
-from elmesh.data.statistics import Task
+from elmesh.data.statistics import SiteRows
 from elmesh.math.evidence import Totals
 from elmesh.math.random_effects import SiteBatch, site_batches
 from elmesh.run import RunResult, run_local
 from elmesh.solvers.base import AgentContext, GroupedFeatures
 from elmesh.typing import FloatArray, IndexArray
-from helpers.problems import stack
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,8 @@ class MixedProblem:
     groups: IndexArray
 
     @cached_property
-    def task(self) -> Task:
-        return stack(self.Phi, self.T).task
+    def sites(self) -> list[SiteRows]:
+        return [SiteRows.from_rows(Phi, T) for Phi, T in zip(self.Phi, self.T, strict=True)]
 
     @property
     def n_groups(self) -> int:
@@ -48,7 +48,7 @@ class MixedProblem:
         return np.array([float(len(T)) for T in self.T])
 
     def batches(self) -> list[SiteBatch]:
-        return site_batches(self.task, self.groups)
+        return site_batches(self.sites, self.groups)
 
     def site(self, t: int) -> MixedProblem:
         """One site alone."""
@@ -127,6 +127,11 @@ def central_difference(f: Any, x: FloatArray, step: float = 1e-5) -> FloatArray:
     return np.array([(f(x + h) - f(x - h)) / (2 * step) for h in steps])
 
 
+def digest(*arrays: FloatArray) -> str:
+    """A short text that differs where bits differ; pytest takes minutes to compare long bytes that differ."""
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
+
+
 def run_steps(steps: Generator[Any, Any, Any], requests: list[IntegerSum] | None = None) -> Any:
     """Run the steps of a process that has all sites: a sum over all sites is its own."""
     answer = None
@@ -150,4 +155,4 @@ def solve_mixed(solver: Solver, problem: MixedProblem, graph: str | None = None,
     """Run a solver in this process, over a graph or in one place."""
     topology = None if graph is None else make_topology(graph, range(len(problem.Phi)), 0)
     features = GroupedFeatures(problem.groups, noise_floor)
-    return run_local(solver, problem.task, topology, 0, RunConfig(), features=features)
+    return run_local(solver, problem.sites, topology, 0, RunConfig(), features=features)

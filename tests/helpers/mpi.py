@@ -108,3 +108,8 @@ class Findings:
         """Add the findings about one thing under its name."""
         self.arrays.update({f"{name}/{key}": x for key, x in findings.arrays.items()})
         self.notes[name] = findings.notes
+
+    def of(self, name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the arrays and the notes about one thing."""
+        arrays = {key.rpartition("/")[2]: x for key, x in self.arrays.items() if key.rpartition("/")[0] == name}
+        return arrays, self.notes[name]

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from elmesh import DGSP, DMTLELM, DNSP, FODMTLELM, DifAltGDmin, FedRep, MeshELM
 from elmesh.comm.graph import Topology, make_topology
-from elmesh.data.statistics import Reduced, Task
+from elmesh.data.statistics import Reduced, SiteRows, Task
 from elmesh.estimators.base import MultiTaskELM
 from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.estimators.regressor import MultiTaskELMRegressor
 from elmesh.run.placement import place_agents
 from elmesh.solvers import Solver
+from elmesh.solvers.base import GroupedFeatures
 
 SEED = 3
 #: Numbers of ranks; jobs run in this order, and each resumes from the checkpoints of the one before it.
@@ -42,11 +43,20 @@ class Case:
     width: int = 16
     #: Factor of the features, with which some runs diverge.
     scale: float = 1.0
+    #: What is known of features in groups, for solvers with a common or a private part.
+    features: GroupedFeatures | None = None
 
     @property
-    def tasks(self) -> list[Task]:
-        """One per agent."""
-        return make_tasks(self.width, self.scale)
+    def tasks(self) -> list[Task] | list[SiteRows]:
+        """One per agent; with features in groups, those of two outputs each."""
+        if self.features is None:
+            return make_tasks(self.width, self.scale)
+        return [SiteRows.from_reduced(task) for task in reduced_tasks(self.width, self.scale, 2)]
+
+    @property
+    def data(self) -> Task | list[SiteRows]:
+        """All tasks, for one process."""
+        return make_stack(self.width, self.scale) if self.features is None else self.tasks
 
     @property
     def topology(self) -> Topology:
@@ -54,16 +64,31 @@ class Case:
         return make_topology(self.graph, range(len(_SHAPES)), SEED)
 
 
+def make_stack(width: int = 16, scale: float = 1.0) -> Task:
+    """Return all tasks, stacked."""
+    return Task.stack(make_tasks(width, scale))
+
+
 @cache
 def make_tasks(width: int, scale: float) -> list[Task]:
-    """Return tasks whose targets lie in three directions, plus noise."""
+    """Return decomposed tasks."""
+    return [Task.from_reduced(task) for task in reduced_tasks(width, scale)]
+
+
+@cache
+def reduced_tasks(width: int, scale: float, outputs: int | None = None) -> list[Reduced]:
+    """Return the rows of tasks whose targets lie in three directions, plus noise.
+
+    ``outputs`` is the number of outputs of every task; None for different numbers.
+    """
     rng = np.random.default_rng(SEED)
     basis = rng.normal(size=(width, 3))
     tasks = []
-    for rows, outputs in _SHAPES:
+    for rows, own in _SHAPES:
+        d = own if outputs is None else outputs
         H = rng.normal(size=(rows, width))
-        T = H @ basis @ rng.normal(size=(3, outputs)) + rng.normal(size=(rows, outputs))
-        tasks.append(Task.from_reduced(Reduced.from_rows(scale * H, T, centre=True)))
+        T = H @ basis @ rng.normal(size=(3, d)) + rng.normal(size=(rows, d))
+        tasks.append(Reduced.from_rows(scale * H, T, centre=True))
     return tasks
 
 
@@ -125,6 +150,8 @@ ENDINGS: dict[str, Case] = {
     "DIVERGED by overflow, admm": Case("ring", partial(diverging, DMTLELM, rho=1e8, tau=1e-90), scale=1e-50),
     "COMPLETED": Case("star", partial(DNSP, rank=2)),
 }
+# Targets are centred, so that there is no constant.
+_GROUPED = GroupedFeatures(np.repeat([1, 2], [6, 10]))
 CASES: dict[str, Case] = {
     **{
         f"{name}, {graph}": Case(graph, partial(make, graph=graph))
@@ -133,12 +160,24 @@ CASES: dict[str, Case] = {
     },
     **{f"{name}, random": Case("random", partial(make, graph="random")) for name, make in _ON_ONE_GRAPH.items()},
     **{name: Case("star", make) for name, make in _ON_A_STAR.items()},
+    **{
+        f"mesh with three parts, {graph}": Case(
+            graph,
+            partial(MeshELM, graph=graph, common=True, private=True, mu1=2.0, mu2=2.0, tol=1e-4),
+            features=_GROUPED,
+        )
+        for graph in ("ring", "random")
+    },
+    "mesh with two parts": Case(
+        "star", partial(MeshELM, graph="star", common=True, private=True, rank=0), features=_GROUPED
+    ),
     "wide features": Case("ring", partial(DMTLELM, rank=6, max_iter=5), width=90),
     "wide features, mesh": Case("random", partial(MeshELM, graph="random", max_iter=12), width=90),
     **{f"ends {name}": case for name, case in ENDINGS.items()},
 }
 #: Runs with all three placements.
 ALL_PLACEMENTS = (
+    "mesh with three parts, random",
     "mesh, random",
     "mesh with 2 bits, star",
     "admm with the paper's rule, random",
@@ -153,6 +192,7 @@ HALTED, HALTS_AT = ("mesh, ring", "admm, ring", "fo, star", "dif, random"), 4
 #: Runs that are interrupted in every job but the last, each with another number of ranks, and in which round.
 CHAIN = (
     "mesh, ring",
+    "mesh with three parts, ring",
     "mesh with 2 bits, random",
     "mesh with automatic bits, star",
     "admm, random",
@@ -192,6 +232,49 @@ def _classification() -> tuple[NDArray[np.float64], NDArray[np.str_], NDArray[np
 DATA = {"regressor": _regression, "classifier": _classification}
 
 
+def _sites(n_sites: int = 7) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.str_]]:
+    """Return sites of one to 36 rows whose slopes differ along one direction."""
+    rng = np.random.default_rng(1)
+    sizes = [1, *rng.integers(25, 37, n_sites - 1).tolist()]
+    sites = rng.permutation(np.repeat([f"site{k}" for k in range(n_sites)], sizes))
+    X = rng.normal(size=(len(sites), 5))
+    own = dict(zip(np.unique(sites).tolist(), 2.0 * rng.normal(size=n_sites), strict=True))
+    slopes = np.array([own[site] for site in sites.tolist()])
+    direction = rng.normal(size=5)
+    y = X @ rng.normal(size=5) + slopes * (X @ direction) / np.linalg.norm(direction)
+    return X, 20.0 + y + 0.3 * rng.normal(size=len(y)), sites
+
+
+def _sites_with_two_targets() -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.str_]]:
+    X, y, sites = _sites()
+    return X, np.column_stack([y, np.tanh(X[:, 0])]), sites
+
+
+def _sites_with_classes() -> tuple[NDArray[np.float64], NDArray[np.str_], NDArray[np.str_]]:
+    """Return sites with some of three classes each, of which one has a single class and names differ in length."""
+    X, y, sites = _sites()
+    classes = np.where(y > 21.0, "high", np.where(y > 19.0, "mid", "lowest"))
+    classes = np.where((sites == "site2") & (classes == "mid"), "high", classes)
+    return X, np.where(sites == "site5", "lowest", classes), sites
+
+
+#: Data for the default solver, what makes the estimator, and the placements of sites on ranks.
+SITES: dict[str, tuple[Callable[[], tuple], Callable[[], MultiTaskELM], tuple[str, ...]]] = {
+    "regression": (_sites, partial(MultiTaskELMRegressor, 12, random_state=0), ("scattered", "uneven")),
+    "no shared part": (
+        _sites_with_two_targets,
+        partial(MultiTaskELMRegressor, 12, solver=MeshELM(rank=0, graph="star"), random_state=0),
+        ("scattered",),
+    ),
+    "classes": (_sites_with_classes, partial(MultiTaskELMClassifier, 12, random_state=0), ("scattered", "all rows")),
+    "classes with a shared part": (
+        _sites_with_classes,
+        partial(MultiTaskELMClassifier, 12, solver=MeshELM(mu1=1.0, mu2=1.0), random_state=0),
+        ("uneven",),
+    ),
+}
+
+
 def rows_of(tasks: NDArray[np.str_], rank: int, n_ranks: int) -> NDArray[np.bool_]:
     """Return which rows a rank has if each rank has its own tasks: every n-th of them."""
     return np.isin(tasks, np.unique(tasks)[rank::n_ranks])
@@ -207,9 +290,13 @@ FITS: dict[str, tuple[str, Callable[[], MultiTaskELM]]] = {
     f"{kind}, {name}": (kind, partial(_estimator, kind, make))
     for kind in DATA
     for name, make in {
-        "mesh": partial(MeshELM, tol=1e-3),
-        "mesh with 2 bits": partial(MeshELM, graph="star", message_bits=2, tol=1e-3),
+        "mesh": partial(MeshELM, common=False, private=False, tol=1e-3),
+        "mesh with 2 bits": partial(MeshELM, common=False, private=False, graph="star", message_bits=2, tol=1e-3),
+        # The default, with a given penalty: it has a shared part for certain.
+        "mesh with three parts": partial(MeshELM, rank=3, mu1=1.0, mu2=1.0, tol=1e-3),
         "admm": partial(DMTLELM, graph="random", rank=3, max_iter=15, tol=0.0),
         "dgsp": partial(DGSP, rank=4),
     }.items()
 }
+#: Fits whose messages are searched for private numbers.
+RECORDED = ("mesh", "mesh with 2 bits", "mesh with three parts", "admm", "dgsp")

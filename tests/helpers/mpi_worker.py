@@ -20,9 +20,10 @@ import pandas as pd
 
 import elmesh.estimators.base
 from elmesh import CheckpointConfig, MeshELM, MultiTaskELMClassifier, MultiTaskELMRegressor, RunConfig
+from elmesh.comm.fixed_point import LIMBS, to_scaled, to_wide
 from elmesh.comm.graph import Topology
 from elmesh.comm.mpi import MPITransport, world_communicator
-from elmesh.data.statistics import Task
+from elmesh.data.statistics import Statistics
 from elmesh.errors import ElmeshError
 from elmesh.run import CheckpointWarning, MPIBackend, RunResult
 from elmesh.run.backend import Assignment, FitContext
@@ -35,12 +36,15 @@ from helpers.mpi_cases import (
     FITS,
     HALTED,
     HALTS_AT,
+    RECORDED,
     SEED,
+    SITES,
     Case,
     placed,
     placements,
     rows_of,
 )
+from helpers.parts import found_parts, gathered_parts
 from helpers.transports import CHECKS, Member
 
 warnings.simplefilter("ignore")
@@ -63,7 +67,7 @@ def run(
     solver.check()
     assignment = Assignment(list(range(len(ranks))), own.tolist(), case.topology, ranks, world.rank)
     fields = {"solver": repr(solver), "seed": SEED}
-    fit = FitContext(solver, assignment, SEED, fields, config or RunConfig())
+    fit = FitContext(solver, assignment, SEED, fields, config or RunConfig(), case.features)
     return MPIBackend(world).run(fit, [case.tasks[agent] for agent in own]), own
 
 
@@ -72,12 +76,14 @@ def collected(case: Case, result: RunResult, own: np.ndarray) -> Findings:
     solution, m = result.solution, case.topology.n_agents
     per_agent: dict[int, list[Any]] = {}
     for k, agent in enumerate(own.tolist()):
-        width = case.tasks[agent].Y.shape[1]
+        width = case.tasks[agent].outputs
         U = solution.U if solution.U.ndim == 2 else solution.U[k]
         assert not solution.A[k, :, width:].any(), "padding of the outputs has weights"
         weights = [np.broadcast_to(x, len(own))[k] for x in (solution.tau, solution.zeta)]
-        per_agent[agent] = [U, solution.A[k, :, :width], np.array(weights)]
+        V = np.zeros((0, width)) if solution.V is None else solution.V[k]
+        per_agent[agent] = [U, solution.A[k, :, :width], np.array(weights), V]
     arrays = {"history": result.history.to_numpy(), "traffic": result.traffic.counts()}
+    arrays |= {} if solution.W is None else {"W": solution.W}
     notes = {
         "stop": result.stop.name,
         "n_iter": result.n_iter,
@@ -88,9 +94,10 @@ def collected(case: Case, result: RunResult, own: np.ndarray) -> Findings:
     common = json.dumps(notes) + "".join(hashlib.sha256(x.tobytes()).hexdigest() for x in arrays.values())
     notes["equal"] = len(set(comm.allgather(common))) == 1
     all_agents = {agent: parts for theirs in comm.allgather(per_agent) for agent, parts in theirs.items()}
-    U, A, weights = zip(*(all_agents[agent] for agent in range(m)), strict=True)
+    U, A, weights, V = zip(*(all_agents[agent] for agent in range(m)), strict=True)
     notes["shared"] = solution.U.ndim == 2
-    return Findings({**arrays, "U": np.stack(U), "A": np.hstack(A), "weights": np.stack(weights)}, notes)
+    own_arrays = {"U": np.stack(U), "A": np.hstack(A), "weights": np.stack(weights), "V": np.hstack(V)}
+    return Findings({**arrays, **own_arrays}, notes)
 
 
 def solvers(folder: Path) -> Findings:
@@ -231,15 +238,44 @@ def estimators(folder: Path) -> Findings:
     return findings
 
 
+def parts(folder: Path) -> Findings:
+    """Fit the default solver, where every rank has its own sites or all rows."""
+    findings = Findings({}, {})
+    for name, (data, make, used) in SITES.items():
+        X, y, sites = data()
+        labels = np.unique(sites)
+        own = {
+            "scattered": labels[world.rank :: world.size],
+            "uneven": labels[world.rank : world.rank + 1 if world.rank < world.size - 1 else None],
+            "all rows": labels,
+        }
+        for placement in used:
+            rows = np.isin(sites, own[placement])
+            model = make().fit(X[rows], y[rows], tasks=sites[rows], run=MPI)
+            found = found_parts(model)
+            same = found["U"].tobytes() + found["W"].tobytes() + found["history"].tobytes()
+            V = {t: x for part in comm.allgather(model.V_) for t, x in part.items()}
+            noise = {t: x for part in comm.allgather(model.noise_) for t, x in part.items()}
+            found |= {"V": np.stack([V[t] for t in labels]), "noise": np.stack([noise[t] for t in labels])}
+            whole = model.gather(MPI)
+            if whole is not None:
+                found |= gathered_parts(whole, X, sites)
+            notes = {"equal": len(set(comm.allgather(hashlib.sha256(same).hexdigest()))) == 1}
+            findings.add(f"{name}/{placement}", Findings(found, notes))
+    return findings
+
+
 # Errors --------------------------------------------------------------------------------------------------------------
 
 
 def regressor(inside: dict[str, Any] | None = None, **changes: Any) -> MultiTaskELMRegressor:
-    return MultiTaskELMRegressor(**{"n_hidden": 10, "random_state": 0, "solver": MeshELM(**(inside or {})), **changes})
+    """Return an estimator of the paper's problem, which takes rounds and needs two rows per task."""
+    solver = MeshELM(common=False, private=False, **(inside or {}))
+    return MultiTaskELMRegressor(**{"n_hidden": 10, "random_state": 0, "solver": solver, **changes})
 
 
 def classifier() -> MultiTaskELMClassifier:
-    return MultiTaskELMClassifier(n_hidden=10, random_state=0, solver=MeshELM())
+    return MultiTaskELMClassifier(n_hidden=10, random_state=0, solver=MeshELM(common=False, private=False))
 
 
 def invalid_fits(folder: Path) -> dict[str, Callable[[], object]]:
@@ -430,6 +466,19 @@ def pairs(values: np.ndarray) -> set[bytes]:
     return rows_in(values) | rows_in(np.atleast_2d(values).T)
 
 
+def integers(values: np.ndarray) -> set[bytes]:
+    """Return every two adjacent numbers of a row or of a column as integers, as sums of integers would send them."""
+    table = np.atleast_2d(np.asarray(values, dtype=np.float64))
+    both = np.concatenate([np.stack([x[:, :-1], x[:, 1:]], axis=-1).reshape(-1, 2) for x in (table, table.T)])
+    found = {limbs[1:].tobytes() for limbs in to_wide(table).reshape(-1, LIMBS) if limbs[1] and limbs[2]}
+    for exponent in range(20, 80):
+        sizes = np.abs(np.ldexp(both, exponent))
+        # Larger ones do not fit; small integers may be anything.
+        usable = np.all((sizes < 2.0**62) & (sizes > 2.0**16), axis=1)
+        found |= {pair.tobytes() for pair in to_scaled(both[usable], exponent)}
+    return found
+
+
 def texts(values: np.ndarray) -> set[bytes]:
     """Return numbers as text, without those of a few digits, which may be anything."""
     return {text.encode() for text in map(repr, np.ravel(values).tolist()) if len(text) > 12}
@@ -438,29 +487,40 @@ def texts(values: np.ndarray) -> set[bytes]:
 def privacy(folder: Path) -> Findings:
     """Search for private numbers in all that a fit passes to MPI; note how many of each kind are there."""
     X, y, tasks = DATA["regressor"]()
-    rows = rows_of(tasks, world.rank, world.size)
     notes: dict[str, Any] = {}
-    for name in ("mesh", "mesh with 2 bits", "admm", "dgsp"):
+    for name in RECORDED:
+        rows = rows_of(tasks, world.rank, world.size)
+        if name == "mesh with three parts":
+            # Ranks add up integers of their own tasks before they send them: with one task each, nothing is hidden.
+            rows = tasks == np.unique(tasks)[-1 - world.rank]
         log: list[bytes] = []
-        seen: dict[str, list[Any]] = {"sums": [], "tasks": []}
+        seen: dict[str, list[Any]] = {"sums": [], "integers": [], "tasks": []}
         with recorded(log, seen):
-            backend = RecordingBackend(world, seen["tasks"])
-            estimator, _ = fitted(f"regressor, {name}", own=True, config=RunConfig(backend=backend))
+            config = RunConfig(backend=RecordingBackend(world, seen["tasks"]))
+            estimator = FITS[f"regressor, {name}"][1]().fit(X[rows], y[rows], tasks=tasks[rows], run=config)
+        own, scale = estimator.tasks_, estimator.target_scale_
         H = estimator.model_.layer(X[rows])
-        heads = [estimator.model_.heads[t] for t in estimator.tasks_]
-        scaled = y[rows] / estimator.target_scale_
+        heads = [estimator.model_.heads[t] for t in own]
+        A = [estimator.A_[t] for t in own]
         private = {
             "X": [X[rows]],
-            "H": [H, *(H[tasks[rows] == t] - H[tasks[rows] == t].mean(axis=0) for t in estimator.tasks_)],
-            "y": [y[rows], scaled],
-            "A": [head.A for head in heads] + [head.A / estimator.target_scale_ for head in heads],
-            "means": [mean for head in heads for mean in (head.h_mean, head.t_mean)],
-            "V": [task.V for task in seen["tasks"]],
-            "s": [task.s for task in seen["tasks"]],
-            "Y": [task.Y for task in seen["tasks"]],
-            "weights": [head.U @ head.A for head in heads],
+            "H": [H, *(H[tasks[rows] == t] - H[tasks[rows] == t].mean(axis=0) for t in own)],
+            "y": [y[rows], y[rows] / scale],
+            "A": A + [x / scale for x in A],
         }
-        public = {"U": [head.U for head in heads], "columns": [heads[0].U.T], "sums": seen["sums"]}
+        # The statistics that a run is given: decomposed rows, or with features in groups the rows.
+        for part in ("V", "s", "Y") if estimator.V_ is None else ("Phi", "T"):
+            private[part] = [getattr(task, part) for task in seen["tasks"]]
+        if estimator.V_ is None:
+            private["means"] = [mean for head in heads for mean in (head.h_mean, head.t_mean)]
+            private["weights"] = [head.U @ head.A for head in heads]
+            public = {"U": [head.U for head in heads], "columns": [heads[0].U.T], "sums": seen["sums"]}
+        else:
+            private["y"].append((y[rows] - heads[0].t_mean) / scale)
+            private["private part"] = [x for t in own for x in (estimator.V_[t], estimator.V_[t] / scale)]
+            private["weights"] = [x for head in heads for x in (head.A, head.A / scale)]
+            private["whitened rows"] = [head.X for head in heads]
+            public = {"integers": seen["integers"]}
         sent = b"|".join(log)
         windows = {sent[k : k + 16] for k in range(len(sent) - 15)}
 
@@ -474,6 +534,7 @@ def privacy(folder: Path) -> Findings:
             {
                 "bytes": len(sent),
                 "private": {what: seen_of(values, pairs) for what, values in private.items()},
+                "as integers": {what: seen_of(values, integers) for what, values in private.items()},
                 "public": {what: seen_of(values, rows_in) for what, values in public.items()},
                 "as text": {what: sum(t in sent for x in values for t in texts(x)) for what, values in private.items()},
             }
@@ -484,11 +545,11 @@ def privacy(folder: Path) -> Findings:
 class RecordingBackend(MPIBackend):
     """A backend that records the tasks that a run is given."""
 
-    def __init__(self, world: Any, tasks: list[Task]) -> None:
+    def __init__(self, world: Any, tasks: list[Statistics]) -> None:
         super().__init__(world)
         self._tasks = tasks
 
-    def run(self, fit: FitContext, tasks: Sequence[Task]) -> RunResult:
+    def run(self, fit: FitContext, tasks: Sequence[Statistics]) -> RunResult:
         self._tasks.extend(tasks)
         return super().run(fit, tasks)
 
@@ -496,18 +557,23 @@ class RecordingBackend(MPIBackend):
 @contextmanager
 def recorded(log: list[bytes], seen: dict[str, list[Any]]) -> Iterator[None]:
     """Record all that is passed to MPI, and the sums that it returns."""
-    allreduce = MPITransport.allreduce
+    allreduce, integer_sum = MPITransport.allreduce, MPITransport.integer_sum
 
     def recording(self: MPITransport, request: Any) -> Any:
         result = allreduce(self, request)
         seen["sums"].append(result.value)
         return result
 
-    world.comm, MPITransport.allreduce = Recorder(comm, log), recording
+    def recording_integers(self: MPITransport, request: Any) -> Any:
+        # Their bits, as if they were numbers of the other kind.
+        seen["integers"].append(request.value.view(np.float64))
+        return integer_sum(self, request)
+
+    world.comm, MPITransport.allreduce, MPITransport.integer_sum = Recorder(comm, log), recording, recording_integers
     try:
         yield
     finally:
-        world.comm, MPITransport.allreduce = comm, allreduce
+        world.comm, MPITransport.allreduce, MPITransport.integer_sum = comm, allreduce, integer_sum
 
 
 # A rank that fails alone ---------------------------------------------------------------------------------------------
@@ -522,7 +588,7 @@ def failing(folder: Path) -> Findings:
     return Findings({}, {})
 
 
-_ALL = (solvers, halting, chain, full_disk, estimators, errors, transports, privacy, failing)
+_ALL = (solvers, halting, chain, full_disk, estimators, parts, errors, transports, privacy, failing)
 PARTS = {part.__name__: part for part in _ALL}
 
 

@@ -139,17 +139,21 @@ def _changed(own: dict[str, Any]) -> Iterator[None]:
     """Work in another folder, or with a disk that is full when models are saved, or be asked to stop."""
     here = Path.cwd()
     os.chdir(own.get("cwd", here))
-    save, start_metrics = mpi_fit.save_models, MPITransport.start_metrics
+    save, start_metrics, read = mpi_fit.save_models, MPITransport.start_metrics, TaskSource.read
     if "disk" in own:
         mpi_fit.save_models = functools.partial(_with_disk_of, own["disk"], save)
     if "stop" in own:
-        where, name = {"rounds": (MPITransport, "start_metrics"), "saving": (mpi_fit, "save_models")}[own["stop"]]
-        _before(where, name, lambda *_: os.kill(os.getpid(), signal.SIGUSR1))
+        steps = {
+            "reading": (TaskSource, "read"),
+            "rounds": (MPITransport, "start_metrics"),
+            "saving": (mpi_fit, "save_models"),
+        }
+        _before(*steps[own["stop"]], lambda *_: os.kill(os.getpid(), signal.SIGUSR1))
     try:
         yield
     finally:
         os.chdir(here)
-        mpi_fit.save_models, MPITransport.start_metrics = save, start_metrics
+        mpi_fit.save_models, MPITransport.start_metrics, TaskSource.read = save, start_metrics, read
 
 
 def _with_disk_of(size: int, save: Callable[..., None], *args: Any) -> None:

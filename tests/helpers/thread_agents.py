@@ -16,7 +16,7 @@ from elmesh.agent.backend import NetworkBackend
 from elmesh.netconfig.config import NetworkConfig
 from elmesh.netconfig.identity import Identity
 from elmesh.netconfig.layout import NetworkLayout
-from elmesh.run import RunConfig
+from elmesh.run import Backend, LocalBackend, MPIBackend, RunConfig
 from helpers.network import rows_of
 
 
@@ -81,3 +81,53 @@ def fit_all(config: NetworkConfig, run: RunConfig | None = None) -> MultiTaskELM
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return model.fit(X, y, tasks=tasks, run=run)
+
+
+class DeclaredMPI(MPIBackend):
+    """MPI with scales that are declared, as in a network."""
+
+    scales_targets = True
+
+
+class DeclaredLocal(LocalBackend):
+    """One process with scales that are declared, as in a network."""
+
+    scales_targets = True
+
+
+def fit_parts(agent: NetworkAgent) -> dict[str, np.ndarray]:
+    """Fit an agent's rows by the estimator of its network file; return every part of its weights."""
+    config = agent.identity.config
+    frame = rows_of(agent.name, kind=config.kind)
+    X, y = frame.drop(columns="y").to_numpy(), frame["y"].to_numpy()
+    model = agent.estimator(X.shape[1])
+    model.fit(X, y, tasks=[agent.name] * len(X), run=RunConfig(backend=NetworkBackend(agent)))
+    return parts_of(model, agent.name)
+
+
+def fit_all_parts(identity: Identity, backend: Backend) -> dict[str, dict[str, np.ndarray]]:
+    """Fit the rows of all agents of a network together; return every part of each one's weights."""
+    config = identity.config
+    frames = {name: rows_of(name, kind=config.kind) for name in config.agent_names}
+    X = np.concatenate([frame.drop(columns="y").to_numpy() for frame in frames.values()])
+    y = np.concatenate([frame["y"].to_numpy() for frame in frames.values()])
+    tasks = np.concatenate([[name] * len(frame) for name, frame in frames.items()])
+    model = NetworkAgent(identity).estimator(X.shape[1]).fit(X, y, tasks=tasks, run=RunConfig(backend=backend))
+    return {name: parts_of(model, name) for name in config.agent_names}
+
+
+def parts_of(model: Any, name: str) -> dict[str, np.ndarray]:
+    """Return the parts of one agent's weights, the variances, and what its predictions need."""
+    head = model.model_.heads[name]
+    return {
+        "W": model.W_,
+        "U": model.U_,
+        "A": model.A_[name],
+        "V": model.V_[name],
+        "noise": model.noise_[name],
+        "variances": model.variances_.to_numpy(),
+        "head": head.A,
+        "temperature": np.array(0.0 if head.temperature is None else head.temperature),
+        "rounds": np.array(model.n_iter_),
+        "certificate": np.array(model.certificate_.gap),
+    }

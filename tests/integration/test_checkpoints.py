@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from elmesh import CheckpointConfig, MeshELM, MultiTaskELMClassifier, MultiTaskE
 from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError
 from elmesh.run import CheckpointWarning, RunResult, StopReason
-from helpers.checkpoint_cases import RUNS, run, stacked_tasks
+from helpers.checkpoint_cases import RUNS, data_of, run
 from helpers.examples import examples
 
 
@@ -127,7 +128,7 @@ def test_a_fit_of_an_estimator_is_resumed(tmp_path):
     rng = np.random.default_rng(0)
     X, tasks = rng.normal(size=(60, 3)), np.repeat(["a", "b", "c"], 20)
     y = np.sin(X @ [1.0, 2.0, -1.0])
-    model = MultiTaskELMRegressor(20, solver=MeshELM(tol=1e-4), random_state=0)
+    model = MultiTaskELMRegressor(20, solver=MeshELM(common=False, private=False, tol=1e-4), random_state=0)
     whole = model.fit(X, y, tasks).predict(X, tasks)
     with pytest.raises(Interrupted):
         model.fit(X, y, tasks, run=saving(tmp_path, 2, interrupt_at(5)))
@@ -234,13 +235,23 @@ def test_a_checkpoint_without_a_field_is_refused(checkpoint):
 
 @pytest.mark.parametrize("part", ["V", "s", "Y", "rest", "rows"])
 def test_a_checkpoint_of_other_data_is_refused_with_the_task(checkpoint, part):
-    task = stacked_tasks("admm, random")
+    task = data_of("admm, random")
     changed = np.array(getattr(task, part))
     changed[4] = np.nextafter(changed[4], np.inf)
     other = Task(**{name: changed if name == part else getattr(task, name) for name in ("V", "s", "Y", "rest", "rows")})
     assert_refused(
-        checkpoint, r"The data of task 4 differ from those of the checkpoint in .*; choose another", task=other
+        checkpoint, r"The data of task 4 differ from those of the checkpoint in .*; choose another", data=other
     )
+
+
+@pytest.mark.parametrize("part", ["Phi", "T", "rest", "rows"])
+def test_a_checkpoint_of_other_rows_of_a_site_is_refused_with_the_task(tmp_path, part):
+    name = "mesh with three parts, random"
+    interrupt(name, tmp_path, 5)
+    sites = list(data_of(name))
+    sites[4] = replace(sites[4], **{part: np.nextafter(getattr(sites[4], part), np.inf)})
+    match = r"The data of task 4 differ from those of the checkpoint in .*; choose another"
+    assert_refused(tmp_path, match, name, data=sites)
 
 
 # What 0.4 wrote for a fit of three tasks, without most of its fields.

@@ -17,7 +17,6 @@ import pytest
 import elmesh
 from elmesh import CheckpointConfig, RunConfig
 from elmesh.comm.allreduce import uses_gossip
-from elmesh.data.statistics import Task
 from elmesh.errors import ElmeshError
 from elmesh.run import RunResult, run_local
 from helpers.mpi import Findings, job_folder, needs_mpi, run_ranks
@@ -33,6 +32,7 @@ from helpers.mpi_cases import (
     MANY,
     RANKS,
     RANKS_WITH_MANY,
+    RECORDED,
     SEED,
     placements,
     rows_of,
@@ -81,9 +81,7 @@ def findings(folder: Path, n_ranks: int, part: str) -> Findings:
 
 def outcome(folder: Path, n_ranks: int, part: str, name: str) -> tuple[dict[str, np.ndarray], dict]:
     """Return what a job found about one thing."""
-    found = findings(folder, n_ranks, part)
-    arrays = {key.rpartition("/")[2]: x for key, x in found.arrays.items() if key.rpartition("/")[0] == name}
-    return arrays, found.notes[name]
+    return findings(folder, n_ranks, part).of(name)
 
 
 def assert_same_bits(one: tuple[dict, dict], other: tuple[dict, dict]) -> None:
@@ -98,7 +96,7 @@ def in_one_process(name: str) -> RunResult:
     case = CASES[name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", elmesh.errors.RankWarning)
-        return run_local(case.make(), Task.stack(case.tasks), case.topology, SEED)
+        return run_local(case.make(), case.data, case.topology, SEED, features=case.features)
 
 
 # The same results ----------------------------------------------------------------------------------------------------
@@ -133,7 +131,7 @@ def test_ranks_agree_with_one_process(jobs, name):
         assert notes["n_iter"] == one.n_iter
     column = 0
     for t, task in enumerate(case.tasks):
-        d = task.Y.shape[1]
+        d = task.outputs
         theirs = arrays["U"][t] @ arrays["A"][:, column : column + d]
         ours = (solution.U if solution.U.ndim == 2 else solution.U[t]) @ solution.A[t, :, :d]
         column += d
@@ -252,7 +250,7 @@ def test_one_process_refuses_a_checkpoint_of_ranks(jobs):
     fields = {"solver": repr(solver), "seed": SEED}
     config = RunConfig(checkpoint=CheckpointConfig(jobs / "chain" / "0"))
     with pytest.raises(ElmeshError, match=r'holds a checkpoint of another fit: its backend is "mpi", but this'):
-        run_local(solver, Task.stack(case.tasks), case.topology, SEED, config, fields={**fields, "backend": "local"})
+        run_local(solver, case.data, case.topology, SEED, config, fields={**fields, "backend": "local"})
 
 
 # Estimators ----------------------------------------------------------------------------------------------------------
@@ -355,7 +353,7 @@ MESSAGES = {
     "too large a number": r"numbers as large as 1e\+200, whose squares overflow",
     "a task with a single row": r"'single' has only one row",
     "an invalid seed": r"random_state is -1; it must be a whole number from 0",
-    "an invalid rank": r"rank must be a whole number of at least 1; got -1",
+    "an invalid rank": r"rank must be a whole number of at least 0; got -1",
     "an invalid intercept": r"fit_intercept must be True or False; got 'yes'",
     "an unknown backend": r'backend must be "local", "mpi" or a Backend; got .nonsense.',
     "a solver that needs all data": r"trace-norm needs all data in one place, which an MPI job does not offer",
@@ -408,15 +406,15 @@ def test_ranks_have_the_invariants_of_a_transport(jobs, name, placement):
 
 # Messages ------------------------------------------------------------------------------------------------------------
 
-RECORDED = ("mesh", "mesh with 2 bits", "admm", "dgsp")
-
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_no_rows_targets_coefficients_or_statistics_leave_a_rank(jobs, name):
     for own in findings(jobs, 3, "privacy").notes[name]:
         assert {what: seen for what, (seen, _) in own["private"].items()} == dict.fromkeys(own["private"], 0)
-        # Each of them was searched for, also as text.
+        # Each of them was searched for, also as integers and as text.
         assert all(several > 10 for _, several in own["private"].values())
+        assert {what: seen for what, (seen, _) in own["as integers"].items()} == dict.fromkeys(own["private"], 0)
+        assert all(several > 100 for _, several in own["as integers"].values())
         assert own["as text"] == dict.fromkeys(own["private"], 0)
 
 
@@ -428,6 +426,9 @@ def test_the_recorder_finds_what_is_sent(jobs):
     for name in ("mesh", "admm"):
         # The root of the tree sends all sums to all agents.
         assert any(seen == several > 0 for seen, several in (own["public"]["sums"] for own in notes[name]))
+    for own in notes["mesh with three parts"]:
+        seen, several = own["public"]["integers"]
+        assert seen == several > 100
     # The hub sends each column of U as it finds it.
     seen, several = notes["dgsp"][0]["public"]["columns"]
     assert seen == several > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +13,15 @@ import numpy as np
 import pytest
 
 from elmesh import load
+from elmesh.agent import NetworkAgent
+from elmesh.errors import ElmeshError
 from elmesh.netconfig.columns import InputColumn
 from elmesh.netconfig.config import NetworkConfig
+from elmesh.netconfig.identity import Identity
+from elmesh.netconfig.layout import NetworkLayout
 from helpers.forked import ForkedNetwork, ForkedProcess, run_script
 from helpers.network import BASIS, LIMIT, ROOT, LocalNetwork, make_config, rows_of
-from helpers.thread_agents import fit_agent, run_agents
+from helpers.thread_agents import DeclaredLocal, fit_agent, fit_all_parts, fit_parts, run_agents
 
 SUMS = {"exchange": "sums", "solver": "mesh-elm", "rank": "auto", "rounds": 200}
 # The agents scale columns by their ranges: by these, to the same numbers.
@@ -35,6 +40,16 @@ CASES = {
         SUMS | {"solver": "dmtl-elm", "rank": 3, "rounds": 30, "parameters": {"rho": "auto"}},
     ),
 }
+_PARTS = SUMS | {"parameters": {"common": "auto", "private": "auto"}}
+# Networks that learn a common, a shared and a private part.
+PARTS = {
+    "regression": ("ring", _PARTS | {"kind": "regression", "target_range": (-6.0, 6.0)}),
+    "classes": ("star", _PARTS | {"classes": ("high", "low", "medium")}),
+    "classes, given penalties": (
+        "path",
+        _PARTS | {"classes": ("high", "low"), "parameters": _PARTS["parameters"] | {"mu1": 1.0, "mu2": 1.0}},
+    ),
+}
 # Run by one process with mpi4py, which is an MPI job of one rank.
 REFERENCE = """
 import sys
@@ -48,6 +63,16 @@ for file, out in zip(sys.argv[1::2], sys.argv[2::2]):
     U = model.U_ if model.U_.ndim == 3 else [model.U_] * len(config.agent_names)
     found = {f"U.{n}": U[k] for k, n in enumerate(config.agent_names)} | {f"A.{n}": A for n, A in model.A_.items()}
     np.savez(out, certified=model.certificate_ is not None, **found)
+"""
+
+
+PARTS_REFERENCE = """
+import sys
+import numpy as np
+from helpers.thread_agents import DeclaredMPI, fit_all_parts
+from elmesh.netconfig.identity import Identity
+found = fit_all_parts(Identity.read(sys.argv[1]), DeclaredMPI())
+np.savez(sys.argv[2], **{f"{name}/{part}": x for name, parts in found.items() for part, x in parts.items()})
 """
 
 
@@ -132,3 +157,46 @@ def test_the_command_computes_the_same_bits_as_mpi(tmp_path, reference):
             weights = agent.weights()
             assert np.array_equal(weights["U.0"], reference.found["script"][f"U.{name}"])
             assert np.array_equal(weights["A.0"], reference.found["script"][f"A.{name}"])
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_all_parts_have_the_bits_of_one_process_and_of_mpi(tmp_path, case):
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    graph, changes = PARTS[case]
+    config = make_config(graph=graph, **changes)
+    found = run_agents(config, tmp_path / "net", fit_parts)
+    file = tmp_path / "net" / config.agent_names[0] / "agent.toml"
+    words = [sys.executable, "-c", PARTS_REFERENCE, str(file), str(tmp_path / "mpi.npz")]
+    subprocess.run(words, check=True, env=environment(), timeout=LIMIT)
+    mpi, local = dict(np.load(tmp_path / "mpi.npz")), fit_all_parts(Identity.read(file), DeclaredLocal())
+    for name, parts in found.items():
+        for part, value in parts.items():
+            assert np.array_equal(value, local[name][part]), (name, part)
+            assert np.array_equal(value, mpi[f"{name}/{part}"]), (name, part)
+    if "given" in case:
+        assert parts["U"].shape[1] > 0
+
+
+def test_classes_that_are_not_declared_have_no_common_part_and_the_log_says_so(tmp_path):
+    config = make_config(("a", "b"), "path", **_PARTS)
+    events = []
+    NetworkLayout(tmp_path / "net", config).write(days=2)
+
+    def fit(name):
+        rows_of(name).to_csv(tmp_path / f"{name}.csv", index=False)
+        with NetworkAgent(tmp_path / "net" / name / "agent.toml", log=lambda event, **_: events.append(event)) as agent:
+            agent.fit(tmp_path / f"{name}.csv", "y", tmp_path / f"{name}-model")
+
+    threads = [threading.Thread(target=fit, args=(name,), daemon=True) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    assert events.count("undeclared classes") == 2
+    assert load(tmp_path / "a-model").model_.common is None
+
+
+def test_a_class_that_is_not_declared_is_an_error_at_its_agent(tmp_path):
+    config = make_config(("a", "b"), "path", **_PARTS, classes=("high", "medium"))
+    with pytest.raises(ElmeshError, match="class 'low', which is not among the declared classes 'high', 'medium'"):
+        run_agents(config, tmp_path / "net", fit_parts)

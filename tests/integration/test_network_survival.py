@@ -142,7 +142,7 @@ def test_fifty_kills_at_random_moments_do_not_change_the_result(tmp_path, result
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parameters", [{}, {"message_bits": 4}])
+@pytest.mark.parametrize("parameters", [{}, {"message_bits": 4}, {"common": "auto", "private": "auto"}])
 def test_agents_that_exchange_sums_and_statistics_survive_kills_as_well(tmp_path, result_of, parameters):
     config = by_statistics(THREE, "path", parameters)
     rng = np.random.default_rng(3)
@@ -162,10 +162,32 @@ def test_agents_that_exchange_sums_and_statistics_survive_kills_as_well(tmp_path
         assert equal_weights(network.weights(), result_of(config))
 
 
+def test_agents_with_common_shared_and_private_parts_survive_kills_as_well(tmp_path, result_of):
+    parameters = {"common": "auto", "private": "auto", "mu1": 1.0, "mu2": 1.0, "tol": 1e-4}
+    config = by_statistics(THREE, "path", parameters)
+    with disturbed(tmp_path, config, delay=0.02) as network:
+        network.start_all()
+        # Before the first checkpoint, while variances are estimated; and then between rounds.
+        network.until(lambda: network.agents["east"].events("neighbor"))
+        network.kill("north")
+        network.start("north")
+        for number, name in enumerate(("north", "south"), start=1):
+            network.until_round(name, 2 * number)
+            network.kill(name)
+            network.start(name)
+        assert all_well(network.finish())
+        assert any(agent.events("resumed") for agent in network.agents.values())
+        found = network.weights()
+        assert all(weights["common.U"].shape[1] > 0 for weights in found.values())
+        assert equal_weights(found, result_of(config))
+
+
 def by_statistics(names, graph, parameters):
     """Return a config whose agents exchange sums and statistics."""
     columns = tuple(InputColumn(f"x{j}") for j in range(4))
     changes = {"exchange": "sums", "solver": "mesh-elm", "rank": "auto", "rounds": 200, "parameters": parameters}
+    if "common" in parameters:
+        changes["classes"] = ("high", "low")
     return make_config(names, graph, columns=columns, statistics=True, **changes)
 
 

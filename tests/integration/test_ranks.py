@@ -44,6 +44,8 @@ SOON = 60  # seconds from the loss of a rank to the end of the command, also on 
 
 SITES = ["05", "Zürich 100%", "b", "north", "south"]
 SMALL = ["--hidden", "12", "--target", "y"]
+# The paper's problem, which takes rounds.
+SHARED = ["--parts", "shared"]
 # Rounds that end by their number alone.
 ROUNDS = ["--solver", "fo-dmtl-elm", "--tol", "0", "--max-iter"]
 
@@ -134,15 +136,17 @@ FITS: dict[str, list[str]] = {
     "csv": ["sites", *SMALL, "--json"],
     "gathered": ["sites", *SMALL, "--gather"],
     "classes": ["classes", *SMALL, "--quiet"],
+    "shared": ["sites", *SMALL, *SHARED],
     "rounds": ["sites", *SMALL, *ROUNDS, "30"],
 }
 #: Further fits, on 3 ranks alone.
 MORE: dict[str, list[str]] = {
     "hive": ["hive", "--task", "site", *SMALL],
     "parquet": ["whole.parquet", "--task", "site", *SMALL],
-    "odd": ["odd.parquet", "--task", "site", *SMALL, "--max-iter", "2", "--json"],
-    "saved": ["sites", *SMALL, "--checkpoint", "saved", "--every", "4"],
-    "resumed": ["sites", *SMALL, "--checkpoint", "saved", "--every", "4", "--json"],
+    "odd": ["odd.parquet", "--task", "site", *SMALL, *SHARED, "--max-iter", "2", "--json"],
+    "saved": ["sites", *SMALL, *SHARED, "--checkpoint", "saved", "--every", "4"],
+    "resumed": ["sites", *SMALL, *SHARED, "--checkpoint", "saved", "--every", "4", "--json"],
+    "stopped-early": ["sites", *SMALL, "--json"],
     "stopped": ["sites", *SMALL, *ROUNDS, "100000", "--json"],
     "stopped-late": ["sites", *SMALL, "--json"],
     "bulky": ["bulky", *SMALL, "--drop", "bulk"],
@@ -183,7 +187,7 @@ BAD: dict[str, BadInput] = {
         ["sites", "--solver", "mtl-elm"], r"mtl-elm needs all data in one place, which an MPI job does not offer"
     ),
     "a checkpoint of another fit": BadInput(
-        ["sites", "--checkpoint", "saved", "--seed", "7"], r"another fit: .* is 0, but"
+        ["sites", *SHARED, "--checkpoint", "saved", "--seed", "7"], r"another fit: .* is 0, but"
     ),
     "a file for a checkpoint": BadInput(["sites", "--checkpoint", "file"], r"cannot be written: \S+file is a file"),
     "an output below a file": BadInput(["sites"], r"file.x cannot be written: \S+file is a file", out="file/x"),
@@ -233,6 +237,7 @@ def run_jobs(folder: Path) -> None:
             commands[name] = {"arguments": arguments, "ranks": bad.ranks or {}}
         if n == 3:
             commands["stopped"]["ranks"] = {"1": {"stop": "rounds"}}
+            commands["stopped-early"]["ranks"] = {"1": {"stop": "reading"}}
             commands["stopped-late"]["ranks"] = {"1": {"stop": "saving"}}
         (here / "commands.json").write_text(json.dumps(commands))
         code, err = run_job(n, [sys.executable, str(WORKER), str(here)])
@@ -420,6 +425,17 @@ def test_a_rank_that_is_asked_to_stop_stops_all_after_the_round_and_models_are_s
 
 
 @needs_mpi
+def test_a_rank_that_is_asked_to_stop_before_the_first_round_stops_all_and_models_are_saved(jobs):
+    notes = outputs(jobs, 3, "stopped-early")
+    assert [output["code"] for output in notes] == [130, 130, 130]
+    summary = json.loads(notes[0]["out"])
+    assert summary["notes"] == ["Stopped after round 0; the models so far are in out-stopped-early."]
+    # Without a shared part there are no rounds, so that the models are complete.
+    assert (summary["rounds"], summary["shared_part"]) == (0, "not called for")
+    assert weights(jobs / "3" / "out-stopped-early") == weights(jobs / "3" / "out-csv")
+
+
+@needs_mpi
 def test_a_rank_that_is_asked_to_stop_while_models_are_saved_finishes(jobs):
     assert [output["code"] for output in outputs(jobs, 3, "stopped-late")] == [130, 130, 130]
     assert weights(jobs / "3" / "out-stopped-late") == weights(jobs / "3" / "out-csv")
@@ -437,13 +453,13 @@ def test_only_rank_0_prints(jobs, name):
 def test_notes_are_part_of_the_json(jobs):
     assert "max_iter" in json.loads(outputs(jobs, 3, "odd")[0]["out"])["notes"][0]
     (note,) = json.loads(outputs(jobs, 3, "resumed")[0]["out"])["notes"]
-    assert re.fullmatch(r"Resuming from the checkpoint of round \d+ in saved\.", note)
+    assert re.fullmatch(r"Resuming from the checkpoint of round [1-9]\d* in saved\.", note)
 
 
 @needs_mpi
 def test_a_resumed_fit_ends_as_if_never_interrupted(jobs):
-    assert weights(jobs / "3" / "out-saved") == weights(jobs / "3" / "out-csv")
-    assert weights(jobs / "3" / "out-resumed") == weights(jobs / "3" / "out-csv")
+    assert weights(jobs / "3" / "out-saved") == weights(jobs / "3" / "out-shared")
+    assert weights(jobs / "3" / "out-resumed") == weights(jobs / "3" / "out-shared")
 
 
 @needs_mpi
@@ -511,7 +527,9 @@ def check_refused(result: Result, message: str) -> None:
             ["sites", "--solver", "mtl-elm", "--ranks", "2"],
             r"mtl-elm needs all data in one place, which an MPI job does not offer",
         ),
-        (["sites", "--rank", "0", "--ranks", "2"], r"rank must be a whole number of at least 1"),
+        (["sites", "--rank", "-1", "--ranks", "2"], r"rank must be a whole number of at least 0"),
+        (["sites", *SHARED, "--rank", "0", "--ranks", "2"], r"--rank 0 means no shared part"),
+        (["sites", "--parts", "huh", "--ranks", "2"], r'--parts must be some of common, private, shared, .*"huh"'),
         (["sites", "--checkpoint", "file", "--ranks", "2"], r"cannot be written: \S+file is a file"),
         (["sites", "--restarts", "2"], r"--restarts is for ranks that this command starts; give --ranks"),
     ],

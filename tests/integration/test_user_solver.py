@@ -125,7 +125,7 @@ from elmesh.solvers import make_solver, solver_classes
 classes = solver_classes()
 assert classes["gradient-descent"] is user_script.GradientDescent
 assert classes["mine"] is user_script.Mine and classes["local-elm"] is elmesh.LocalELM
-assert make_solver("mine").mu == 1.0
+assert make_solver("mine").mu == "auto"
 assert user_script.Mine(mu=3).get_params() == {"mu": 3}
 
 # The same class again, as in a notebook's cell, replaces the old one.

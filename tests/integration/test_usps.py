@@ -22,7 +22,7 @@ def errors():
         "local": LocalELM(mu=10.0),
         "central": MTLELM(rank=6, mu1=mu, mu2=mu),
         "agents": DMTLELM(rank=6, mu1=mu, mu2=mu, graph="star"),
-        "mesh": MeshELM(rank=6, mu1=mu, mu2=mu, graph="star"),
+        "mesh": MeshELM(common=False, private=False, rank=6, mu1=mu, mu2=mu, graph="star"),
     }
     wrong = {name: [] for name in solvers}
     for seed in range(3):

@@ -137,11 +137,12 @@ def test_mtl_elm_never_increases_the_objective_and_ends_stationary():
 def test_automatic_parameters_converge_to_a_stationary_point(seed, graph, m, rank, init):
     problem = random_problem(seed, m=m, L=10, r=rank, n_max=25)
     rank = min(rank, usable_rank(problem))
-    result = run(admm(rank=rank, init=init, max_iter=20_000), problem, graph, seed)
+    # The default tol may stop where the objective is flat, some percent above its least value.
+    result = run(admm(rank=rank, init=init, max_iter=20_000, tol=3e-3), problem, graph, seed)
     assert result.stop is StopReason.CONVERGED
     mean = result.solution.U.mean(axis=0)
     reached = objective_of_U(problem.task, mean, 1.0, 1.0)
-    assert reached <= central_optimum(problem.task, mean, 1.0, 1.0) * 1.02
+    assert reached <= central_optimum(problem.task, mean, 1.0, 1.0) * 1.01
 
 
 @pytest.mark.slow
@@ -328,7 +329,7 @@ def test_the_papers_gamma_rule_can_freeze_consensus_where_one_reaches_it():
 @pytest.mark.parametrize(
     "solver",
     [
-        LocalELM(),
+        LocalELM(mu=1.0),
         alternating(rank=3, tol=1e-8, max_iter=2000),
         admm(rank=3, tol=1e-6, max_iter=20_000),
         MeshELM(rank=3, mu1=1.0, mu2=1.0, graph=None, tol=1e-8),
@@ -380,7 +381,7 @@ def test_a_run_reports_whether_it_converged_or_ran_out_of_rounds(solver):
     last = done.history.iloc[-1]
     assert max(last["consensus_gap"], last["dual_residual"]) <= 1e-3
     assert done.n_iter == last["round"] < 5000
-    assert run(LocalELM(), problem, None).stop is StopReason.DIRECT
+    assert run(LocalELM(mu=1.0), problem, None).stop is StopReason.DIRECT
 
 
 @pytest.mark.parametrize("solver", [MeshELM, admm])

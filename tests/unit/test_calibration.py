@@ -192,12 +192,12 @@ def test_leaving_rows_out_gives_better_probabilities_of_new_rows_than_the_traini
     ("solver", "within"),
     [
         (LocalELM(mu=0.3), 1e-6),
-        (MeshELM(rank=3, mu2=0.3, graph=None), 1e-6),
+        (MeshELM(common=False, private=False, rank=3, mu2=0.3, graph=None), 1e-6),
         (MTLELM(rank=3, mu2=0.3), 1e-6),
         (MTFL(mu=0.3), 1e-6),
         (DGSP(rank=3, mu=0.3), 1e-6),
         (DNSP(rank=3, mu=0.3), 1e-6),
-        (MeshELM(rank=3, mu2=0.3), 1e-6),
+        (MeshELM(common=False, private=False, rank=3, mu2=0.3), 1e-6),
         (DMTLELM(rank=3, mu2=0.3, tol=1e-6, max_iter=10_000), 1e-6),
         # Stopped earlier, A is approximately that of a refit, and so are its leave-one-out scores.
         (DMTLELM(rank=3, mu2=0.3), 1e-3),

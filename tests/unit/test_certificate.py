@@ -169,9 +169,10 @@ def test_the_slack_follows_the_tolerance_within_limits():
 
 
 def test_a_certificate_describes_itself():
-    assert str(make_certificate(1.1, 1.0, 3, 0)) == "within 10 % of the optimum over all ranks; rank 3 is enough"
+    expected = "training objective within 10 % of the optimum over all ranks; rank 3 is enough"
+    assert str(make_certificate(1.1, 1.0, 3, 0)) == expected
     assert str(make_certificate(1.1, 1.0, 3, 2)).endswith("the rank is too small, try 5")
-    assert str(make_certificate(1.75, 1.0, 3, 0)).startswith("within 75 % of")
+    assert str(make_certificate(1.75, 1.0, 3, 0)).startswith("training objective within 75 % of")
     assert make_certificate(1.0, 1.0 + 1e-9, 1, 0).gap == 0.0  # a bound a little above, by rounding, is the optimum
     assert make_certificate(1.0, 1.0 + 1e-9, 1, 0).lower_bound == 1.0
     assert make_certificate(0.0, 0.0, 0, 0).gap == 0.0

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from elmesh import datasets
-from elmesh.datasets import load_digits_tasks, load_school, load_usps, make_digit_tasks
+from elmesh.datasets import (
+    CLINICS,
+    load_digits_tasks,
+    load_school,
+    load_usps,
+    make_digit_tasks,
+    simulate_clinics,
+)
 from elmesh.errors import ElmeshError
 from helpers.examples import examples
 from helpers.marks import needs_data
@@ -231,3 +238,27 @@ def test_a_damaged_file_is_named_and_never_unpickled(no_data, monkeypatch, damag
     monkeypatch.setenv("ELMESH_DATA", str(no_data))
     with pytest.raises(ElmeshError, match=r"school\.npz"):
         load_school()
+
+
+def test_simulated_clinics_have_the_rows_that_are_stated_and_new_patients_for_every_seed():
+    first, again, other = (simulate_clinics(seed=seed, n_test=7) for seed in (0, 0, 1))
+    names, counts = np.unique(first.tasks_train, return_counts=True)
+    assert dict(zip(names.tolist(), counts.tolist(), strict=True)) == CLINICS
+    assert np.unique(first.tasks_test, return_counts=True)[1].tolist() == [7] * len(CLINICS)
+    assert np.array_equal(first.y_train, again.y_train)
+    assert not np.isin(first.X_train[:, 0], other.X_train[:, 0]).any()
+    assert not np.isin(first.X_train[:, 0], first.X_test[:, 0]).any()
+
+
+def test_two_simulated_clinics_differ_and_one_is_noisy():
+    split = simulate_clinics(seed=0, n_test=5000)
+    fits = {}
+    for name in CLINICS:
+        rows = split.tasks_test == name
+        X = np.column_stack([np.ones(rows.sum()), split.X_test[rows]])
+        weights, (left,), *_ = np.linalg.lstsq(X, split.y_test[rows], rcond=None)
+        fits[name] = weights[1:], np.sqrt(left / rows.sum())
+    middle = np.median([slopes for slopes, _ in fits.values()], axis=0)
+    away = {name: float(np.linalg.norm(slopes - middle)) for name, (slopes, _) in fits.items()}
+    assert set(sorted(away, key=away.get)[-2:]) == {"Larch", "Oak"}
+    assert max(fits, key=lambda name: fits[name][1]) == "Maple"

@@ -51,6 +51,11 @@ NAMES = {
     "dgsp": DGSP,
     "dnsp": DNSP,
 }
+#: The paper's problem, and its ridge regression: penalties that are the same for all features, centred in each task.
+PAPER = {"mesh-elm": MeshELM(common=False, private=False), "local-elm": LocalELM(mu=1.0)}
+#: A shared part beside the common and the private one.
+BESIDE = MeshELM(rank=2, mu1=0.1, mu2=0.1)
+CENTRED = {name: PAPER.get(name, solver()) for name, solver in NAMES.items()}
 #: Solvers without a basis, with one of all tasks, and with one per task; the contract tests save and load all solvers.
 BASES = ("local-elm", "mesh-elm", "dmtl-elm")
 TASKS = ("harrogate", "knaresborough", "pontefract", "wetherby")
@@ -193,7 +198,7 @@ def test_tasks_go_through_a_pipeline_without_routing_when_the_step_is_named():
 @pytest.mark.parametrize("in_pipeline", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_grid_search_over_the_solvers_rank_has_the_scores_of_a_plain_loop(kind, in_pipeline):
-    model, X, y, tasks = small(kind, solver=MeshELM(graph="star"))
+    model, X, y, tasks = small(kind, solver=MeshELM(common=False, private=False, graph="star"))
     searched, name = model, "solver__rank"
     if in_pipeline:
         searched, name = Pipeline([("scale", StandardScaler()), ("clf", model)]), "clf__solver__rank"
@@ -308,7 +313,7 @@ def test_predictions_have_the_shape_that_the_targets_had(solver):
 
 def test_outputs_of_a_task_learned_alone_do_not_depend_on_each_other():
     X, Y, tasks = regression(n_outputs=3)
-    model = MultiTaskELMRegressor(n_hidden=15, solver="local-elm", random_state=0)
+    model = MultiTaskELMRegressor(n_hidden=15, solver=LocalELM(mu=1.0), random_state=0)
     together = model.fit(X, Y, tasks).predict(X, tasks)
     apart = np.stack([clone(model).fit(X, y, tasks).predict(X, tasks) for y in Y.T], axis=1)
     np.testing.assert_allclose(together, apart, atol=1e-10)
@@ -377,7 +382,7 @@ def fitted():
 
     def get(kind, solver):
         if (kind, solver) not in models:
-            model, X, y, tasks = small(kind, solver=solver)
+            model, X, y, tasks = small(kind, solver=PAPER["mesh-elm"] if solver == "the paper's mesh-elm" else solver)
             models[kind, solver] = model.fit(X, y, tasks)
         return models[kind, solver]
 
@@ -432,10 +437,10 @@ def test_local_elm_is_the_ridge_of_scikit_learn_on_each_tasks_hidden_features(ki
 @pytest.mark.parametrize(
     ("solver", "own", "tol"),
     [
-        (MeshELM, {"graph": None}, 1e-7),
+        (MeshELM, {"common": False, "private": False, "graph": None}, 1e-7),
         (MTLELM, {}, 1e-7),
-        (MeshELM, {}, 1e-7),
-        (MeshELM, {"message_bits": 8}, 1e-5),
+        (MeshELM, {"common": False, "private": False}, 1e-7),
+        (MeshELM, {"common": False, "private": False, "message_bits": 8}, 1e-5),
         (DMTLELM, {}, 1e-7),
         (FODMTLELM, {}, 1e-4),
     ],
@@ -474,11 +479,18 @@ def shifted_by_fifty_in_one_task(model):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("solver", NAMES)
+@pytest.mark.parametrize("solver", CENTRED)
 def test_with_an_intercept_shifted_targets_of_a_task_shift_its_predictions_and_no_others(solver):
-    model = MultiTaskELMRegressor(n_hidden=25, solver=solver, random_state=0)
+    model = MultiTaskELMRegressor(n_hidden=25, solver=CENTRED[solver], random_state=0)
     before, after, by = shifted_by_fifty_in_one_task(model)
     np.testing.assert_allclose(after, before + by, atol=1e-8)
+
+
+@pytest.mark.parametrize("solver", PAPER)
+def test_a_random_intercept_follows_a_shift_of_a_tasks_targets(solver):
+    """By default an intercept has a prior; fifty standard deviations overcome it to within a third of one."""
+    before, after, by = shifted_by_fifty_in_one_task(MultiTaskELMRegressor(25, solver=solver, random_state=0))
+    np.testing.assert_allclose(after, before + by, atol=0.3)
 
 
 @pytest.mark.thorough
@@ -501,11 +513,14 @@ def test_without_an_intercept_the_penalty_reduces_a_shift():
 @pytest.mark.parametrize(
     ("solver", "within"),
     [
-        (LocalELM(), 1e-10),
+        (LocalELM(), 1e-8),
+        (LocalELM(mu=1.0), 1e-10),
+        (MeshELM(), 1e-6),
+        (MeshELM(rank=2, mu1=0.1, mu2=0.1, tol=1e-7), 1e-4),
         # Automatic penalties depend on a random probe and so on the order of tasks.
-        (MeshELM(rank=2, mu1=1.0, mu2=1.0, graph=None, tol=1e-9), 1e-7),
+        (MeshELM(common=False, private=False, rank=2, mu1=1.0, mu2=1.0, graph=None, tol=1e-9), 1e-7),
         (MTLELM(rank=2, mu1=1.0, mu2=1.0, tol=1e-9, max_iter=20_000), 1e-7),
-        (MeshELM(rank=2, mu1=1.0, mu2=1.0, graph="complete", tol=1e-7), 1e-4),
+        (MeshELM(common=False, private=False, rank=2, mu1=1.0, mu2=1.0, graph="complete", tol=1e-7), 1e-4),
         (DMTLELM(2, 1.0, 1.0, graph="complete", tol=1e-7, max_iter=50_000), 1e-4),
         (MTFL(), 1e-8),
         (GOMTL(rank=2, mu2=0.1, tol=1e-6, max_iter=20_000), 1e-4),
@@ -523,8 +538,10 @@ def test_tasks_under_other_names_and_rows_in_another_order_give_the_same_predict
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("hidden", [None, 60])
-def test_learned_together_small_tasks_predict_new_rows_better_than_alone(hidden):
+@pytest.mark.parametrize(
+    ("hidden", "together"), [(None, MeshELM()), (None, PAPER["mesh-elm"]), (60, PAPER["mesh-elm"])]
+)
+def test_learned_together_small_tasks_predict_new_rows_better_than_alone(hidden, together):
     """Over draws of a planted basis, against Local ELM with whichever penalty does best on each draw's new rows."""
     gains = []
     m, n, n_new, width = 10, 12, 150, 30 if hidden is None else 6
@@ -544,7 +561,7 @@ def test_learned_together_small_tasks_predict_new_rows_better_than_alone(hidden)
             return np.mean((predicted - y[:, n:].ravel()) ** 2)
 
         alone = min(error(LocalELM(mu=mu)) for mu in (0.01, 0.1, 1.0, 10.0))
-        gains.append(1 - error(MeshELM()) / alone)
+        gains.append(1 - error(together) / alone)
     assert np.mean(gains) - 4 * np.std(gains) / np.sqrt(len(gains)) > 0.1
 
 
@@ -682,8 +699,10 @@ def test_a_task_alone_predicts_exactly_as_in_the_whole_model(fitted, kind, solve
     "solver",
     [
         LocalELM(),
+        *PAPER.values(),
         MeshELM(rank=2, graph=None),
         MeshELM(rank=2, graph=nx.cycle_graph(list(TASKS))),
+        MeshELM(rank=2, mu1=0.1, mu2=0.1),
         MTLELM(rank=2),
         DMTLELM(rank=2, graph=nx.cycle_graph(list(TASKS)), zeta=[0.0625, 0.125, 0.25, 0.5]),
         FODMTLELM(rank=2),
@@ -706,12 +725,15 @@ def test_the_folder_of_a_task_alone_holds_nothing_of_the_others(kind, solver, tm
         others = [other for other in TASKS if other != t]
         secrets = [other.encode() for other in others] + [b"0.0625"]
         heads = [whole.model_.heads[other] for other in others]
-        secrets += [array.tobytes() for head in heads for array in (head.A, head.h_mean, head.t_mean)]
+        own = [(head.A, head.X, head.shared) for head in heads]
+        if not solver.grouped_features:
+            # Features in groups are about means that are common to all.
+            own += [(head.h_mean, head.t_mean) for head in heads]
+        secrets += [array.tobytes() for arrays in own for array in arrays if array is not None]
         if solver.per_agent_basis:
             secrets += [head.U.tobytes() for head in heads]
         if kind == "classification":
-            own = {CLASSES[c] for c in TASK_CLASSES[t]}
-            secrets += [c.encode() for c in CLASSES if c not in own]
+            secrets += [c.encode() for i, c in enumerate(CLASSES) if i not in TASK_CLASSES[t]]
         assert not [secret for secret in secrets if secret in found]
         # The search is valid: in the folder of all tasks it does find the arrays.
         everywhere = b"".join(file.read_bytes() for file in (tmp_path / "all").iterdir())
@@ -742,7 +764,9 @@ def test_a_task_alone_keeps_every_parameter_that_names_no_other_task(solver):
     model, X, y, tasks = small("regression", solver=solver)
     alone = model.fit(X, y, tasks).for_task(TASKS[0])
     assert alone.solver.get_params() == solver.get_params()
-    assert alone.get_params(deep=False) | {"solver": None} == model.get_params(deep=False) | {"solver": None}
+    # A task's own model is for that task alone, so that rows of another one are an error.
+    expected = model.get_params(deep=False) | {"solver": None, "unknown_site": "error"}
+    assert alone.get_params(deep=False) | {"solver": None} == expected
 
 
 # -------------------------------------------------------------------------------------------------- attributes of a fit
@@ -756,20 +780,29 @@ def test_bases_and_coefficients_have_their_documented_shapes(fitted, kind):
         assert list(model.A_) == list(TASKS) == model.tasks_.tolist()
         if solver == "local-elm":
             assert model.U_ is None
-            assert {t: A.shape for t, A in model.A_.items()} == {t: (25, d) for t, d in outputs.items()}
+            # The constant, four inputs and the hidden units.
+            assert {t: A.shape for t, A in model.A_.items()} == {t: (30, d) for t, d in outputs.items()}
             continue
         rank = model.U_.shape[-1]
         if solver == "mesh-elm":
             assert model.certificate_.rank_sufficient
             assert rank == model.certificate_.suggested_rank
-        else:
-            assert rank == (25 if solver == "mtfl" else min(2 * max(outputs.values()), 25))
+            d = len(CLASSES) if kind == "classification" else 1
+            assert (model.U_.shape, model.W_.shape) == ((30, rank), (30, d))
+            assert {t: A.shape for t, A in model.A_.items()} == dict.fromkeys(TASKS, (rank, d))
+            assert {t: V.shape for t, V in model.V_.items()} == dict.fromkeys(TASKS, (30, d))
+            assert {t: noise.shape for t, noise in model.noise_.items()} == dict.fromkeys(TASKS, (d,))
+            hidden = ["hidden, weight scale 1", "hidden, weight scale 4"]
+            assert model.variances_.index.tolist() == ["constant", "inputs", *hidden]
+            assert (model.variances_.to_numpy() > 0).all()
+            continue
+        assert rank == (25 if solver == "mtfl" else min(2 * max(outputs.values()), 25))
         assert model.U_.shape == ((4, 25, rank) if solver_class.per_agent_basis else (25, rank))
         assert {t: A.shape for t, A in model.A_.items()} == {t: (rank, d) for t, d in outputs.items()}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("solver", ["mesh-elm", "mtl-elm", "dmtl-elm", "fo-dmtl-elm"])
+@pytest.mark.parametrize("solver", ["the paper's mesh-elm", "mtl-elm", "dmtl-elm", "fo-dmtl-elm"])
 def test_the_last_row_of_the_history_is_the_objective_and_the_disagreement_of_the_model(fitted, kind, solver):
     model = fitted(kind, solver)
     history = model.history_
@@ -811,7 +844,7 @@ def test_a_round_of_admm_sends_one_U_to_each_neighbour(solver):
 
 
 def test_a_step_of_mesh_elm_sends_one_sum_and_the_certificate_comes_last():
-    model, X, y, tasks = small("regression", solver=MeshELM(rank=2, certify=False))
+    model, X, y, tasks = small("regression", solver=MeshELM(common=False, private=False, rank=2, certify=False))
     history = model.fit(X, y, tasks).history_
     # On a ring of four a sum takes two rounds of gossip: eight messages of L x r doubles in each, and two numbers of
     # every agent that go to the three others. A step is one sum, or more if the first trial was too long; every fourth
@@ -874,10 +907,12 @@ def test_the_graph_is_over_the_task_labels(fitted):
     assert nx.utils.graphs_equal(nx.Graph(graph.edges), nx.Graph(nx.cycle_graph(list(TASKS)).edges))
 
 
-@pytest.mark.parametrize("solver", [MeshELM, MTLELM, DMTLELM, FODMTLELM, MTFL, GOMTL])
+@pytest.mark.parametrize(
+    "solver", [PAPER["mesh-elm"], BESIDE, MTLELM(), DMTLELM(), FODMTLELM(), MTFL(), GOMTL()], ids=repr
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fit_that_runs_out_of_rounds_warns_and_can_be_used(kind, solver):
-    model, X, y, tasks = small(kind, solver=solver(max_iter=2, tol=0.0))
+    model, X, y, tasks = small(kind, solver=clone(solver).set_params(max_iter=2, tol=0.0))
     with pytest.warns(ConvergenceWarning, match=r"After 2 rounds: .* raise max_iter, or raise tol"):
         model.fit(X, y, tasks)
     assert model.stop_ is StopReason.MAX_ITER
@@ -900,9 +935,10 @@ def test_a_fit_that_diverges_warns_and_keeps_the_last_finite_state(kind, tmp_pat
     assert_same(outputs, everything(elmesh.load(tmp_path / "model"), X, tasks))
 
 
+@pytest.mark.parametrize("solver", [PAPER["mesh-elm"], BESIDE], ids=repr)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fit_that_a_callback_stops_is_one_of_fewer_rounds(kind):
-    model, X, y, tasks = small(kind, solver=MeshELM(tol=0.0, max_iter=500))
+def test_a_fit_that_a_callback_stops_is_one_of_fewer_rounds(kind, solver):
+    model, X, y, tasks = small(kind, solver=clone(solver).set_params(tol=0.0, max_iter=500))
     model.fit(X, y, tasks, run=RunConfig(callback=lambda progress: progress.round == 5))
     assert model.stop_ is StopReason.INTERRUPTED
     assert model.n_iter_ == 5

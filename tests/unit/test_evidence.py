@@ -9,7 +9,14 @@ import scipy.optimize
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmesh.math.evidence import HYPERPRIOR, Totals, common_part, maximize_evidence, negative_evidence
+from elmesh.math.evidence import (
+    HYPERPRIOR,
+    Totals,
+    common_draws,
+    common_part,
+    maximize_evidence,
+    negative_evidence,
+)
 from helpers.mixed import central_difference, log_variances, make_problem, mixed_problems
 
 seeds = st.integers(0, 10**6)
@@ -60,6 +67,21 @@ def test_the_common_part_is_the_posterior_of_the_dense_model(problem, seed):
     np.testing.assert_allclose(W, prior @ Phi.T @ np.linalg.solve(C, T), rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(S, prior - prior @ Phi.T @ np.linalg.solve(C, Phi @ prior), rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(s2, dense_noise(problem, log_c, log_v, log_w), rtol=1e-8)
+
+
+@given(mixed_problems(), seeds)
+def test_draws_of_the_common_part_have_its_covariance(problem, seed):
+    log_c, log_v, log_w = draws(problem, seed)
+    totals, p = problem.totals(log_v, log_w), len(problem.groups)
+    _, S, _ = common_part(totals, problem.groups, log_c)
+    # Draws are a linear function of noise of variance one, so the columns of the identity give the covariance.
+    columns = common_draws(totals, problem.groups, log_c, np.eye(p))
+    np.testing.assert_allclose(columns @ columns.T, S, rtol=1e-8, atol=1e-10)
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(p, 20_000))
+    drawn = common_draws(totals, problem.groups, log_c, signs)
+    np.testing.assert_allclose(drawn, columns @ signs, rtol=1e-8, atol=1e-10)
+    scale = np.sqrt(np.outer(np.diag(S), np.diag(S)))
+    np.testing.assert_allclose(drawn @ drawn.T / 20_000 / scale, S / scale, atol=6 * np.sqrt(2 / 20_000))
 
 
 @given(mixed_problems(), seeds)

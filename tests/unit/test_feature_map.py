@@ -108,7 +108,7 @@ def test_a_table_of_another_width_is_refused():
 def fitted_features(solver=None, scale=(1.0, 2.0, 0.5), shift=0.0, **parameters):
     rng = np.random.default_rng(0)
     X = shift + rng.normal(size=(40, 3)) * scale
-    model = MultiTaskELMRegressor(random_state=5, solver=solver or MeshELM(common="auto", private="auto"), **parameters)
+    model = MultiTaskELMRegressor(random_state=5, solver=solver or MeshELM(), **parameters)
     return X, model.fit(X, rng.normal(size=40), tasks=np.repeat([1, 2, 3, 4], 10)).model_.layer
 
 
@@ -124,8 +124,10 @@ def test_means_and_limits_are_those_of_the_rows_of_all_tasks():
 def test_hidden_units_are_shared_out_over_the_scales_with_seeds_of_their_own():
     _, features = fitted_features(n_hidden=9)
     assert [(layer.n_hidden, layer.weight_scale) for layer in features.layers] == [(5, 1.0), (4, 4.0)]
-    first, second = (layer.weights[1][:4] / layer.weight_scale for layer in features.layers)
     assert features.seed == 5
+    # Layers of one shape would have the same units if they had the same seed.
+    _, equal = fitted_features(n_hidden=8)
+    first, second = (layer.weights[1] / layer.weight_scale for layer in equal.layers)
     assert np.all(first != second)
     _, three = fitted_features(n_hidden=9, weight_scale=[0.5, 1.0, 2.0])
     assert [layer.width for layer in three.layers] == [3, 3, 3]

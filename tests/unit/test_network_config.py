@@ -29,6 +29,8 @@ pytest.importorskip("msgspec", reason="network files need msgspec, of elmesh[net
 
 from msgspec.structs import replace
 
+from elmesh.agent.limits import max_message_bytes
+from elmesh.comm.network.wire import HEADER_BYTES
 from elmesh.netconfig.columns import InputColumn
 from elmesh.netconfig.config import AgentEntry, NetworkConfig
 from elmesh.netconfig.config_builder import DataSpec, build_config, round_outwards
@@ -498,7 +500,7 @@ def test_a_missing_or_too_large_or_binary_file_is_refused(tmp_path):
         NetworkConfig.read(path)
     with path.open("wb") as file:
         file.truncate(9 * 2**20)
-    with pytest.raises(ElmeshError, match="has more than 8388608 bytes"):
+    with pytest.raises(ElmeshError, match=r"has more than 8\.39 MB"):
         NetworkConfig.read(path)
 
 
@@ -697,7 +699,8 @@ def test_with_basis_a_solver_that_sends_more_is_refused():
 def test_with_sums_all_parameters_may_be_automatic():
     solver = network(exchange="sums", rank="auto", solver="mesh-elm", parameters={}, rounds=40).make_solver()
     assert isinstance(solver, MeshELM)
-    assert solver.get_params() == MeshELM(max_iter=40, graph=solver.graph).get_params()
+    shared_alone = MeshELM(common=False, private=False, max_iter=40, graph=solver.graph)
+    assert solver.get_params() == shared_alone.get_params()
     assert solver.certify
 
 
@@ -823,6 +826,7 @@ def test_a_range_is_rounded_outwards_by_at_most_a_fifth(a, b):
         assert high - low <= 1.2000001 * abs(b - a)
 
 
+@pytest.mark.filterwarnings("ignore:.* alone tells the target")
 def test_kind_columns_and_ranges_are_inferred_from_an_example_table():
     frame = pd.DataFrame(
         {
@@ -843,7 +847,7 @@ def test_kind_columns_and_ranges_are_inferred_from_an_example_table():
     )
     with pytest.warns(UserWarning, match="same"):
         example = DataSpec.from_table(frame, "when")
-    assert (example.kind, example.n_classes) == ("classification", 2)
+    assert (example.kind, len(example.classes)) == ("classification", 2)
 
 
 def in_new_process(code: str) -> str:
@@ -888,3 +892,69 @@ def test_the_file_is_valid_toml():
         "categories": ["f", "m"],
         "missing": False,
     }
+
+
+# Classes, and the parts of the weights.
+
+PARTS = {"exchange": "sums", "solver": "mesh-elm", "rank": "auto"}
+DIGEST_BEFORE = "d30dce07bb6c06c0"
+ALL = {"common": "auto", "private": "auto"}
+
+
+@pytest.mark.parametrize("classes", [("well", "ill"), (7, 3, 5)])
+def test_declared_classes_are_sorted_and_survive_the_file(classes):
+    config = network(classes=classes)
+    assert config.classes == tuple(sorted(classes))
+    again = NetworkConfig.parse(config.to_toml(), "a copy")
+    assert (again.classes, again.digest) == (config.classes, config.digest)
+    assert config.digest != network().digest
+
+
+def test_a_file_without_classes_has_the_fingerprint_of_earlier_versions():
+    assert "classes" not in network().to_toml()
+    # Of the same content, by the code of version 0.5.
+    assert network().digest.hex()[:16] == DIGEST_BEFORE
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"classes": ("a",)}, "two or more different ones"),
+        ({"classes": ("a", "a")}, "two or more different ones"),
+        ({"classes": ("a", 1)}, "all of them text or all of them whole numbers"),
+        ({"classes": ("a", " b")}, "A class"),
+        ({"kind": "regression", "target_range": (0.0, 1.0), "classes": ("a", "b")}, "remove them from a regression"),
+    ],
+)
+def test_classes_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(ElmeshError, match=message):
+        network(**changes)
+
+
+def test_the_parts_of_the_weights_are_those_that_the_file_names():
+    target = {"kind": "regression", "target_range": (0.0, 1.0)}
+    before = network(**PARTS, parameters={}, **target)
+    assert not before.model_solver().grouped_features
+    assert before.weight_scale_for(12) == weight_scale(12)
+    now = network(**PARTS, parameters=ALL, **target)
+    assert now.model_solver().grouped_features
+    assert now.weight_scale_for(12) == "auto"
+    assert replace(now, weight_scale=0.25).weight_scale_for(12) == 0.25
+
+
+def test_classes_that_are_not_declared_have_no_common_part():
+    without, declared = (network(**PARTS, parameters=ALL, classes=classes) for classes in (None, ("a", "b")))
+    assert not without.model_solver().grouped_features
+    assert without.weight_scale_for(12) == weight_scale(12)
+    assert declared.model_solver().grouped_features
+
+
+@pytest.mark.parametrize("rank", [1, "auto"])
+@pytest.mark.parametrize(("n_hidden", "outputs"), [(10, 2), (200, 2), (300, 40)])
+def test_the_largest_message_has_room_for_the_totals_of_the_common_part(rank, n_hidden, outputs):
+    classes = tuple(range(outputs))
+    config = network(**(PARTS | {"rank": rank}), parameters=ALL, classes=classes, n_hidden=n_hidden)
+    encoded = 2 + 2  # a number that may be missing, and two categories
+    assert config.n_encoded == encoded
+    p = 1 + encoded + n_hidden
+    assert max_message_bytes(config) >= HEADER_BYTES + 8 * (p * (p + 1) // 2 + p * outputs + outputs)

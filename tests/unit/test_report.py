@@ -10,99 +10,54 @@ import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 
-import networkx as nx
 import numpy as np
-import pandas as pd
 import pytest
+from scipy.stats import ttest_rel
 
 from elmesh.math.certificate import Certificate
 from elmesh.report import (
     STYLES,
     Claim,
-    Comparison,
     Curve,
     Figure,
-    MethodResult,
     Page,
     Section,
+    SiteResult,
+    SiteStudy,
     Table,
+    Training,
     Verdict,
-    comparison_page,
     draw_curves,
     draw_overview,
     figure,
     render,
+    study_page,
+    study_table,
 )
 from elmesh.report.figures import COLORS, to_svg
-from elmesh.report.site_plots import draw_bars, draw_errors, draw_graph
+from elmesh.report.site_plots import draw_errors, draw_shares
 from helpers.pictures import assert_legible
 
-FIGURES = ("fig-graph", "fig-error", "fig-objective", "fig-bytes")
-ROW = 100 / 45
+FIGURES = ("fig-errors", "fig-shares")
+NOISE = np.array([-0.01, 0.02, 0.0, -0.01])
 
 
-def history(rounds, speed, end, start=70.0, a_round=288_000):
-    k = np.arange(rounds + 1)
-    return pd.DataFrame(
-        {
-            "round": k,
-            "objective": end + (start - end) * np.exp(-speed * k),
-            "consensus_gap": 0.0,
-            "exchanges": 50 + 2 * k,
-            "bytes": 1_000_000 + k * a_round,
-        }
-    )
+def site(name, change, spread=1.0, pooled=0.0, rows=40, shares=(0.8, 0.05, 0.15), draws=4):
+    """A site whose error changes by `change` on average, with noise of `spread` times 0.01 among draws."""
+    alone = 2.0 + np.zeros(draws)
+    together = alone + change + spread * np.resize(NOISE, draws)
+    return SiteResult(name, rows, alone.tolist(), (alone + pooled).tolist(), together.tolist(), shares, 0.9)
 
 
-def certificate(history, bound, rank=6):
-    end = history["objective"].iloc[-1]
-    return Certificate(end / bound - 1, rank >= 6, 6, end, bound)
-
-
-def comparison(
-    changes=(-2, -1, -1, 0, 0, 1, -3, 0, -1, 1),
-    kind=nx.cycle_graph,
-    name="site-{:02d}",
-    bounds=(39.0, 39.5, 39.8),
-    penalties=((2.0, 2.0),) * 3,
-):
-    """A comparison as a run would give it, written by hand: `changes` are test rows lost by learning together."""
-    tasks = [name.format(t) for t in range(1, len(changes) + 1)]
-    alone = {task: ROW * (3 + t % 3) for t, task in enumerate(tasks)}
-    together = {task: alone[task] + ROW * change for task, change in zip(tasks, changes, strict=True)}
-    nothing = history(0, 1.0, 1.0).iloc[:0]
-    one = history(60, 0.2, 40.0).assign(exchanges=0, bytes=0)
-    two, three = history(300, 0.03, 40.1), history(600, 0.01, 41.0, a_round=6_000)
-    own = [
-        {"certificate": certificate(h, bound), "rank": 6, "penalties": pair}
-        for h, bound, pair in zip((one, two, three), bounds, penalties, strict=True)
+def study(changes=(-0.5, -0.2, 0.0, 0.1), name="site-{:02d}", spread=1.0, draws=4, gap=0.004, shared_draws=3, **more):
+    """A study as a run would give it, written by hand: `changes` are those of the sites' errors together."""
+    sites = [
+        site(name.format(t + 1), change, spread, draws=draws, rows=10 * (t + 1), **more)
+        for t, change in enumerate(changes)
     ]
-    return Comparison(
-        introduction="Sites hold digits.",
-        methods=[
-            MethodResult("Local ELM", "Alone. Always.", alone, 0.01, 0, 0, 0, "DIRECT", "Exact.", nothing),
-            MethodResult(
-                "MTL-ELM", "Pooled. Once.", together, 0.4, 60, 0, 0, "CONVERGED", "Fine.", one, True,
-                color="green", dash=":", **own[0],
-            ),
-            MethodResult(
-                "DMTL-ELM", "Talks. A lot.", together, 0.9, 300, 650, 87_400_000, "CONVERGED", "Fine.", two,
-                color="blue", **own[1],
-            ),
-            MethodResult(
-                "DMTL-ELM, 2 bits", "Talks. More.", alone, 1.9, 600, 1_250, 4_600_000, "MAX_ITER",
-                "Give it more rounds.", three, color="orange", dash="--", **own[2],
-            ),
-        ],
-        alone="Local ELM",
-        together="DMTL-ELM",
-        pooled="MTL-ELM",
-        graph=nx.relabel_nodes(kind(len(tasks)), dict(enumerate(tasks))),
-        shape=(300, 6),
-        test_rows=45,
-        settings={"Seed": "7"},
-        versions={"elmesh": "0.1.0"},
-    )  # fmt: skip
+    certificate = Certificate(gap, True, 2, 10.04, 10.0)
+    training = Training(1.5, 7, 1_250, 16_900_000, "CONVERGED", "Fine.", 2, certificate)
+    return SiteStudy("Sites hold rows.", "days", sites, training, shared_draws, {"Seed": "7"}, {"elmesh": "0.1.0"})
 
 
 class Reader(HTMLParser):
@@ -130,128 +85,114 @@ class Reader(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page():
-    return render(comparison_page(comparison()))
+    return render(study_page(study()))
 
 
 # Texts
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "better", "moved"),
     [
-        ((-1, -1, 0, 1), "2 of 4 sites did better together than alone; the mean test error fell from 8.3 % to 7.8 %."),
-        ((1, 2, 0, 1), "0 of 4 sites did better together than alone; the mean test error rose from 8.3 % to 10.6 %."),
-        ((-1, 1, 0, 0), "1 of 4 sites did better together than alone; the mean test error stayed at 8.3 %."),
+        ((-0.5, -0.2, 0.0, 0.1), "2 of 4", "fell from 2.00 to 1.85 days"),
+        ((0.2, 0.2, 0.0, 0.0), "0 of 4", "rose from 2.00 to 2.10 days"),
+        ((-0.1, 0.1), "1 of 2", "stayed at 2.00 days"),
     ],
 )
-def test_the_headline_follows_the_numbers_in_either_direction(changes, words):
-    assert comparison(changes).headline() == words
+def test_the_headline_follows_the_numbers_in_either_direction(changes, better, moved):
+    expected = f"{better} sites clearly predict better together than alone; the mean error {moved}."
+    assert study(changes).headline() == expected
+
+
+def test_a_change_is_clear_exactly_if_a_paired_t_test_rejects_at_five_per_cent():
+    rng = np.random.default_rng(0)
+    verdicts = set()
+    for _ in range(200):
+        alone = rng.normal(2.0, 0.1, 6)
+        one = SiteResult("a", 9, alone, alone, alone + rng.normal(-0.03, 0.05, 6), (1.0, 0.0, 0.0), 0.9)
+        test = ttest_rel(one.together, one.alone)
+        expected = 0 if test.pvalue > 0.05 else int(np.sign(test.statistic))
+        assert one.change.clear == expected
+        interval = test.confidence_interval(0.95)
+        assert (one.change.low, one.change.high) == pytest.approx((interval.low, interval.high))
+        verdicts.add(expected)
+    assert {-1, 0} <= verdicts
+
+
+def test_the_summary_names_who_gains_most_who_loses_and_who_is_undecided():
+    text = study().site_summary()
+    assert "site-01, with 10 training rows, gains most: its error is 1.50 days together instead of 2.00 alone." in text
+    assert "Clearly worse together than alone: site-04." in text
+    assert "For site-03 the 4 draws do not decide." in text
+    assert "No site is clearly worse" in study((-0.5, 0.0)).site_summary()
+
+
+def test_one_draw_gives_no_verdict():
+    result = study(draws=1)
+    assert "predicted better together than alone in the one draw" in result.headline()
+    assert [row[4] for row in study_table(result).rows[:-1]] == ["–"] * 4
+    assert [entry["change_interval"] for entry in result.to_json()["by_site"]] == [None] * 4
+    assert "do not decide" not in result.site_summary()
+
+
+def test_sites_for_which_pooling_is_better_are_named():
+    sites = [site("a", -0.1, pooled=-0.5), site("b", -0.1, pooled=1.0)]
+    text = replace(study(), sites=sites).pooled_summary()
+    assert "It is clearly better than learning together at a." in text
+    assert "It is worst for b: 3.00 instead of 1.90 days." in text
+    assert "At no site is it clearly better" in replace(study(), sites=sites[1:]).pooled_summary()
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ((-1, -1), "2 sites improved, none got worse, none is unchanged."),
-        ((-1, 0, 1), "1 site improved, 1 got worse, 1 is unchanged."),
-        ((0, 0, 1, 1), "No site improved, 2 got worse, 2 are unchanged."),
-    ],
+    ("found", "words"), [(3, "in 3 of 4 draws; in the others it is zero"), (0, "in none of 4 draws")]
 )
-def test_sites_that_improved_got_worse_or_are_unchanged_are_counted(changes, words):
-    assert comparison(changes).site_summary() == words
+def test_the_page_states_in_how_many_draws_a_shared_part_was_found(found, words):
+    assert words in Reader(render(study_page(study(shared_draws=found)))).text()
 
 
-def test_the_page_states_the_headline_and_the_traffic_and_counts_the_start_separately(page):
+def test_who_gains_comes_before_the_parts_and_the_training_comes_after_both(page):
     text = Reader(page).text()
-    assert f"{comparison().headline()} Sites hold digits." in text
-    assert (
-        "gradients for the shared layer U (300 × 6 numbers): 86.4 MB in 300 rounds including the certificate, and 1 MB "
-        "before the first round to agree on a start." in text
-    )
-    assert "DMTL-ELM, 2 bits: 4.6 MB in total instead of 87.4 MB, in 1,250 message rounds instead of 650." in text
+    order = [study().headline(), "Who gains, and how", "What the predictions are made of", "How the training went"]
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+    assert "certificate" not in text[: text.index("How the training went")].lower()
+    assert "16.9 MB in all, in 1,250 message rounds" in text
+    assert "Training objective within 0.4 % of the optimum over all ranks; rank 2 is enough. This is" in text
+    assert "not about new rows" in text
 
 
-def test_a_method_that_did_not_converge_is_pointed_out_with_advice(page):
+def test_a_fit_that_did_not_converge_is_pointed_out_with_advice(page):
+    result = study()
+    failed = replace(result, training=replace(result.training, stop="MAX_ITER", advice="Give it more rounds."))
+    assert "MAX_ITER: Give it more rounds." in Reader(render(study_page(failed))).text()
+    assert "Fine." not in Reader(page).text()
+
+
+def test_the_page_has_every_number_of_the_table(page):
     text = Reader(page).text()
-    assert "DMTL-ELM, 2 bits: Give it more rounds." in text
-    assert "DMTL-ELM: Fine." not in text
-
-
-def test_a_rank_that_is_too_small_is_pointed_out_with_a_sufficient_one(page):
-    result = comparison()
-    methods = [
-        replace(m, rank=4, certificate=certificate(m.history, 39.0, rank=4)) if m.name == "DMTL-ELM" else m
-        for m in result.methods
-    ]
-    notes = "\n".join(comparison_page(replace(result, methods=methods)).sections[1].paragraphs)
-    assert re.search(r"DMTL-ELM: within [\d.]+ % of the optimum over all ranks; the rank is too small, try 6\.", notes)
-    assert "too small" not in Reader(page).text()
-
-
-def test_the_page_has_every_number_of_the_table_and_explains_every_method(page):
-    result, text = comparison(), Reader(page).text()
-    for row in result.table().rows:
-        assert " ".join(row) in text
-    for method in result.methods:
-        assert method.description in text
+    for row in study_table(study()).rows:
+        assert " ".join(cell for cell in row if cell) in text
+    assert "Sites hold rows." in text
     assert "Seed 7" in text
     assert "elmesh 0.1.0" in text
 
 
-def test_captions_give_the_final_values_and_their_distance_from_the_pooled_method():
-    result = comparison()
-    captions = {f.id: f.caption for f in comparison_page(result).sections[0].figures}
-    level, end = (result.method(name).history["objective"].iloc[-1] for name in ("MTL-ELM", "DMTL-ELM, 2 bits"))
-    away = f"DMTL-ELM, 2 bits ends at {end:.2f} (+{100 * (end / level - 1):.2f} % from MTL-ELM) after 1,250 message"
-    assert away in captions["fig-objective"]
-    # All three have bounds for the same problem, and the highest is used.
-    above = f"DMTL-ELM, 2 bits ends {100 * (end / 39.8 - 1):.3f} % above the bound, with 4.6 MB sent"
-    assert above in captions["fig-bytes"]
-
-
-def test_objectives_and_bounds_of_different_penalties_are_not_compared():
-    result = comparison(penalties=((2.0, 2.0), (2.0, 2.0), (2.1, 2.1)), bounds=(39.0, 39.5, 37.0))
-    captions = {f.id: f.caption for f in comparison_page(result).sections[0].figures}
-    exact, coarse = captions["fig-objective"].split("; ")
-    assert "% from MTL-ELM" in exact
-    assert "MTL-ELM)" not in coarse
-    end = result.method("DMTL-ELM, 2 bits").last("objective")
-    assert f"DMTL-ELM, 2 bits ends {100 * (end / 37 - 1):.2f} % above" in captions["fig-bytes"]
-
-
-def test_an_objective_equal_to_the_pooled_one_up_to_rounding_is_called_the_same():
-    result = comparison()
-    ends = result.method("MTL-ELM").history["objective"].iloc[-1] * (1 + 1e-14)
-    methods = [
-        replace(m, history=m.history.assign(objective=ends)) if m.name == "DMTL-ELM" else m for m in result.methods
-    ]
-    figures = {f.id: f for f in comparison_page(replace(result, methods=methods)).sections[0].figures}
-    assert "DMTL-ELM ends at 40.00 (the same as MTL-ELM) after 650 message rounds" in figures["fig-objective"].caption
-
-
-def test_without_a_certificate_no_result_is_called_certified():
-    result = comparison()
-    result = replace(result, methods=[replace(m, certificate=None) for m in result.methods])
-    assert [row[-1] for row in result.table().rows] == ["–"] * 4
-    assert "certificate" not in result.traffic_summary()
-    page = comparison_page(result)
-    assert not [meaning for _, meaning in page.facts if "certified" in meaning]
-    assert page.sections[0].figures[3].caption == "No method that sends messages has a bound."
-    assert [method["certificate"] for method in result.to_json()["methods"]] == [None] * 4
+def test_without_a_certificate_the_page_has_none():
+    result = study()
+    result = replace(result, training=replace(result.training, certificate=None))
+    assert "Certificate" not in Reader(render(study_page(result))).text()
+    assert result.to_json()["training"]["certificate"] is None
 
 
 def test_json_holds_the_same_numbers_as_the_table():
-    result = comparison()
+    result = study()
     data = json.loads(json.dumps(result.to_json(), allow_nan=False))
-    assert data["sites"] == {"better": 5, "same": 3, "worse": 2}
-    for method, row in zip(data["methods"], result.table().rows, strict=True):
-        assert method["name"] == row[0]
-        mean = np.mean(list(method["test_error_percent_by_task"].values()))
-        assert f"{mean:.2f}" == f"{method['test_error_percent']:.2f}" == row[1]
-        gap = method["certificate"] and method["certificate"]["gap"]
-        assert row[-1] == ("–" if gap is None else f"within {100 * gap:.2g} %")
-    assert [method["rank"] for method in data["methods"]] == [None, 6, 6, 6]
-    assert data["methods"][0]["objective"] is None
-    assert len(data["graph"]) == 10
+    assert data["sites"] == {"better": 2, "undecided": 1, "worse": 1}
+    by_name = {entry["name"]: entry for entry in data["by_site"]}
+    *rows, means = study_table(result).rows
+    for name, alone, together, *_ in rows:
+        assert (f"{by_name[name]['alone']:.2f}", f"{by_name[name]['together']:.2f}") == (alone, together)
+    assert [f"{data['errors'][method]:.2f}" for method in ("alone", "together", "pooled")] == [*means[1:3], means[6]]
 
 
 # Structure of the page
@@ -290,7 +231,7 @@ def test_the_page_refers_to_no_other_resource(page):
 @pytest.mark.thorough
 def test_names_that_look_like_markup_are_shown_unchanged():
     bad = "<script>alert(1)</script>&{}"
-    text = render(comparison_page(comparison(changes=(-1, 0, 1), name=bad)))
+    text = render(study_page(study(changes=(-0.1, 0.0, 0.1), name=bad)))
     reader = Reader(text)
     assert not [tag for tag, _ in reader.tags if tag == "script"]
     assert bad.format(2) in reader.text()
@@ -298,7 +239,7 @@ def test_names_that_look_like_markup_are_shown_unchanged():
 
 
 def test_any_experiment_can_have_a_page():
-    drawing = figure(lambda ax: draw_bars(ax, [("a", 1.0, "one", "blue"), ("b", 2.0, "two", "orange")]))
+    drawing = figure(lambda ax: draw_shares(ax, [site("a", 0.0), site("b", 0.0)]))
     table = Table("Speed", ["Size", "Time"], [["10", "0.5"]])
     section = Section(
         "Growth", ["It is flat."], [Figure("fig-x", "Bars", "Two.", "Two bars.", drawing)], [table], [("a", "b")]
@@ -383,9 +324,7 @@ def test_the_same_figure_gives_the_same_svg_with_colors_that_a_page_can_change(p
 
     def draw():
         eight = figure(lambda ax: draw_curves(ax, curves, x_label="x", y_label="y"))
-        return "".join(
-            to_svg(fig, prefix="x", title="a", description="b") for fig in (draw_overview(comparison()), eight)
-        )
+        return "".join(to_svg(fig, prefix="x", title="a", description="b") for fig in (draw_overview(study()), eight))
 
     svg = draw()
     assert svg == draw()
@@ -396,48 +335,39 @@ def test_the_same_figure_gives_the_same_svg_with_colors_that_a_page_can_change(p
         assert len(re.findall(rf"--{name}: #", page)) == 2  # for light, and for dark
 
 
-def test_sites_are_sorted_by_gain_with_the_mean_last():
-    alone, together = {"a": 4.0, "b": 6.0, "c": 2.0}, {"a": 4.0, "b": 1.0, "c": 3.0}
-    fig = figure(lambda ax: draw_errors(ax, alone, together))
-    (ax,) = fig.axes
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["b", "a", "c", "mean"]
-    assert [line.get_xdata().tolist() for line in ax.lines[:4]] == [[6, 1], [4, 4], [2, 3], [4, pytest.approx(8 / 3)]]
-    text = {text.get_text() for text in ax.texts}
-    assert {"−5.0", "0", "+1.0", "−1.3", "alone", "together"} <= text
+def test_sites_are_sorted_by_gain_and_labelled_with_their_rows_and_errors():
+    sites = [site("a", 0.0), site("b", -0.5, rows=6), site("c", 0.2)]
+    (ax,) = figure(lambda ax: draw_errors(ax, sites, "days")).axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["b (6)", "a (40)", "c (40)"]
+    intervals = [line.get_xdata() for line in ax.lines if len(line.get_ydata()) == 2 and line.get_marker() == "|"]
+    assert intervals[0] == pytest.approx([50 * sites[1].change.low, 50 * sites[1].change.high])
+    assert {"2.00 → 1.50", "2.00 → 2.20", "better", "worse"} <= {text.get_text() for text in ax.texts}
 
 
-def test_a_bound_reached_up_to_rounding_does_not_stretch_the_scale():
-    result = comparison()
-    met = result.method("DMTL-ELM").last("objective") * (1 - 1e-13)
-    fig = comparison_page(comparison(bounds=(met, met, met))).sections[0].figures[3].drawing
-    low, high = fig.axes[0].get_ylim()
-    assert low > 1e-6
-    assert high > 50
-    assert {"DMTL-ELM", "DMTL-ELM, 2 bits"} <= {text.get_text() for text in fig.axes[0].texts}
+def test_a_change_has_the_color_of_its_verdict():
+    sites = [site("a", -0.5), site("b", 0.0), site("c", 0.5)]
+    (ax,) = figure(lambda ax: draw_errors(ax, sites, "days")).axes
+    colors = [line.get_color() for line in ax.lines if line.get_marker() == "|"]
+    assert colors == [COLORS["blue"], COLORS["muted"], COLORS["magenta"]]
 
 
-def test_traffic_is_drawn_in_megabytes_for_the_methods_that_send():
-    result = comparison()
-    (ax,) = comparison_page(result).sections[0].figures[3].drawing.axes
-    ends = {line.get_xdata()[-1] for line in ax.lines if len(line.get_xdata()) > 2}
-    assert ends == {result.method(name).bytes / 1e6 for name in ("DMTL-ELM", "DMTL-ELM, 2 bits")}
+def test_bars_of_shares_fill_the_width_with_the_largest_common_part_first():
+    sites = [site("a", 0.0, shares=(0.3, 0.2, 0.5)), site("b", 0.0, shares=(0.9, 0.0, 0.1))]
+    (ax,) = figure(lambda ax: draw_shares(ax, sites)).axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["b (40)", "a (40)"]
+    bars = [(bar.get_x(), bar.get_width()) for bar in ax.patches]
+    assert np.array(bars) == pytest.approx(np.array([(0, 0.9), (0.9, 0), (0.9, 0.1), (0, 0.3), (0.3, 0.2), (0.5, 0.5)]))
+    assert {"90 %", "30 %", "50 %"} <= {text.get_text() for text in ax.texts}
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("kind", "n_tasks"), [("ring", 2), ("ring", 10), ("star", 10), ("ring", 24), ("star", 40)])
-def test_no_two_texts_of_a_drawing_overlap_and_none_is_cut_off(kind, n_tasks):
-    make = nx.cycle_graph if kind == "ring" else lambda n: nx.star_graph(n - 1)
-    result = comparison([(-2, -1, 0, 1)[t % 4] for t in range(n_tasks)], make)
-    for fig in [draw_overview(result), *(f.drawing for f in comparison_page(result).sections[0].figures)]:
+@pytest.mark.parametrize("n_sites", [2, 12, 24])
+@pytest.mark.parametrize("scale", [-1.0, 0.0, 1.0])
+def test_no_two_texts_of_a_drawing_overlap_and_none_is_cut_off(n_sites, scale):
+    result = study([scale * (0.1 + t / n_sites) for t in range(n_sites)])
+    drawings = [figure.drawing for section in study_page(result).sections for figure in section.figures]
+    for fig in [draw_overview(result), *drawings]:
         assert_legible(fig)
-
-
-def test_lines_between_sites_are_the_edges_of_the_graph():
-    graph = nx.star_graph(5)
-    fig = figure(lambda ax: draw_graph(ax, graph, dict.fromkeys(graph, -1.0)))
-    nodes = fig.axes[0].collections[0].get_offsets()
-    ends = {frozenset(map(tuple, np.round(line.get_xydata(), 9))) for line in fig.axes[0].lines}
-    assert ends == {frozenset({tuple(np.round(nodes[0], 9)), tuple(np.round(nodes[i], 9))}) for i in range(1, 6)}
 
 
 # In a browser
