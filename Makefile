@@ -12,15 +12,16 @@ MORE   := -n $(shell expr $(CORES) + 1)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-all docs-check lint format bench ahead scaling network security readme paper clean
+.PHONY: help demo quick test test-all docs-check lint format bench arena ahead scaling network security readme paper clean
 
 help:
-	@echo "make demo        fit four methods on bundled digits and write elmesh-demo/report.html"
+	@echo "make demo        compare twelve simulated clinics alone, pooled and together, and write elmesh-demo/report.html"
 	@echo "make quick       unit and contract tests without the slow ones (under a minute)"
 	@echo "make test        lint, types, import contract, tests, and the checks of docs and committed results"
 	@echo "make test-all    the same with the slow, exhaustive cases"
 	@echo "make docs-check  only the checks of docs, README and committed benchmark files"
 	@echo "make bench       run the benchmarks; each writes one JSON object to benchmarks/results/"
+	@echo "make arena       compare with other methods on twelve real tables and on adversarial cases (an hour); docs/arena.md"
 	@echo "make ahead       compare with the optimum and other methods on USPS, MNIST and School (20 minutes); docs/ahead.md"
 	@echo "make scaling     measure rounds per second under MPI and model a cluster; docs/scaling.md"
 	@echo "make network     measure agents over mutual TLS: rounds per second, rejoining, memory (10 minutes); docs/network.md"
@@ -34,7 +35,7 @@ help:
 $(VENV)/stamp: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "elmesh needs Python 3.11 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,paper,mpi,network]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,paper,mpi,network,bench]'
 	@touch $@
 
 demo: $(VENV)/stamp
@@ -62,6 +63,11 @@ docs-check: $(VENV)/stamp
 
 bench: $(VENV)/stamp
 	$(BIN)/python -m benchmarks
+
+# After an interrupt the same command continues.
+arena: $(VENV)/stamp
+	$(BIN)/python -m benchmarks arena adversarial fit_growth digits
+	$(BIN)/python tools/arena.py
 
 ahead: $(VENV)/stamp
 	$(BIN)/python -m benchmarks optimum bytes ways

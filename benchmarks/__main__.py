@@ -7,14 +7,14 @@ import json
 import sys
 from pathlib import Path
 
-# Speed on random data; comparisons on USPS, MNIST and School; MPI; messages; networks.
+# Speed on random data; comparisons on USPS, MNIST and School; MPI; messages; networks; real tables, hard cases.
 SPEED, AHEAD, RANKS = ("startup", "rounds", "growth", "fit"), ("optimum", "bytes", "ways"), ("mpi",)
-PRIVACY, NETWORK = ("privacy",), ("network",)
+PRIVACY, NETWORK, ARENA = ("privacy",), ("network",), ("arena", "adversarial", "fit_growth", "digits")
 RESULTS = Path(__file__).parent / "results"
 
 
 def main(names: list[str]) -> int:
-    known = SPEED + AHEAD + RANKS + PRIVACY + NETWORK
+    known = SPEED + AHEAD + RANKS + PRIVACY + NETWORK + ARENA
     unknown = set(names) - set(known)
     if unknown:
         print(f"Unknown benchmark: {', '.join(sorted(unknown))}; there are {', '.join(known)}.", file=sys.stderr)

@@ -51,10 +51,18 @@ def methods(name: str) -> dict[str, tuple[Callable[[Setting], Solver], list[Sett
 
     def mesh(setting: Setting) -> Solver:
         own = {"graph": "star", "message_bits": "auto", "max_iter": 15, "tol": 0.0, "certify": False}
-        return MeshELM(rank=setting["rank"], mu1=setting["mu"], mu2=setting["mu"], **own)
+        return MeshELM(common=False, private=False, rank=setting["rank"], mu1=setting["mu"], mu2=setting["mu"], **own)
 
     def pooled(setting: Setting) -> Solver:
-        return MeshELM(rank=setting["rank"], mu1=setting["mu"], mu2=setting["mu"], graph=None, certify=False)
+        return MeshELM(
+            common=False,
+            private=False,
+            rank=setting["rank"],
+            mu1=setting["mu"],
+            mu2=setting["mu"],
+            graph=None,
+            certify=False,
+        )
 
     def admm(setting: Setting) -> Solver:
         own = {"graph": "star", "max_iter": 30 if school else 100, "tol": 0.0, "certify": False}
@@ -117,7 +125,9 @@ def choose(name: str, method: str) -> Setting:
 def default_against_alone(name: str, alone: Setting) -> dict[str, Any]:
     """Compare MeshELM with default parameters and Local ELM with the chosen penalty."""
     draws = [make(name, seed) for seed in SEEDS]
-    together = np.array([test_error(draw, MeshELM(graph="star", certify=False), True) for draw in draws])
+    together = np.array(
+        [test_error(draw, MeshELM(common=False, private=False, graph="star", certify=False), True) for draw in draws]
+    )
     apart = np.array([test_error(draw, LocalELM(**alone), True) for draw in draws])
     difference = together - apart
     return {

@@ -23,7 +23,7 @@ from elmesh.run import run_local
 
 def run(results: Path) -> dict[str, Any]:
     data = load_digits_tasks(seed=0)
-    solver = MeshELM(rank=6, max_iter=100)
+    solver = MeshELM(common=False, private=False, rank=6, max_iter=100)
     labels = sorted(set(data.tasks_train.tolist()))
     rows = [np.flatnonzero(data.tasks_train == label) for label in labels]
     inputs = [data.X_train[index] for index in rows]

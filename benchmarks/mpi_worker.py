@@ -38,7 +38,7 @@ def make_solver(way: str, rank: int, max_iter: int) -> Solver:
     """Return ADMM, or MeshELM under the name of its method."""
     if way == "admm":
         return DMTLELM(rank, 1.0, 1.0, rho=1.0, init="ones", max_iter=max_iter, tol=0.0, certify=False)
-    return MeshELM(rank, 1.0, 1.0, max_iter=max_iter, tol=0.0, certify=False)
+    return MeshELM(rank=rank, mu1=1.0, mu2=1.0, max_iter=max_iter, tol=0.0, certify=False)
 
 
 @dataclass(frozen=True, eq=False)

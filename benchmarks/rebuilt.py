@@ -81,7 +81,7 @@ def rows() -> tuple[list[Row], dict[str, np.ndarray]]:
         _, G, noise = attack(case, 12, 100, perturb)
         found = note("digits, ten classes", case, 100, attacks.span_of(G, noise * 2.0 ** (53 - bits) / 10), view=view)
         shown[f"100 rounds in {view}"] = nearest(found, case.X[VICTIM])
-    transport, _ = record(case, MeshELM(12, graph="star", certify=False))
+    transport, _ = record(case, MeshELM(rank=12, graph="star", certify=False))
     Q, s = attacks.directions(np.hstack([part / np.linalg.norm(part) for _, part in transport.parts]))
     note("digits, ten classes", case, len(transport.parts), Q[:, s > 1e-12 * s[0]], view="sums, the hub")
     few = digits(25, 300, 10)

@@ -30,7 +30,7 @@ def sums(seeds: Iterable[int]) -> list[Row]:
 
 
 def _leaf(case: Case, rank: int, bits: int) -> Row:
-    solver = MeshELM(rank, graph="star", message_bits=bits, tol=1e-2, certify=False)
+    solver = MeshELM(rank=rank, graph="star", message_bits=bits, tol=1e-2, certify=False)
     transport, solutions = record(case, solver)
     solution = solutions[-1]
     seen, A = [part for topic, part in transport.parts if topic == "gradient"], solution.A[VICTIM]

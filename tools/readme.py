@@ -16,36 +16,70 @@ DEMO, DEMO_RESULTS, PAPER_RESULTS = ROOT / "elmesh-demo", ROOT / "docs" / "demo.
 
 
 def save_demo() -> None:
-    """Copy the results of the last demo, without the histories, and its picture."""
+    """Copy the results of the last demo and its picture."""
     results = load(DEMO / "results.json")
-    results.pop("histories", None)
     DEMO_RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     shutil.copyfile(DEMO / "overview.png", ROOT / "docs" / "images" / "overview.png")
 
 
 def demo_block() -> str:
     results = load(DEMO_RESULTS)
+    sites, unit, draws, training = results["sites"], results["unit"], results["draws"], results["training"]
+    order = sorted(results["by_site"], key=lambda site: site["change"] / site["alone"])
     rows = [
         [
-            method["name"],
-            f"{method['test_error_percent']:.2f}",
-            f"{method['seconds']:.1f}",
-            f"{method['rounds']:,}",
-            "all data" if method["pooled"] else f"{method['bytes'] / 1e6:,.3g}",
+            site["name"],
+            str(site["rows"]),
+            *(f"{site[method]:.2f}" for method in ("alone", "pooled", "together")),
+            {-1: "better", 0: "undecided", 1: "worse"}[site["clear"]],
+            *(f"{100 * share:.0f}" for share in site["shares"].values()),
         ]
-        for method in results["methods"]
+        for site in order
     ]
-    sites, draws = results["sites"], results["draws"]
-    alone = sum(draw["alone"] for draw in draws) / len(draws)
-    together = sum(draw["together"] for draw in draws) / len(draws)
-    lower = sum(draw["together"] < draw["alone"] for draw in draws)
+    errors = [f"{results['errors'][method]:.2f}" for method in ("alone", "pooled", "together")]
+    rows.append(["mean", "", *errors, "", "", "", ""])
+    higher = [site["name"] for site in results["by_site"] if site["change"] > 0]
+    covered = sum(site["covered_90"] for site in order) / len(order)
+    head = ["clinic", "rows", "alone", "pooled", "together", "together against alone"]
     lines = [
-        *table(["method", "test error, %", "seconds", "rounds", "MB sent"], rows),
+        *table([*head, "common, %", "shared, %", "private, %"], rows),
         "",
-        f"Together (MeshELM) compared with alone, {sites['better']} sites improved, {sites['worse']} got worse, "
-        f"{sites['same'] or 'none'} {'is' if sites['same'] < 2 else 'are'} unchanged. Errors are means over "
-        f"{len(draws)} random draws of the sites' digits: {alone:.2f} % alone, {together:.2f} % together. The error is "
-        f"lower together in {lower} of the {len(draws)} draws.",
+        f"Errors are root mean squares in {unit} on new rows, means over {draws} random draws of the patients. "
+        f"Together compared with alone, {sites['better']} of {len(order)} clinics are clearly better (95 % interval "
+        f"over the draws), {sites['worse'] or 'none'} clearly worse and {sites['undecided']} undecided; the mean error "
+        f"is higher together at {', '.join(higher) or 'no clinic'}. Pooling everything into one model is clearly "
+        f"better than learning together at {', '.join(results['pooled_better']) or 'no clinic'}. A shared part was "
+        f"confirmed in {results['shared_draws']} of {draws} draws. Of new rows, {100 * covered:.0f} % are within "
+        f"the 90 % interval of their prediction. The first fit sent {training['bytes'] / 1e6:.0f} MB in all, in "
+        f"{training['exchanges']:,} message rounds.",
+    ]
+    return "\n".join(lines)
+
+
+def arena_block() -> str:
+    arena = load(RESULTS / "arena.json")
+    rows = [
+        [
+            name,
+            f"{one['scores'][one['alone']['other']]['mean']:.3f}",
+            f"{one['scores'][one['best_other']['other']]['mean']:.3f} ({one['best_other']['other']})",
+            f"{one['scores']['elmesh']['mean']:.3f}",
+            f"{one['best_other']['mean']:+.4f} ± {one['best_other']['standard_error']:.4f}",
+        ]
+        for name, one in arena["tables"].items()
+    ]
+    verdicts = [one["verdict"] for one in arena["tables"].values()]
+    missed = [goal for goal, met in arena["goals"].items() if not met]
+    boosting = arena["seconds_ratio"]["gradient boosting and site"]
+    lines = [
+        *table(["table", "better one alone", "best other", "elmesh", "elmesh less best other"], rows),
+        "",
+        f"Scores on rows not trained on (R2; verbagg: area under the ROC curve), means over {arena['splits']} splits, "
+        "with the standard error of the paired difference. *Alone* methods see one site, all others see all rows in "
+        f"one place. elmesh is best on {verdicts.count('best')}, level within a standard error on "
+        f"{verdicts.count('level')} and below on {verdicts.count('below')}. A fit takes {boosting['median']:.1f} "
+        f"times as long as gradient boosting (median), {boosting['worst']:.1f} times at worst "
+        f"({boosting['worst_table']}). Not reached: {'; '.join(missed) or 'none of the goals'}.",
     ]
     return "\n".join(lines)
 
@@ -184,7 +218,14 @@ def paper_block() -> str:
 
 def filled(text: str) -> str:
     """Return the README with the committed results."""
-    for name, block in {"demo": demo_block, "bench": bench_block, "ahead": ahead_block, "paper": paper_block}.items():
+    blocks = {
+        "demo": demo_block,
+        "arena": arena_block,
+        "bench": bench_block,
+        "ahead": ahead_block,
+        "paper": paper_block,
+    }
+    for name, block in blocks.items():
         text = fill(text, name, block())
     return text
 
