@@ -105,7 +105,7 @@ def make_data(folder: Path) -> None:
         set_cell(write_sites(numbers, folder / name), file, line, cell)
     wide = write_sites(numbers, folder / "wide")
     set_cell(wide, "north.csv", 12, "1,2")
-    (write_sites(numbers, folder / "torn") / "south.csv").write_bytes(b"e,f,g,h,ward,y\n" + b"\xff" * 10_000)
+    (write_sites(numbers, folder / "torn") / "south.csv").write_bytes(b"e,f,g,h,ward,y\n" + b"\xff\x00" * 5_000)
     twice = write_sites(numbers, folder / "twice")
     (twice / "b.csv").rename(twice / "05.tsv")
     again = folder / "again"
@@ -170,7 +170,7 @@ BAD: dict[str, BadInput] = {
     "a line that is too long": BadInput(
         ["wide"], r'Task "north": north\.csv, line 12: 7 values where the header has 6'
     ),
-    "a file that is not text": BadInput(["torn"], r'Task "south": south\.csv, line 2: not UTF-8'),
+    "a file that is not text": BadInput(["torn"], r'Task "south": south\.csv is not a text file; expected CSV'),
     "two files for a task": BadInput(["twice"], r"05\.csv and 05\.tsv in the folder twice differ only in their ending"),
     "two files with one task": BadInput(["again", "--task", "site"], r'Task "b" has two files, 1\.csv and 2\.csv;'),
     "one CSV file": BadInput(
