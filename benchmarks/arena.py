@@ -29,9 +29,12 @@ from benchmarks.scores import short
 from elmesh.arena import ARENA, ArenaTable, load_arena
 
 SPLITS = 10
+# Splits that were not looked at while the defaults were chosen; the tables were.
+FIRST = 1000
 OWN = "elmesh"
 BOOSTING, SLOPES, LOGISTIC = "gradient boosting and site", "mixed model, slopes", "pooled linear and site"
-TIMED = (BOOSTING, "mixed model, intercepts", SLOPES)
+INTERCEPTS = "mixed model, intercepts"
+TIMED = (BOOSTING, INTERCEPTS, SLOPES)
 Record = dict[str, Any]
 
 
@@ -90,7 +93,7 @@ def records(path: Path, n_splits: int) -> list[Record]:
     """Return the figures of all tables and splits; those that are done already are read."""
     done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     known = {(record["table"], record["split"]) for record in done}
-    for seed in range(n_splits):
+    for seed in range(FIRST, FIRST + n_splits):
         for name in ARENA:
             if (name, seed) in known:
                 continue
@@ -99,7 +102,7 @@ def records(path: Path, n_splits: int) -> list[Record]:
             with path.open("a") as file:
                 file.write(json.dumps(record) + "\n")
             print(f"{name} {seed}: {record['scores']}", file=sys.stderr)
-    return [record for record in done if record["split"] < n_splits]
+    return [record for record in done if record["split"] < FIRST + n_splits]
 
 
 def standard_error(values: np.ndarray) -> float:
@@ -175,5 +178,6 @@ def run(results: Path) -> Record:
             "time at most twice that of gradient boosting, as a median": time_ratios[BOOSTING]["median"] <= 2,
             "time at most six times that of gradient boosting on any table": time_ratios[BOOSTING]["worst"] <= 6,
             "time below that of a mixed model with slopes on every table": time_ratios[SLOPES]["worst"] < 1,
+            "time below that of a mixed model with intercepts on every table": time_ratios[INTERCEPTS]["worst"] < 1,
         },
     }

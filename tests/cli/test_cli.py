@@ -736,7 +736,7 @@ def test_an_interval_that_cannot_be_is_an_error(folder, tmp_path):
         assert "--interval must be above 0 and below 1" in message
     worked("fit", folder / "train.csv", *FIT_DAYS, "--solver", "dmtl-elm", "--out", tmp_path / "m")
     message = failed(run("predict", tmp_path / "m", folder / "new.csv", "--interval", 0.9))
-    assert "cannot tell how sure its predictions are" in message
+    assert "This model has no intervals, because it has no common part" in message
 
 
 def test_rows_of_unknown_tasks_are_counted_and_marked(folder, tmp_path):

@@ -826,7 +826,7 @@ def test_a_range_is_rounded_outwards_by_at_most_a_fifth(a, b):
         assert high - low <= 1.2000001 * abs(b - a)
 
 
-@pytest.mark.filterwarnings("ignore:.* alone tells the target")
+@pytest.mark.filterwarnings("ignore:.* alone determines the target")
 def test_kind_columns_and_ranges_are_inferred_from_an_example_table():
     frame = pd.DataFrame(
         {

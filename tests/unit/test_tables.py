@@ -717,7 +717,7 @@ def leaks(target: str, **columns: object) -> list[str]:
 def test_the_target_in_another_unit_is_warned_of():
     days = clinic(200)["days"]
     (message,) = leaks("days", hours=lambda t: (24 * t["days"] + 3).round(1))
-    assert 'Column "hours" alone tells the target: it is "days" in another unit, up to rounding' in message
+    assert 'Column "hours" alone determines the target: it is "days" in another unit, up to rounding' in message
     assert '--drop "hours"' in message
     assert len(leaks("days", hours=(-days).where(np.arange(200) % 3 > 0))) == 1
     noise = np.random.default_rng(1).normal(size=200)
@@ -726,7 +726,9 @@ def test_the_target_in_another_unit_is_warned_of():
 
 def test_values_that_tell_the_class_are_warned_of():
     (message,) = leaks("outcome", code=lambda t: t["outcome"].map({"ill": "I20", "well": "Z00"}))
-    assert 'Column "code" alone tells the target: each value of the column has one class of "outcome" only' in message
+    assert (
+        'Column "code" alone determines the target: each value of the column has one class of "outcome" only' in message
+    )
     rng = np.random.default_rng(2)
     assert len(leaks("outcome", score=lambda t: 10 * (t["outcome"] == "ill") + rng.integers(0, 5, 200))) == 1
     assert (

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import cast
 
 from elmesh.comm.network.endpoint import Endpoint
 from elmesh.comm.network.messenger import Session
@@ -33,7 +34,7 @@ class PeerCheck:
 
     name: str
     address: str
-    reachable: bool = False  # something at its address speaks TLS and accepts this agent
+    reachable: bool = False  # something at its address answers by TLS and accepts this agent
     certificate: str | None = None  # the name in its certificate
     valid_until: datetime | None = None  # the end of the certificate's validity
     answers: bool = False  # its agent, or its own check, answers
@@ -105,7 +106,8 @@ def _connect(endpoint: Endpoint, check: PeerCheck) -> None:
         check.problem = f"it cannot be reached: {(error.strerror or str(error)).lower()}"
         return
     check.reachable, check.problem = True, None
-    subject: Sequence[Sequence[tuple[str, str]]] = shown.get("subject", ())  # type: ignore[assignment]  # ssl's stub
+    # The stub of ssl has a wider type than what getpeercert() returns.
+    subject = cast("Sequence[Sequence[tuple[str, str]]]", shown.get("subject", ()))
     check.certificate = next((value for part in subject for key, value in part if key == "commonName"), None)
     ends = shown.get("notAfter")
     if isinstance(ends, str):

@@ -36,8 +36,8 @@ INTRODUCTION = (
     "The data are simulated: twelve clinics predict how many days a patient stays after a hip operation, from six "
     f"readings before it. The clinics have {min(CLINICS.values())} to {max(CLINICS.values())} training rows. Most are "
     "alike; Larch and Oak were made to differ, Maple to have three times the noise, and Rowan has six rows. No method "
-    "is told which. Only the communication graph is given; everything else is a default or found automatically. All "
-    "clinics run on this machine, and traffic is the size of the messages between them."
+    "gets this information. Only the communication graph is given; everything else is a default or found "
+    "automatically. All clinics run on this machine, and traffic is the size of the messages between them."
 )
 
 

@@ -32,7 +32,7 @@ def fit(options: FitOptions) -> None:
     Columns that only number the rows, from 0 or 1 and in order, and those that R and pandas write as names of rows, are
     left out with a note; --use keeps one.
 
-    A note names columns that alone tell the target, and numbers that may be identifiers; --drop leaves them out.
+    A note names columns that alone determine the target, and numbers that may be identifiers; --drop leaves them out.
 
     The delimiter (comma, semicolon or tab), the decimal separator and the encoding of CSV (UTF-8 or Windows-1252) are
     detected, with a note unless they are comma, point and UTF-8; --delimiter, --decimal and --encoding override this.

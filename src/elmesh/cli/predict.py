@@ -115,7 +115,7 @@ def predict(
     and --keep copy columns of the table beside the predictions.
 
     Rows of a task that was not in training are predicted by what all tasks have in common; a column known_site then
-    tells them apart. Models without a common part refuse them.
+    marks them. Models without a common part refuse them.
     """
     output = Output(as_json, quiet)
     csv_format = CSVFormat(delimiter, decimal, encoding)
@@ -152,7 +152,7 @@ def _check_interval(share: float, model: Any, schema: TableSchema) -> None:
         raise ElmeshError(f"--interval must be above 0 and below 1, such as 0.9; got {share:g}.")
     if model.model_.common is None:
         raise ElmeshError(
-            "This model cannot tell how sure its predictions are, because it has no common part; fit it with "
+            "This model has no intervals, because it has no common part; fit it with "
             "--solver mesh-elm, or leave --interval out."
         )
 

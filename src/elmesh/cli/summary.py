@@ -37,7 +37,7 @@ def print_fit(output: Output, summary: dict[str, Any]) -> None:
     tasks, columns = len(summary["tasks"]), len(summary["columns"])
     output.print(f"{count(summary['rows'], 'row')} of {count(tasks, 'task')}, {count(columns, 'encoded column')}.")
     if tasks == 1:
-        output.print("With one task there is no other to learn with; --task names the column that tells sites apart.")
+        output.print("With one task there is no other to learn with; --task names the column with the sites.")
     print_result(output, summary)
 
 

@@ -32,7 +32,7 @@ from elmesh.typing import FloatArray, Label
 
 __all__ = ["MultiTaskELMClassifier"]
 
-# The temperature at which the softmax of scores near one half is the score itself; for tasks that tell nothing of it.
+# The temperature at which the softmax of scores near one half is the score itself; for tasks without information of it.
 _USUAL_TEMPERATURE = 0.5
 
 

@@ -6,8 +6,8 @@ A site's weights are :math:`W + V_t` (and :math:`U A_t`). Their posterior covari
 
 and the mean of the site's noise variance, whose logarithm has the posterior variance :math:`1/(1/\tau^2 + dN_t/2)`, is
 :math:`\sigma_t^2` times the exponential of half of that (:math:`N_t`: the site's rows, at most as many as are kept). So
-a prediction needs the site's whitened features X. They say as much about its rows as the rows themselves: they belong
-to the site, as its weights do.
+a prediction needs the site's whitened features X. They reveal as much about its rows as the rows themselves: they
+belong to the site, as its weights do.
 """
 
 from __future__ import annotations

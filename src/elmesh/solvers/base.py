@@ -93,7 +93,7 @@ class Problem:
     ``data`` is a task, or several with a leading axis; where features come in groups, the rows of each site.
     ``groups`` is the group of each feature: 0 is the constant, others follow. None where features have no groups.
     ``noise_floor`` is the least variance of noise, as a share of that of the targets. ``halves`` are the two halves of
-    each site's rows, for what is decided on rows left out. ``classes`` tells whether targets are indicators of classes,
+    each site's rows, for what is decided on rows left out. ``classes``: whether targets are indicators of classes,
     less the common share of each class.
     """
 

@@ -1,7 +1,7 @@
 r"""Classes as targets: how far the common part may go, and how sure scores are, by leave-one-out log loss.
 
-A site that lacks a class says zero for it, whatever its rows, and evidence that takes this for a number holds the
-common weights too small. So, where sites lack classes, all common variances are multiplied by one factor
+A site that lacks a class has zeros in its column, whatever its rows, and evidence that takes these for numbers holds
+the common weights too small. So, where sites lack classes, all common variances are multiplied by one factor
 :math:`\kappa`; and everywhere scores are divided by one temperature :math:`\tau` before the softmax. Both are chosen
 by the log loss of rows that are scored by weights fitted without them. With :math:`S = (1/\kappa c + Q)^{-1}` and
 residuals R at :math:`W = Sb`, a row's score without itself is

@@ -13,7 +13,7 @@ are unused, until there are none of either.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -239,13 +239,7 @@ class MeshELM(LowRankSolver):
 
     def step(self, problem: Problem, state: MeshState) -> Steps[MeshState]:
         """Take a quasi-Newton step; where there is none, or it is time, consult the certificate."""
-        if state.mixed is None:
-            return (yield from self._step(problem, state))
-        if not state.has_basis:
-            return state
-        inner = whitened_problem(problem, state.mixed)
-        after = yield from with_integer_sums(self._step(inner, state), problem.context)
-        return after if after.round > state.round else (yield from self._refit(problem, after))
+        return (yield from self._beside_others(problem, state, self._step))
 
     def _step(self, problem: Problem, state: MeshState) -> Steps[MeshState]:
         due = self._may_change(state) and state.round - state.certified >= _CERTIFY_EVERY
@@ -261,12 +255,18 @@ class MeshELM(LowRankSolver):
 
     def on_converged(self, problem: Problem, state: MeshState) -> Steps[MeshState]:
         """Certify U, and change its columns if the certificate suggests it; then fit the common part again."""
+        return (yield from self._beside_others(problem, state, self._change))
+
+    def _beside_others(
+        self, problem: Problem, state: MeshState, advance: Callable[[Problem, MeshState], Steps[MeshState]]
+    ) -> Steps[MeshState]:
+        """Advance U: alone, or on the whitened problem beside the other parts, with W fitted again where it stays."""
         if state.mixed is None:
-            return (yield from self._change(problem, state))
+            return (yield from advance(problem, state))
         if not state.has_basis:
             return state
         inner = whitened_problem(problem, state.mixed)
-        after = yield from with_integer_sums(self._change(inner, state), problem.context)
+        after = yield from with_integer_sums(advance(inner, state), problem.context)
         return after if after.round > state.round else (yield from self._refit(problem, after))
 
     def _change(self, problem: Problem, state: MeshState) -> Steps[MeshState]:

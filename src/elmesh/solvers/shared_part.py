@@ -1,8 +1,8 @@
 r"""The shared part beside the common and the private one: :math:`T_t = \Phi_t(W + UA_t + V_t) + \text{noise}`.
 
 Minimised over :math:`V_t`, the fit of :math:`UA_t` to what W leaves is the paper's problem with whitened rows
-:math:`\sqrt{w_t}K_t^{-1/2}\Phi_t\,v^{1/2}`: in these units a direction costs as much as the private part says that
-sites differ along it. Two questions are answered on rows left out within sites, a half of each site's at a time:
+:math:`\sqrt{w_t}K_t^{-1/2}\Phi_t\,v^{1/2}`: in these units a direction costs as much as the private variance implies
+that sites differ along it. Two questions are answered on rows left out within sites, a half of each site's at a time:
 
 1. Is it worth while to look? The leading directions Z of one half's correlations with the residuals, with
    coefficients that vary among sites as much as their private weights do, must lower the error on the other half.

@@ -1,4 +1,4 @@
-"""Warnings of columns that alone tell the target, and of numbers that are identifiers.
+"""Warnings of columns that alone determine the target, and of numbers that are identifiers.
 
 A column that is computed from the target, or recorded after it, gives a model that is excellent on the training rows
 and useless on new ones. Such a column is
@@ -42,7 +42,7 @@ _MIN_EXPLAINED = 10
 
 
 def warn_of_leaks(stats: TableStats, schema: TableSchema) -> None:
-    """Warn of each column of a schema that alone tells a target, and of identifiers. The call is collective."""
+    """Warn of each column of a schema that alone determines a target, and of identifiers. The call is collective."""
     if stats.columns[schema.target_columns[0].name].n_rows < _MIN_ROWS:
         return
     by_task = merge_by_task(stats.communicator, _measure_tasks(stats, schema))
@@ -63,8 +63,8 @@ def warn_of_leaks(stats: TableStats, schema: TableSchema) -> None:
                 )
             if leak:
                 _warn(
-                    f'Column "{column.name}" alone tells the target: {words}; if it is not known before the target is, '
-                    f'leave it out with --drop "{column.name}".'
+                    f'Column "{column.name}" alone determines the target: {words}; if it is not known before the '
+                    f'target is, leave it out with --drop "{column.name}".'
                 )
                 break
         else:
@@ -80,7 +80,7 @@ def _warn(message: str) -> None:
 
 
 def _tells_class(mixed: FloatArray, explained: FloatArray, others: FloatArray) -> bool:
-    """Return whether no value has several classes, and values tell most rows of rare classes."""
+    """Return whether no value has several classes, and values determine most rows of rare classes."""
     return not mixed.any() and bool(explained.sum() >= max(_MIN_EXPLAINED, others.sum() / 2))
 
 
@@ -162,9 +162,9 @@ def _measure(
 def _count_classes(
     group: IndexArray, group_task: IndexArray, task: IndexArray, classes: IndexArray
 ) -> list[NDArray[Any]]:
-    """Count for each task: values of several classes; rows whose value tells a rare class; rows of rare classes.
+    """Count for each task: values of several classes; rows whose value determines a rare class; rows of rare classes.
 
-    A class is rare if it is not the most frequent one of the task. A value that occurs once tells nothing.
+    A class is rare if it is not the most frequent one of the task. A value that occurs once is no evidence.
     """
     n_tasks, n_classes = int(task[-1]) + 1, int(classes.max()) + 1
     of_class = np.bincount(task * n_classes + classes, minlength=n_tasks * n_classes).reshape(n_tasks, n_classes)
@@ -172,10 +172,10 @@ def _count_classes(
     np.minimum.at(lowest, group, classes)
     np.maximum.at(highest, group, classes)
     sizes = np.bincount(group)
-    tells = (sizes > 1) & (lowest == highest) & (lowest != of_class.argmax(axis=1)[group_task])
+    decisive = (sizes > 1) & (lowest == highest) & (lowest != of_class.argmax(axis=1)[group_task])
     return [
         np.bincount(group_task, lowest != highest),
-        np.bincount(group_task, np.where(tells, sizes, 0)),
+        np.bincount(group_task, np.where(decisive, sizes, 0)),
         of_class.sum(axis=1) - of_class.max(axis=1),
     ]
 
