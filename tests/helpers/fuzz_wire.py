@@ -14,23 +14,27 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from elmesh.agent.diagnostics import PeerCheck, Pinger
-from elmesh.comm import codec
-from elmesh.comm.allreduce import ChannelSet, TreeAllReduce
+from elmesh.comm.allreduce import TreeAllReduce
 from elmesh.comm.graph import make_topology
+from elmesh.comm.masking import MaskedSums, PairwiseMasks
 from elmesh.comm.network.edge_queue import EdgeQueue
 from elmesh.comm.network.endpoint import Endpoint
 from elmesh.comm.network.errors import EvictionError, PeerError, RefusedError
+from elmesh.comm.network.gather import TreeGather
+from elmesh.comm.network.keys import RunKeys, make_bundle, open_bundle
 from elmesh.comm.network.messenger import ReliableMessenger
 from elmesh.comm.network.peer import LinkState, Timing
+from elmesh.comm.network.sealing import SealedSession
 from elmesh.comm.network.transport import NetworkTransport
 from elmesh.comm.network.wire import HEADER_BYTES, Kind, Message, WireError, encode, epoch_of, parse
-from elmesh.comm.requests import AllReduce, NeighborSum
-from elmesh.errors import ElmeshError
+from elmesh.comm.requests import IntegerSum, NeighborSum, Topic
+from helpers.credentials import NamedCredentials
 
-SHAPE, N_EXACT = (4, 3), 2
+SHAPE = (4, 3)
 DIGEST = bytes(range(32))
 ENDPOINT = Endpoint(
     network="fuzz",
@@ -44,7 +48,9 @@ ENDPOINT = Endpoint(
     authority=Path("ca.pem"),
     digest=DIGEST,
 )
-REQUEST = AllReduce(np.zeros((1, *SHAPE)), np.zeros((1, N_EXACT)), "fuzz", fine_columns=1)
+#: What is summed, in integers of each width.
+REQUESTS = {bits: IntegerSum(np.zeros(12, np.int64), Topic.BLOCK, bits) for bits in (16, 32, 64)}
+VIEW = bytes(range(100, 132))
 MAX_NORM = 1e3
 RUN, MALLORY_RUN = 7, 1
 # Inputs that one agent reads before the next one has its turn, and bytes of memory that fuzzing may take.
@@ -58,6 +64,16 @@ class Discard:
         parse(data)
 
 
+class Nothing:
+    """A session that sends nothing."""
+
+    def put(self, to: str, data: bytes) -> None:
+        pass
+
+
+ORDERS = (["north", "mallory"], ["mallory", "north"])
+
+
 class Victim:
     """North, whose neighbour mallory sends anything."""
 
@@ -67,15 +83,21 @@ class Victim:
         self.messenger = ReliableMessenger(ENDPOINT, Discard(), Timing(patience=patience), RUN, self.log)
         self.root = self.transport(max_norm=MAX_NORM)
         self.leaf = self.transport(root="mallory")
-        self.quantized = [self.transport(bits) for bits in (2, 8, "auto")]
+        self.gathers = [TreeGather(self.messenger, names, make_topology("path", range(2))) for names in ORDERS]
+        keys = RunKeys(bytes(32))
+        bundle = make_bundle("north", DIGEST, RUN, keys, NamedCredentials("north"))
+        self.sealed = SealedSession(Nothing(), "north", DIGEST, keys, bundle, NamedCredentials("north"), log=self.log)
+        self.sealed.listen(self.messenger.on_message, lambda name: None, self.messenger.on_invalid)
         self.check = PeerCheck("mallory", ENDPOINT.addresses["mallory"])
         self.pinger = Pinger(ENDPOINT, {"mallory": self.check}, Discard())
         self.turns = 0
 
-    def transport(self, bits: int | str = 64, root: str = "north", **options: Any) -> NetworkTransport:
+    def transport(self, root: str = "north", masked: bool = True, **options: Any) -> NetworkTransport:
         """Return a transport between the two, in which one of them is the root of sums."""
-        names = ["north", "mallory"] if root == "north" else ["mallory", "north"]
-        return NetworkTransport(self.messenger, names, make_topology("path", range(2)), bits, **options)
+        names = next(order for order in ORDERS if order[0] == root)
+        me = names.index("north")
+        sums = MaskedSums(PairwiseMasks(me, {1 - me: bytes(32)}), VIEW) if masked else None
+        return NetworkTransport(self.messenger, names, make_topology("path", range(2)), sums=sums, **options)
 
     def log(self, event: str, **fields: object) -> None:
         self.logged.append(f"{event} {' '.join(map(str, fields.values()))}")
@@ -83,6 +105,7 @@ class Victim:
             raise AssertionError(self.logged[-1])
 
     def close(self) -> None:
+        self.sealed.close()
         self.messenger.close()
 
     def deliver(self, data: bytes) -> None:
@@ -99,15 +122,16 @@ class Victim:
             assert np.linalg.norm(value) <= MAX_NORM * (1 + 1e-9)
         for transport in (self.root, self.leaf):
             self.deliver(data)
-            self.allreduce(transport)
+            self.sum(transport)
+        for gather in self.gathers:
+            self.deliver(data)
+            with self.refusing():
+                assert len(gather.gather(b"own", 100, lambda name, entry: None)) == 2
 
-    def allreduce(self, transport: NetworkTransport) -> None:
+    def sum(self, transport: NetworkTransport, bits: int = 64) -> None:
         with self.refusing():
-            result = transport.allreduce(REQUEST)
-            assert result.value.shape == SHAPE
-            assert result.exact.shape == (N_EXACT,)
-            assert np.isfinite(result.value).all()
-            assert np.isfinite(result.exact).all()
+            total = transport.integer_sum(REQUESTS[bits])
+            assert total.shape == (12,)
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
@@ -117,7 +141,8 @@ class Victim:
             text = str(problem)
             assert text.isprintable(), repr(text)
             assert len(text) < 1000
-            if isinstance(problem, RefusedError) and problem.names != {"mallory"}:
+            # It cannot be known whose mask has not cancelled, nor who has changed a list.
+            if isinstance(problem, RefusedError) and not problem.names <= {"mallory"}:
                 raise AssertionError(problem.names) from None
 
 
@@ -146,7 +171,8 @@ def read_header(victim: Victim, data: bytes) -> None:
         "run_id": fields[4] if fields[0] & 0x800 else MALLORY_RUN,
         "peer_run_id": fields[5] if fields[0] & 0x1000 else RUN,
         "shape": (fields[6], fields[7]) if fields[0] & 0x2000 else SHAPE,
-        "quantized": bool(fields[0] & 0x4000),
+        "is_bytes": bool(fields[0] & 0x4000),
+        "view": VIEW if fields[0] & 0x8000 else bytes(32),
     }
     victim.read(encode(kind, "mallory", DIGEST, **head, body=data[32:]))
 
@@ -160,14 +186,31 @@ def read_failed(victim: Victim, data: bytes) -> None:
     victim.read(encode(Kind.FAILED, "mallory", DIGEST, run_id=MALLORY_RUN, peer_run_id=RUN, body=data))
 
 
-def read_quantized(victim: Victim, data: bytes) -> None:
-    victim.deliver(partial_sum(data, quantized=True))
-    victim.allreduce(victim.quantized[len(data) % len(victim.quantized)])
+def read_sum(victim: Victim, data: bytes) -> None:
+    """Read a partial sum of mallory's, with masks and without, in integers of every width."""
+    for masked in (True, False):
+        for bits in REQUESTS:
+            victim.deliver(partial_sum(data, VIEW if masked else bytes(32)))
+            victim.sum(victim.transport(masked=masked), bits)
 
 
-def read_decode(victim: Victim, data: bytes) -> None:
-    with contextlib.suppress(ElmeshError), np.errstate(over="ignore", invalid="ignore"):
-        assert codec.decode(data, SHAPE).shape == SHAPE
+def read_list(victim: Victim, data: bytes) -> None:
+    for gather, kind in zip(victim.gathers, (Kind.PARTIAL_LIST, Kind.LIST), strict=True):
+        victim.deliver(encode(kind, "mallory", DIGEST, run_id=MALLORY_RUN, is_bytes=True, body=data))
+        with victim.refusing():
+            assert len(gather.gather(b"own", 100, lambda name, entry: None)) == 2
+
+
+def read_bundle(victim: Victim, data: bytes) -> None:
+    with contextlib.suppress(WireError):
+        assert len(open_bundle(data, DIGEST, NamedCredentials("north")).agreement) == 32
+
+
+def read_frame(victim: Victim, data: bytes) -> None:
+    victim.messenger.restore({"mallory": LinkState(MALLORY_RUN, 0, 0, ())})
+    victim.sealed.receive("mallory", data)
+    with victim.refusing():
+        victim.messenger.receive([], Kind.VALUE)
 
 
 def read_ping(victim: Victim, data: bytes) -> None:
@@ -181,16 +224,20 @@ READERS: tuple[Callable[[Victim, bytes], None], ...] = (
     read_header,
     read_evicted,
     read_failed,
-    read_quantized,
-    read_decode,
+    read_sum,
+    read_list,
+    read_bundle,
+    read_frame,
     read_ping,
 )
 _now = SimpleNamespace(victim=None, check=lambda: None)
 
 
-def partial_sum(body: bytes, quantized: bool = False) -> bytes:
-    """Return a partial sum of mallory's."""
-    return encode(Kind.PARTIAL_SUM, "mallory", DIGEST, run_id=MALLORY_RUN, shape=SHAPE, quantized=quantized, body=body)
+def partial_sum(body: bytes, view: bytes = VIEW, kind: Kind = Kind.PARTIAL_SUM, length: int | None = None) -> bytes:
+    """Return a partial sum of mallory's: of 12 integers, and with masks of the words that totals are checked by."""
+    checks = 0 if view == bytes(32) else 64 * 12 // max(8 * len(body) - 64, 1)
+    shape = (1, 12 + checks if length is None else length)
+    return encode(kind, "mallory", DIGEST, run_id=MALLORY_RUN, shape=shape, is_bytes=True, view=view, body=body)
 
 
 def feed(data: bytes) -> None:
@@ -217,27 +264,25 @@ def resident() -> int:
 def seeds() -> list[bytes]:
     """Return valid inputs for every reader."""
     rng = np.random.default_rng(0)
-    value, exact = rng.normal(size=SHAPE), rng.normal(size=N_EXACT)
+    value = rng.normal(size=SHAPE)
     own = {"run_id": MALLORY_RUN, "peer_run_id": RUN}
     whole = [encode(kind, "mallory", DIGEST, **own, shape=SHAPE, body=value.tobytes()) for kind in Kind]
-    whole += [
-        encode(kind, "mallory", DIGEST, **own, shape=SHAPE, body=value.tobytes() + exact.tobytes())
-        for kind in (Kind.PARTIAL_SUM, Kind.TOTAL)
-    ]
+    whole += [partial_sum(bytes(8 * 13), VIEW, kind) for kind in (Kind.PARTIAL_SUM, Kind.TOTAL)]
     whole += [encode(Kind.EVICTED, "mallory", DIGEST, epoch=epoch_of(["south"]), run_id=MALLORY_RUN, body=b"south")]
     whole += [encode(Kind.PONG, "mallory", DIGEST, number=1, body=bytes(8))]
-    quantized = [
-        codec.encode(value[:, :2], bits) + codec.encode(value[:, 2:], 16) + exact.tobytes()
-        for bits in (0, 2, 4, 8, 16, 32)
-    ]
+    sums = [bytes(12 * bits // 8 + checks) for bits in REQUESTS for checks in (0, 8)]
+    lists = [msgspec.msgpack.encode({"mallory": b"entry"}), msgspec.msgpack.encode({"mallory": b"x", "north": b"own"})]
+    bundle = make_bundle("mallory", DIGEST, MALLORY_RUN, RunKeys(bytes(range(32))), NamedCredentials("mallory"))
     inputs = {
         read_parse: whole,
         read_message: whole,
         read_header: [np.arange(8, dtype="<u4").tobytes() + value.tobytes()],
         read_evicted: [b"south"],
         read_failed: [b"the disk is full"],
-        read_quantized: quantized,
-        read_decode: [codec.encode(value, bits) for bits in (0, 2, 4, 8, 16, 32, 64)],
+        read_sum: sums,
+        read_list: lists,
+        read_bundle: [bundle],
+        read_frame: [b"ELH1" + bundle, b"ELH2" + bundle, b"ELS1" + bytes(60), whole[0]],
         read_ping: whole,
     }
     return [bytes([k]) + one for k, reader in enumerate(READERS) for one in inputs[reader]]
@@ -264,10 +309,11 @@ def main() -> None:
         Message.check_shape,
         Message.matrix,
         Message.evicted,
-        codec.decode,
         EdgeQueue.put,
-        ChannelSet.decode,
-        TreeAllReduce.sum,
+        TreeAllReduce.integer_sum,
+        TreeGather.gather,
+        open_bundle,
+        SealedSession.receive,
         ReliableMessenger.on_message,
         Pinger.on_message,
     ):

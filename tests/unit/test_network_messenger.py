@@ -119,7 +119,7 @@ class Walker(threading.Thread):
                 if k % self._every == 0:
                     checkpoint = k, list(self.received), self.messenger.link_states()
                     self.messenger.mark_saved({self.peer: checkpoint[2][self.peer].received})
-                self.messenger.send(self.peer, Kind.VALUE, (1, 2), body_of(self.agent, k))
+                self.messenger.send(self.peer, Kind.VALUE, body_of(self.agent, k), (1, 2))
                 message = self.messenger.receive([self.peer], Kind.VALUE)[self.peer]
                 self.received.append(bytes(message.body))
                 self.most_buffered = max(self.most_buffered, self.messenger.status()[self.peer]["buffered"])
@@ -198,7 +198,7 @@ def lonely():
 
 def send_many(messenger):
     for k in range(1000):
-        messenger.send("north", Kind.VALUE, (1, 2), body_of("east", k))
+        messenger.send("north", Kind.VALUE, body_of("east", k), (1, 2))
 
 
 def test_a_neighbour_that_acknowledges_nothing_is_lost_when_the_buffer_is_full(lonely):
@@ -241,7 +241,7 @@ def test_a_present_neighbour_that_sends_nothing_due_is_lost_after_a_multiple_of_
 def test_a_neighbour_that_returns_in_time_is_not_lost(pair):
     east, north = pair
     east.on_presence("north", False)
-    threading.Timer(0.2, lambda: (east.on_presence("north", True), north.send("east", Kind.VALUE, (0, 0), b""))).start()
+    threading.Timer(0.2, lambda: (east.on_presence("north", True), north.send("east", Kind.VALUE, b""))).start()
     east.receive(["north"], Kind.VALUE)
     assert east.counters.reconnects == 1
 
@@ -266,7 +266,7 @@ def test_a_message_to_an_earlier_run_of_the_agent_is_ignored(pair):
     east, north = pair
     old = encode(Kind.VALUE, "north", DIGEST, run_id=22, peer_run_id=7, shape=(1, 2), body=body_of("north", 99))
     east.on_message("north", old)
-    north.send("east", Kind.VALUE, (1, 2), body_of("north", 0))
+    north.send("east", Kind.VALUE, body_of("north", 0), (1, 2))
     assert bytes(east.receive(["north"], Kind.VALUE)["north"].body) == body_of("north", 0)
 
 

@@ -14,21 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elmesh.comm.codec import DeltaChannel, message_size
 from elmesh.comm.graph import DENSE_LIMIT, Topology
-from elmesh.comm.requests import AllReduce, AllReduceResult, IntegerSum
+from elmesh.comm.requests import AllReduce, AllReduceResult
 from elmesh.comm.traffic import TrafficLog
 from elmesh.errors import ElmeshError
-from elmesh.typing import FloatArray, IntArray
+from elmesh.typing import FloatArray
 
 __all__ = [
     "GOSSIP_PRECISION",
     "ROOT",
     "ChannelSet",
     "Content",
+    "Integers",
     "Relay",
     "TreeAllReduce",
     "fine_bits",
@@ -44,6 +47,8 @@ _FINE = 16
 
 #: The value of a sum, and its exact numbers.
 Content = tuple[FloatArray, FloatArray]
+#: Integers of any width.
+Integers = NDArray[Any]
 
 
 def uses_gossip(topology: Topology, bits: int | str) -> bool:
@@ -151,9 +156,6 @@ class Relay:
         """Return a context in which a sender's message is decoded and checked."""
         return nullcontext()
 
-    def check(self, sender: int, content: Content) -> None:
-        """Raise if decoded numbers cannot come from a correct agent."""
-
 
 class TreeAllReduce:
     """Sums over the agents of all processes along the spanning tree of a graph.
@@ -183,10 +185,8 @@ class TreeAllReduce:
         """Agents of other processes whose channels end in this one."""
         return sorted({child for children in self._children.values() for child in children if child not in self._place})
 
-    def max_bytes(self, request: AllReduce | IntegerSum) -> int:
+    def max_bytes(self, request: AllReduce) -> int:
         """Return an upper bound on what a sum sends, over all agents."""
-        if isinstance(request, IntegerSum):
-            return int(2 * (self._topology.n_agents - 1) * request.value.nbytes)
         rows, columns = request.value.shape[-2:]
         fine = min(request.fine_columns, columns)
         coarse = message_size((rows, columns - fine), 16 if self._bits == "auto" else int(self._bits))
@@ -259,23 +259,26 @@ class TreeAllReduce:
                 value = _from_bytes(data[:end]).reshape(shape)
             else:
                 value = self.channels.decode(request, data[:end], sender, shape)
-            self._relay.check(sender, (value, exact))
         return value, exact
 
-    def integer_sum(self, value: IntArray) -> IntArray:
-        """Return the sum of integers over all agents; ``value`` is that of the agents here: all of them, or one."""
+    def integer_sum(self, value: Integers) -> Integers:
+        """Return the sum of integers over all agents; ``value`` is that of the agents here: all of them, or one.
+
+        Integers wrap around, so that the sum is one modulo a power of two.
+        """
         if len(self._own) == self._topology.n_agents:
             return value
         (agent,), shape = self._own, (1, len(value))
         total = value.copy()
         for child in self._children[agent]:
-            total += self._integers(self._relay.receive_partial(child, shape, value.nbytes), child, shape)
-        data: bytes | None = total.astype("<i8").tobytes()
-        if agent != self._root and data is not None:
-            self._relay.send_partial(agent, self._parent[agent], shape, data)
-            data = None
-        received = self._relay.share_total(data, shape, value.nbytes)
-        total = self._integers(received, ROOT, shape)
+            data = self._relay.receive_partial(child, shape, value.nbytes)
+            total += self._integers(data, child, value)
+        own: bytes | None = _little_endian(total).tobytes()
+        if agent != self._root and own is not None:
+            self._relay.send_partial(agent, self._parent[agent], shape, own)
+            own = None
+        received = self._relay.share_total(own, shape, value.nbytes)
+        total = self._integers(received, ROOT, value)
         self._relay.forward_total(received, shape)
         return total
 
@@ -286,11 +289,27 @@ class TreeAllReduce:
             for other in others:
                 self._traffic.record(agent, other, size)
 
-    def _integers(self, data: bytes, sender: int, shape: tuple[int, int]) -> IntArray:
+    def record_gather(self, size: int) -> None:
+        """Record that some bytes of every agent reach all others: inwards those of a subtree, outwards all of them."""
+        tree, n = self._topology.tree, self._topology.n_agents
+        below = np.ones(n, dtype=np.int64)
+        for agent in tree.order[:0:-1].tolist():
+            below[tree.parent[agent]] += below[agent]
+        for agent in self._own:
+            if agent != self._root:
+                self._traffic.record(agent, self._parent[agent], int(below[agent]) * size)
+            for child in self._children[agent]:
+                self._traffic.record(agent, child, n * size)
+
+    def _integers(self, data: bytes, sender: int, like: Integers) -> Integers:
         with self._relay.checking(sender):
-            if len(data) != 8 * shape[1]:
-                raise ElmeshError(f"A message of {len(data)} bytes is not a sum of {shape[1]} integers.")
-        return np.frombuffer(data, "<i8").astype(np.int64, copy=False)
+            if len(data) != like.nbytes:
+                raise ElmeshError(f"A message of {len(data)} bytes is not a sum of {len(like)} integers.")
+        return np.frombuffer(data, like.dtype.newbyteorder("<")).astype(like.dtype, copy=False)
+
+
+def _little_endian(integers: Integers) -> Integers:
+    return integers.astype(integers.dtype.newbyteorder("<"), copy=False)
 
 
 def _shape(request: AllReduce) -> tuple[int, int]:

@@ -4,8 +4,11 @@ Two forms:
 
 - *scaled*: a number x is the integer nearest to :math:`x\,2^e`, with an exponent e that all agents compute from a
   common bound on the sum of all terms, so that it cannot overflow;
-- *wide*: a number is three integers (limbs), which represent any number below :math:`2^{80}` to an absolute precision
-  of :math:`2^{-61}`; for the few numbers for which no bound is known beforehand.
+- *wide*: a number is five integers (limbs), which represent any number below :math:`2^{80}` to an absolute precision
+  of :math:`2^{-71}`; for the few numbers for which no bound is known beforehand.
+
+In both forms a total is below :math:`2^{47}`: of a 64-bit integer, 16 high bits beside the sign are not used. A total
+that is not below it has not come from terms within their bounds (:mod:`elmesh.comm.masking`).
 """
 
 from __future__ import annotations
@@ -17,30 +20,34 @@ import numpy as np
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray, IntArray
 
-__all__ = ["LIMBS", "exponent_for", "from_scaled", "from_wide", "to_scaled", "to_wide"]
+__all__ = ["LIMBS", "TOTAL_BITS", "exponent_for", "from_scaled", "from_wide", "to_scaled", "to_wide"]
 
+#: Every total of integers is below this power of two, its sign aside.
+TOTAL_BITS = 47
+# Bits of a limb, so that 2**17 of them can be added; and the powers of two that limbs are multiples of.
+_WIDTH = 30
+_HALF = 1 << (_WIDTH - 1)
+_POWERS = (50, 20, -10, -40, -70)
 #: Integers per number of the wide form.
-LIMBS = 3
-# The limbs are multiples of these powers of two: 46 bits each, so that 2**17 of them can be added.
-_HIGH, _MIDDLE, _LOW = 34, -13, -60
+LIMBS = len(_POWERS)
 _LARGEST = 2.0**80
-# Bits of a sum of scaled integers, its sign aside.
-_BITS = 61
+# Bits of a sum of scaled integers, its sign aside: one less than of a total, for the rounding of terms.
+_BITS = TOTAL_BITS - 1
 # Exponents whose power of two is a normal number.
 _PLAIN = 1000
 
 
-def exponent_for(bound: float) -> int:
-    """Return the exponent of scaled integers whose sums are at most ``bound``.
+def exponent_for(bound: float, bits: int = _BITS) -> int:
+    """Return the exponent of scaled integers whose sums are at most ``bound``, with so many bits beside the sign.
 
     Examples
     --------
     >>> exponent_for(1.0), exponent_for(1000.0)
-    (60, 51)
+    (45, 36)
     """
     if not math.isfinite(bound):
         raise ElmeshError("A sum over all sites is not finite; scale inputs and targets to about one.")
-    return _BITS - math.frexp(bound)[1] if bound > 0 else 0
+    return bits - math.frexp(bound)[1] if bound > 0 else 0
 
 
 def to_scaled(x: FloatArray, exponent: int) -> IntArray:
@@ -62,7 +69,7 @@ def from_scaled(n: IntArray, exponent: int) -> FloatArray:
 
 
 def to_wide(x: FloatArray) -> IntArray:
-    """Return three integers per number, along a new last axis.
+    """Return the limbs of each number, along a new last axis.
 
     Examples
     --------
@@ -71,14 +78,21 @@ def to_wide(x: FloatArray) -> IntArray:
     """
     if not np.all(np.abs(x) < _LARGEST):
         raise ElmeshError("A number that is summed over all sites is not finite or above 1e24; scale the data.")
-    high = np.rint(np.ldexp(x, -_HIGH))
-    rest = x - np.ldexp(high, _HIGH)
-    middle = np.rint(np.ldexp(rest, -_MIDDLE))
-    low = np.rint(np.ldexp(rest - np.ldexp(middle, _MIDDLE), -_LOW))
-    return np.stack([high, middle, low], axis=-1).astype(np.int64)
+    limbs, rest = [], x
+    for power in _POWERS:
+        limbs.append(np.rint(np.ldexp(rest, -power)))
+        rest = rest - np.ldexp(limbs[-1], power)
+    return np.stack(limbs, axis=-1).astype(np.int64)
 
 
 def from_wide(limbs: IntArray) -> FloatArray:
     """Return the numbers that limbs along the last axis represent."""
-    high, middle, low = np.moveaxis(limbs.astype(np.float64), -1, 0)
-    return np.asarray(np.ldexp(high, _HIGH) + (np.ldexp(middle, _MIDDLE) + np.ldexp(low, _LOW)))[()]
+    parts = [limbs[..., k] for k in range(LIMBS)]
+    for k in range(LIMBS - 1, 0, -1):
+        # What exceeds a limb belongs to the one above it: otherwise large limbs of opposite sign hide the small ones.
+        carry = (parts[k] + _HALF) >> _WIDTH
+        parts[k], parts[k - 1] = parts[k] - (carry << _WIDTH), parts[k - 1] + carry
+    total = np.zeros(limbs.shape[:-1])
+    for part, power in zip(reversed(parts), reversed(_POWERS), strict=True):
+        total = np.ldexp(part.astype(np.float64), power) + total
+    return np.asarray(total)[()]

@@ -16,7 +16,7 @@ from elmesh.comm.allreduce import GOSSIP_PRECISION, Relay, uses_gossip
 from elmesh.comm.graph import Topology
 from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
 from elmesh.comm.traffic import TrafficLog
-from elmesh.comm.transport import LocalMetrics, PendingMetrics, RoundMetrics, Transport
+from elmesh.comm.transport import LocalMetrics, Noise, PendingMetrics, RoundMetrics, Transport
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
 
@@ -27,10 +27,18 @@ _DENSE = 64
 
 
 class LocalTransport(Transport):
-    """All agents of a graph in this process."""
+    """All agents of a graph in this process.
 
-    def __init__(self, topology: Topology, message_bits: int | str = 64) -> None:
-        super().__init__(topology, range(topology.n_agents), message_bits, Relay())
+    If sums are ``masked``, they are of integers and their traffic is that of masked messages and of keys. Masks have no
+    effect on totals, and are not computed.
+    """
+
+    def __init__(
+        self, topology: Topology, message_bits: int | str = 64, masked: bool = False, noise: Noise | None = None
+    ) -> None:
+        super().__init__(topology, range(topology.n_agents), message_bits, Relay(), masked, noise)
+        if masked:
+            self._count_keys()
         dense = topology.n_agents <= _DENSE
         self._adjacency = topology.adjacency.toarray() if dense else topology.adjacency
         self._exact = message_bits == 64
@@ -61,6 +69,8 @@ class LocalTransport(Transport):
 
     def allreduce(self, request: AllReduce) -> AllReduceResult:
         """Return the sum over all agents, or over all tasks where one agent has all of them."""
+        if self.masked:
+            return super().allreduce(request)
         topology = self._topology
         if topology.n_agents > 1:
             self.n_exchanges += topology.tree.rounds if self._gossip is None else self._gossip_rounds
@@ -98,7 +108,7 @@ class LocalTransport(Transport):
         """Return an upper bound on what a request sends, over all agents."""
         if self._topology.n_agents == 1:
             return 0
-        if self._gossip is None or not isinstance(request, AllReduce):
+        if self.masked or self._gossip is None or not isinstance(request, AllReduce):
             return super().max_request_bytes(request)
         log = TrafficLog(self._topology)
         self._record_exact(request, log)

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
 from elmesh.typing import FloatArray, IndexArray, IntArray
 
-__all__ = ["AllReduce", "AllReduceResult", "HubReduce", "IntegerSum", "NeighborMessages", "NeighborSum", "Request"]
+__all__ = [
+    "AllReduce",
+    "AllReduceResult",
+    "HubReduce",
+    "IntegerSum",
+    "NeighborMessages",
+    "NeighborSum",
+    "NoisySum",
+    "Request",
+    "Topic",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +136,21 @@ class AllReduceResult:
     broadcast: FloatArray | None = None
 
 
+class Topic(StrEnum):
+    """What a sum of integers is of, which a site's policy and its log of releases refer to."""
+
+    #: Counts, sums and sums of squares of columns.
+    STATISTICS = "statistics"
+    #: A few numbers: likelihoods and their derivatives, errors, bounds.
+    NUMBERS = "numbers"
+    #: Blocks of as many rows as there are features and of few columns.
+    BLOCK = "block"
+    #: Products of all features with each other and with the targets.
+    MATRIX = "matrix"
+    #: Totals with noise for differential privacy.
+    PRIVATE = "private"
+
+
 @dataclass(frozen=True, eq=False)
 class IntegerSum:
     """Sum integers over all agents along the spanning tree; the result, of the same shape, is equal everywhere.
@@ -132,10 +158,39 @@ class IntegerSum:
     Parameters
     ----------
     value : ndarray of int64 of shape (k,)
-        The sum of the terms of the agents here. Integers are added modulo 2**64, in any order.
+        The sum of the terms of the agents here. Totals are below 2**47 in magnitude, or below 2**(bits - 1) with fewer
+        than 64 bits.
+    topic : Topic
+        What is summed.
+    bits : {16, 32, 64}, default=64
+        Integers are added modulo 2**bits, in any order.
+    rho : float
+        What the noise in it makes it cost (:mod:`elmesh.privacy.accounting`); 0 if there is none.
     """
 
     value: IntArray
+    topic: Topic = Topic.NUMBERS
+    bits: int = 64
+    rho: float = 0.0
 
 
-Request = NeighborSum | HubReduce | AllReduce | IntegerSum
+@dataclass(frozen=True, eq=False)
+class NoisySum:
+    """Sum integers over all agents, to which each agent adds noise of its own; the result is as of an IntegerSum.
+
+    Parameters
+    ----------
+    value : ndarray of int64 of shape (agents here, k)
+        The term of each agent.
+    sigma : ndarray of int64 of shape (k,)
+        Standard deviation of the discrete Gaussian noise that each agent adds to each number.
+    rho : float
+        What the sum costs (:mod:`elmesh.privacy.accounting`).
+    """
+
+    value: IntArray
+    sigma: IntArray
+    rho: float
+
+
+Request = NeighborSum | HubReduce | AllReduce | IntegerSum | NoisySum

@@ -9,12 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from elmesh.comm.allreduce import ROOT, Relay, TreeAllReduce
 from elmesh.comm.graph import Topology
+from elmesh.comm.integer_sums import IntegerAllReduce
 from elmesh.comm.requests import (
     AllReduce,
     AllReduceResult,
@@ -22,12 +23,20 @@ from elmesh.comm.requests import (
     IntegerSum,
     NeighborMessages,
     NeighborSum,
+    NoisySum,
     Request,
+    Topic,
 )
 from elmesh.comm.traffic import TrafficLog
+from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray, IndexArray, IntArray
 
-__all__ = ["CommState", "LocalMetrics", "PendingMetrics", "RoundMetrics", "Transport"]
+__all__ = ["MASKED_BITS", "CommState", "LocalMetrics", "Noise", "PendingMetrics", "RoundMetrics", "Transport"]
+
+#: Bits per number that masked sums may have, and zero bits at the end of every masked message.
+MASKED_BITS, CHECK_BITS = (16, 32, 64), 64
+#: Bytes that stand for the keys, the certificate and the run number of one agent where communication is simulated.
+KEY_BYTES = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,23 +80,50 @@ class CommState:
     common: dict[str, FloatArray] = field(default_factory=dict)
 
 
+class Noise(Protocol):
+    """A source of noise (:class:`elmesh.privacy.discrete_gaussian.NoiseSource`)."""
+
+    def draw(self, label: bytes, sigma: IntArray) -> IntArray:
+        """Return discrete Gaussian numbers; the same for the same label."""
+
+
 class Transport(ABC):
     """How the agents of this process reach the others. All processes call every method in the same order.
 
     Sums go along the spanning tree of ``topology``, the graph of all agents, with ``message_bits`` per number.
-    ``agents`` are those of this process, in increasing order.
+    ``agents`` are those of this process, in increasing order. If sums are ``masked``
+    (:mod:`elmesh.comm.masking`), all of them are of integers. ``noise`` is where the agents here draw noise from.
     """
 
     #: Whether metrics are of all agents, and so the same in every process.
     global_metrics: ClassVar[bool] = True
 
-    def __init__(self, topology: Topology, agents: Sequence[int], message_bits: int | str, relay: Relay) -> None:
-        self._topology = topology
+    def __init__(
+        self,
+        topology: Topology,
+        agents: Sequence[int],
+        message_bits: int | str,
+        relay: Relay,
+        masked: bool = False,
+        noise: Noise | None = None,
+    ) -> None:
+        self._topology, self._noise = topology, noise
         self.agents: IndexArray = np.asarray(agents, dtype=np.intp)
         self._log = TrafficLog(topology)
         self._tree = TreeAllReduce(topology, self.agents.tolist(), message_bits, self._log, relay)
+        #: Whether sums are masked.
+        self.masked = masked
+        self._integers: IntegerAllReduce | None = None
+        if masked:
+            if message_bits not in MASKED_BITS:
+                raise ElmeshError(
+                    f"message_bits is {message_bits!r}; masked sums have 16, 32 or 64 bits per number, because they "
+                    "are of whole numbers modulo a power of two."
+                )
+            self._integers = IntegerAllReduce(int(message_bits), self.agents.tolist())
         #: Rounds of messages so far.
         self.n_exchanges = 0
+        self._n_noisy = 0
 
     @property
     def single_process(self) -> bool:
@@ -113,6 +149,8 @@ class Transport(ABC):
 
     def allreduce(self, request: AllReduce) -> AllReduceResult:
         """Return the sum over all agents."""
+        if self._integers is not None:
+            return self._integers.sum(request, self.integer_sum)
         self.n_exchanges += self._topology.tree.rounds
         return self._tree.sum(request)
 
@@ -121,16 +159,47 @@ class Transport(ABC):
         self._count_integer_sum(request)
         return self._tree.integer_sum(request.value)
 
+    def noisy_sum(self, request: NoisySum) -> IntArray:
+        """Return the sum of integers over all agents, with the noise that each of them adds to its own term."""
+        if self._noise is None:
+            raise ElmeshError("This run has no source of noise, so that nothing can be released with noise.")
+        terms = []
+        for agent, value in zip(self.agents.tolist(), request.value, strict=True):
+            label = b"%d " % agent + self._noise_label(value)
+            terms.append(value + self._noise.draw(label, request.sigma))
+        self._n_noisy += 1
+        return self.integer_sum(IntegerSum(np.sum(terms, axis=0), Topic.PRIVATE, rho=request.rho))
+
+    def _noise_label(self, value: IntArray) -> bytes:
+        """Return what identifies the noise of the next sum."""
+        return b"sum %d" % self._n_noisy
+
     def _count_integer_sum(self, request: IntegerSum) -> None:
         """Record the messages of the agents here along the tree."""
         if self._topology.n_agents > 1:
             self.n_exchanges += self._topology.tree.rounds
-        self._tree.record(request.value.nbytes)
+        self._tree.record(self._message_bytes(request))
+
+    def _message_bytes(self, request: IntegerSum) -> int:
+        """Return the bytes of a message of integers; a masked one ends with words to check the total by."""
+        return (len(request.value) * request.bits + (CHECK_BITS if self.masked else 0)) // 8
+
+    def _count_keys(self) -> None:
+        """Record the exchange of all agents' keys and run numbers, by messages along the tree."""
+        if self._topology.n_agents > 1:
+            self.n_exchanges += 2 * self._topology.tree.rounds
+        self._tree.record_gather(KEY_BYTES)
 
     def max_request_bytes(self, request: Request) -> int:
         """Return an upper bound on what a request sends, over all agents."""
-        if isinstance(request, AllReduce | IntegerSum):
-            return self._tree.max_bytes(request)
+        if isinstance(request, NoisySum):
+            request = IntegerSum(request.value[0])
+        if isinstance(request, IntegerSum):
+            return 2 * (self._topology.n_agents - 1) * self._message_bytes(request)
+        if isinstance(request, AllReduce):
+            if self._integers is None:
+                return self._tree.max_bytes(request)
+            return 2 * (self._topology.n_agents - 1) * self._integers.max_bytes(request)
         size = request.value[0].nbytes
         copies = self._topology.n_agents if isinstance(request, HubReduce) else len(self._topology.edges)
         return int(2 * copies * size)
@@ -144,6 +213,9 @@ class Transport(ABC):
         channels = self._tree.channels.state_dict()
         common = {"exchanges": np.array(float(self.n_exchanges)), **channels.pop(ROOT, {})}
         own = self._log.state_dict(self.agents)
+        if self._integers is not None:
+            values, totals = self._integers.state_dict()
+            own, common = {t: {**own[t], **values[t]} for t in own}, {**common, **totals}
         return CommState({t: {**own.get(t, {}), **channels.get(t, {})} for t in {*own, *channels}}, common)
 
     def restore(self, state: CommState) -> None:
@@ -151,3 +223,5 @@ class Transport(ABC):
         self.n_exchanges = int(state.common["exchanges"])
         self._log.load_state_dict({t: state.own[t] for t in self.agents.tolist()})
         self._tree.channels.load_state_dict({ROOT: state.common, **state.own})
+        if self._integers is not None:
+            self._integers.load_state_dict(state.own, state.common)

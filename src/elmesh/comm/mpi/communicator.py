@@ -81,9 +81,9 @@ class MPICommunicator(Communicator):
         self.comm.Allgather(np.array([len(data)], np.int64), sizes)
         return sizes
 
-    def allreduce_sum(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sum over all processes."""
-        own = np.ascontiguousarray(counts, dtype=np.int64)
+    def allreduce_sum(self, integers: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum of integers of any width over all processes; they wrap around."""
+        own = np.ascontiguousarray(integers)
         total = np.empty_like(own)
         self.comm.Allreduce(own, total)
         return total

@@ -14,14 +14,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Generator
+from dataclasses import replace
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.comm.allreduce import Relay
 from elmesh.comm.graph import Topology
+from elmesh.comm.integer_sums import run_sums, sum_wide
 from elmesh.comm.local import check_hub, trimmed_widths
 from elmesh.comm.mpi.communicator import MPICommunicator, mpi_module
 from elmesh.comm.requests import (
@@ -34,8 +36,11 @@ from elmesh.comm.requests import (
     Request,
 )
 from elmesh.comm.traffic import TrafficLog
-from elmesh.comm.transport import CommState, LocalMetrics, PendingMetrics, RoundMetrics, Transport
+from elmesh.comm.transport import CommState, LocalMetrics, Noise, PendingMetrics, RoundMetrics, Transport
 from elmesh.typing import FloatArray, IndexArray, IntArray
+
+if TYPE_CHECKING:
+    from elmesh.comm.masking import MaskedSums
 
 __all__ = ["MPITransport"]
 
@@ -46,11 +51,30 @@ _INTEGER_BITS, _HEADROOM = 62, 8
 
 
 class MPITransport(Transport):
-    """The agents of this process, and how they reach the others; ``ranks`` has the process of each agent."""
+    """The agents of this process, and how they reach the others; ``ranks`` has the process of each agent.
 
-    def __init__(self, world: MPICommunicator, topology: Topology, ranks: IndexArray, message_bits: int | str = 64):
+    If sums are ``masked``, every process masks the sum of its agents' terms. Keys are fresh whenever a transport is
+    made, so that no mask is used twice; MPI does not authenticate them.
+    """
+
+    def __init__(
+        self,
+        world: MPICommunicator,
+        topology: Topology,
+        ranks: IndexArray,
+        message_bits: int | str = 64,
+        masked: bool = False,
+        noise: Noise | None = None,
+    ) -> None:
         self._relay = _MPIRelay(world.comm, ranks, int(topology.tree.order[0]))
-        super().__init__(topology, np.flatnonzero(ranks == world.rank).tolist(), message_bits, self._relay)
+        agents = np.flatnonzero(ranks == world.rank).tolist()
+        super().__init__(topology, agents, message_bits, self._relay, masked, noise)
+        self._sums: MaskedSums | None = None
+        if masked:
+            from elmesh.comm.mpi.masks import agree_on_masks  # noqa: PLC0415  (needs an extra)
+
+            self._sums = agree_on_masks(world)
+            self._count_keys()
         self._world, self._ranks = world, ranks
         self._routes = _Routes(world, topology, ranks)
         self._exchanges: dict[tuple[int, ...], _NeighborExchange] = {}
@@ -106,7 +130,14 @@ class MPITransport(Transport):
     def integer_sum(self, request: IntegerSum) -> IntArray:
         """Return the sum of integers over all agents, by one collective: integers may be added in any order."""
         self._count_integer_sum(request)
-        return self._world.allreduce_sum(request.value)
+        return self._world.allreduce_sum(request.value) if self._sums is None else self._masked_sum(request)
+
+    def _masked_sum(self, request: IntegerSum) -> IntArray:
+        from elmesh.comm.mpi.masks import masked_sum  # noqa: PLC0415  (needs an extra)
+
+        if self._sums is None:
+            raise TypeError("Sums of this transport are not masked.")
+        return masked_sum(self._world, self._sums, request)
 
     def max_request_bytes(self, request: Request) -> int:
         """Return an upper bound on what a request sends, over all agents."""
@@ -115,8 +146,13 @@ class MPITransport(Transport):
         return int(self._world.allreduce_max(np.array([float(most)]))[0]) if isinstance(request, HubReduce) else most
 
     def start_metrics(self, local: LocalMetrics, halt: bool) -> PendingMetrics:
-        """Start to gather a round's metrics."""
+        """Start to gather a round's metrics; where sums are masked, the numbers of all agents are summed first."""
         self._world.set_round(local.round)
+        if self._sums is not None:
+            sums = run_sums(sum_wide(local.values), self._masked_sum)
+            # What is gathered then is the same at every agent, and its sum is theirs.
+            local = replace(local, values=np.zeros_like(local.values))
+            local.values[self.agents == 0] = sums
         pending = self._gatherer.gather(local, self._log.total, halt)
         next(pending)
         return pending

@@ -9,9 +9,9 @@ the numbers are the same, and so is everything that is computed from them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from elmesh.comm.network.wire import Kind, Message, WireError
+from elmesh.comm.network.wire import NO_VIEW, Kind, Message, WireError
 
 __all__ = ["EdgeQueue", "SentMessage"]
 
@@ -26,7 +26,8 @@ class SentMessage:
     number: int
     kind: Kind
     shape: tuple[int, int] = (0, 0)
-    quantized: bool = False
+    is_bytes: bool = False
+    view: bytes = NO_VIEW
     body: bytes = b""
 
 
@@ -43,7 +44,7 @@ class EdgeQueue:
     Examples
     --------
     >>> edge = EdgeQueue()
-    >>> first = edge.push(Kind.VALUE, (0, 0), False, b"")
+    >>> first = edge.push(SentMessage(0, Kind.VALUE))
     >>> first.number, [message.number for message in edge.since(0)]
     (0, [0])
     >>> edge.release(1)
@@ -62,11 +63,11 @@ class EdgeQueue:
         """Number of sent messages that are buffered."""
         return len(self._buffer)
 
-    def push(self, kind: Kind, shape: tuple[int, int], quantized: bool, body: bytes) -> SentMessage:
-        """Assign a number to a message to send, and buffer it."""
-        message = SentMessage(self.sent, kind, shape, quantized, body)
+    def push(self, message: SentMessage) -> SentMessage:
+        """Assign the next number to a message to send, and buffer it."""
+        message = replace(message, number=self.sent)
         self._buffer[self.sent] = message
-        self.buffered_bytes += len(body)
+        self.buffered_bytes += len(message.body)
         self.sent += 1
         return message
 

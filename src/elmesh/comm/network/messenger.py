@@ -20,6 +20,7 @@ from elmesh.comm.network.errors import EvictionError, FailedError, LostError, Re
 from elmesh.comm.network.peer import Counters, LinkState, Peer, Timing, check_patience
 from elmesh.comm.network.wire import (
     HEADER_BYTES,
+    NO_VIEW,
     NUMBERED,
     Kind,
     Message,
@@ -98,6 +99,20 @@ class ReliableMessenger:
                 self._process(sender, message)
             except WireError as error:
                 self._set_problem(self.refuse(sender, str(error)))
+
+    def on_invalid(self, sender: str, reason: str) -> None:
+        """Refuse something that a neighbour sent and that is no message."""
+        with self._change:
+            if sender in self._peers:
+                self._set_problem(self.refuse(sender, reason))
+
+    def on_link(self, name: str) -> None:
+        """Note that messages to and from a neighbour can be opened from now on."""
+        with self._change:
+            if name in self._peers:
+                self._worker.submit("greet", name, lambda: self._greet(name))
+            elif name in self.evicted:
+                self._worker.submit("evicted", name, lambda: self._send_evicted(name))
 
     def on_presence(self, name: str, present: bool) -> None:
         """Note that a neighbour has come or left."""
@@ -205,7 +220,16 @@ class ReliableMessenger:
 
     # Outgoing.
 
-    def send(self, to: str, kind: Kind, shape: tuple[int, int], body: bytes, quantized: bool = False) -> None:
+    def send(
+        self,
+        to: str,
+        kind: Kind,
+        body: bytes,
+        shape: tuple[int, int] = (0, 0),
+        *,
+        is_bytes: bool = False,
+        view: bytes = NO_VIEW,
+    ) -> None:
         """Send a message to a neighbour; it is buffered until the neighbour acknowledges it."""
         with self._change:
             edge = self._peers[to].edge
@@ -218,7 +242,7 @@ class ReliableMessenger:
                 if now - since > self._timing.patience:
                     raise LostError([to], f"{to} has acknowledged nothing for {self._timing.patience:g} seconds.")
                 self._change.wait(self._timing.poll)
-            data = self._encode(to, edge.push(kind, shape, quantized, body))
+            data = self._encode(to, edge.push(SentMessage(0, kind, shape, is_bytes, view, body)))
         self._session.put(to, data)
 
     def _send_control(self, to: str, kind: Kind, number: int = 0, body: bytes = b"") -> None:
@@ -241,7 +265,8 @@ class ReliableMessenger:
                 run_id=self._run_id,
                 peer_run_id=peer.run_id,
                 shape=message.shape,
-                quantized=message.quantized,
+                is_bytes=message.is_bytes,
+                view=message.view,
                 body=message.body,
             )
 

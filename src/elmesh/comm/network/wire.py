@@ -1,15 +1,16 @@
 """The wire format: a header of fixed size and raw little-endian numbers, checked before use.
 
 A header carries the kind of message, the sender, the digest of its network file, its run, its epoch (which agents are
-evicted), the number of the message along this edge, and which messages the other way are acknowledged. Nothing in a
-message is ever executed, and nothing is allocated by what a message claims: only as much is read as has arrived.
+evicted), the number of the message along this edge, which messages the other way are acknowledged, and in a sum the
+sender's view of all keys and totals. Nothing in a message is ever executed, and nothing is allocated by what a message
+claims: only as much is read as has arrived.
 
 =========== ====== ===========================================================================
 field       bytes  meaning
 =========== ====== ===========================================================================
-magic       4      ``ELM2``
+magic       4      ``ELM3``
 kind        1      see :class:`Kind`
-dtype       1      0: little-endian doubles; 1: bytes of a quantised channel
+dtype       1      0: little-endian doubles; 1: other bytes
 reserved    2, 4   zero; the second one, after the columns, aligns the numbers of a value
 epoch       4      which agents are evicted, as a number (see :func:`epoch_of`)
 rows        4      of the value, 0 for none
@@ -20,6 +21,7 @@ run_id      8      a random number that the sender drew when it started this run
 peer_run_id 8      the same of the receiver, as far as the sender knows it, or 0
 sender      32     its name, padded with zeros
 digest      32     SHA-256 of the network file
+view        32     digest of all agents' keys and of all totals that the sender has received; zero outside of sums
 =========== ====== ===========================================================================
 """
 
@@ -41,6 +43,7 @@ from elmesh.typing import FloatArray
 
 __all__ = [
     "HEADER_BYTES",
+    "NO_VIEW",
     "NUMBERED",
     "Kind",
     "Message",
@@ -49,13 +52,16 @@ __all__ = [
     "epoch_of",
     "eviction_body",
     "is_agent_name",
+    "kind_of",
     "parse",
 ]
 
-_HEADER = struct.Struct("<4sBBHIIIIQQQQ32s32s")
+_HEADER = struct.Struct("<4sBBHIIIIQQQQ32s32s32s")
 HEADER_BYTES = _HEADER.size
-_MAGIC = b"ELM2"
-_DOUBLES, _QUANTIZED = 0, 1
+_MAGIC = b"ELM3"
+_DOUBLES, _BYTES = 0, 1
+#: The view of a message that belongs to no sum.
+NO_VIEW = bytes(32)
 # Larger numbers of messages do not occur.
 _LARGEST = 1 << 60
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
@@ -85,10 +91,14 @@ class Kind(IntEnum):
     #: A request for the time, and the answer.
     PING = 9
     PONG = 10
+    #: Lists with an entry of each agent, on their way to the root of the spanning tree, and the complete list on its
+    #: way back: keys, run numbers, signatures.
+    PARTIAL_LIST = 11
+    LIST = 12
 
 
 #: Kinds that carry a value and are numbered along an edge.
-NUMBERED = (Kind.VALUE, Kind.PARTIAL_SUM, Kind.TOTAL)
+NUMBERED = (Kind.VALUE, Kind.PARTIAL_SUM, Kind.TOTAL, Kind.PARTIAL_LIST, Kind.LIST)
 _KINDS = {int(kind): kind for kind in Kind}
 
 
@@ -117,13 +127,14 @@ class Message:
     peer_run_id: int
     rows: int
     columns: int
-    quantized: bool
+    is_bytes: bool
+    view: bytes
     body: memoryview
 
-    def check_shape(self, rows: int, columns: int, quantized: bool = False) -> None:
+    def check_shape(self, rows: int, columns: int, is_bytes: bool = False) -> None:
         """Raise unless the header declares this shape and type."""
-        if self.quantized != quantized:
-            raise WireError("it is quantised" if self.quantized else "it is not quantised")
+        if self.is_bytes != is_bytes:
+            raise WireError("it holds no doubles" if self.is_bytes else "it holds doubles, which are not due")
         if (self.rows, self.columns) != (rows, columns):
             raise WireError(f"it is {self.rows} x {self.columns}, not {rows} x {columns}")
 
@@ -181,7 +192,8 @@ def encode(
     run_id: int = 0,
     peer_run_id: int = 0,
     shape: tuple[int, int] = (0, 0),
-    quantized: bool = False,
+    is_bytes: bool = False,
+    view: bytes = NO_VIEW,
     body: bytes = b"",
 ) -> bytes:
     """Return the bytes of a message.
@@ -192,9 +204,9 @@ def encode(
     >>> len(message) == HEADER_BYTES, parse(message).number
     (True, 7)
     """
-    dtype = _QUANTIZED if quantized else _DOUBLES
+    dtype = _BYTES if is_bytes else _DOUBLES
     numbers = number, acked, run_id, peer_run_id
-    return _HEADER.pack(_MAGIC, kind, dtype, 0, epoch, *shape, 0, *numbers, sender.encode(), digest) + body
+    return _HEADER.pack(_MAGIC, kind, dtype, 0, epoch, *shape, 0, *numbers, sender.encode(), digest, view) + body
 
 
 @lru_cache(maxsize=256)
@@ -205,17 +217,24 @@ def _sender(name: bytes) -> str:
     return sender
 
 
+def kind_of(data: bytes) -> Kind:
+    """Return the kind of a message without parsing the rest; raise :class:`WireError` if it has none."""
+    if data[:4] != _MAGIC or len(data) < HEADER_BYTES or data[4] not in _KINDS:
+        raise WireError("it is not in the format of this version")
+    return _KINDS[data[4]]
+
+
 def parse(data: bytes) -> Message:
     """Parse a message's header; raise :class:`WireError` if it is not valid."""
     if len(data) < HEADER_BYTES:
         raise WireError(f"it has {len(data)} bytes, fewer than a header")
-    magic, kind, dtype, reserved, epoch, *numbers, name, digest = _HEADER.unpack_from(data)
+    magic, kind, dtype, reserved, epoch, *numbers, name, digest, view = _HEADER.unpack_from(data)
     rows, columns, spare, number, acked, run_id, peer_run_id = numbers
     if magic != _MAGIC:
         raise WireError("it is not in the format of this version")
-    if kind not in _KINDS or dtype not in (_DOUBLES, _QUANTIZED) or reserved or spare:
+    if kind not in _KINDS or dtype not in (_DOUBLES, _BYTES) or reserved or spare:
         raise WireError("its header has an unknown field")
     if number > _LARGEST or acked > _LARGEST:
         raise WireError("its number is too large")
-    fields = epoch, number, acked, run_id, peer_run_id, rows, columns, dtype == _QUANTIZED
+    fields = epoch, number, acked, run_id, peer_run_id, rows, columns, dtype == _BYTES, view
     return Message(_KINDS[kind], _sender(name), digest, *fields, memoryview(data)[HEADER_BYTES:])
