@@ -24,7 +24,7 @@ from elmesh.netconfig.identity import Identity
 from elmesh.netconfig.schema import make_schema
 
 FOUR = ["--agents", "north,south,east,west", "--listen", "127.0.0.1:7451"]
-TWO = ["--agents", "north,south", "--listen", "north.example.org:7451,192.0.2.7:7451"]
+TWO = ["--agents", "north,south", "--listen", "north.example.org:7451,192.0.2.7:7451", "--fewest-sites", "2"]
 FILES = ["agent.toml", "ca.pem", "certificate.pem", "key.pem", "network.toml"]
 
 
@@ -137,16 +137,25 @@ def test_options_reach_the_network_file(tmp_path):
     config = NetworkConfig.read(tmp_path / "net" / "network.toml")
     assert (config.rounds, config.n_hidden, config.rank, config.seed, config.name) == (40, 50, 4, 7, "trial")
     assert config.neighbors("north") == ["east", "south", "west"]
-    assert (config.exchange, config.statistics, config.kind) == ("basis", False, "classification")
+    assert (config.exchange, config.statistics, config.kind) == ("sums", False, "classification")
     assert 19 < Identity.read(tmp_path / "net" / "east" / "agent.toml").days_left() <= 20
 
 
-def test_with_sums_rank_and_parameters_are_automatic(tmp_path):
-    worked("create", tmp_path / "net", *FOUR, "--exchange", "sums")
+def test_by_default_agents_exchange_masked_sums_and_all_parameters_are_automatic(tmp_path):
+    worked("create", tmp_path / "net", *FOUR)
     config = NetworkConfig.read(tmp_path / "net" / "network.toml")
-    assert (config.exchange, config.rank) == ("sums", "auto")
-    assert config.parameters == {"common": "auto", "private": "auto"}
+    assert (config.exchange, config.rank, config.n_hidden, config.fewest_sites) == ("sums", "auto", 200, 3)
+    assert config.parameters == {"common": "auto", "private": "auto", "rows_per_feature": 10.0}
     assert config.solver == "mesh-elm"
+
+
+@pytest.mark.parametrize("quiet", [(), ("--quiet",), ("--quiet", "--json")])
+def test_the_exchange_of_bases_is_by_choice_and_with_a_caution_whatever_is_asked_for(tmp_path, quiet):
+    result = worked("create", tmp_path / "net", *FOUR, "--exchange", "basis", *quiet)
+    config = NetworkConfig.read(tmp_path / "net" / "network.toml")
+    assert (config.exchange, config.solver, config.rank, config.n_hidden) == ("basis", "dmtl-elm", 6, 300)
+    assert config.parameters == {"mu1": 1.0, "mu2": 1.0, "rho": 10.0}
+    assert "a neighbour that tries can reconstruct rows and labels" in result.stderr
 
 
 def test_the_network_is_named_after_the_folder(tmp_path):
@@ -178,12 +187,12 @@ def test_columns_come_from_an_example_table_with_a_warning_that_they_are_public(
 )
 def test_the_classes_of_the_example_are_declared_if_agents_exchange_sums(tmp_path, table, target, classes):
     words = [*FOUR, "--like", table, "--target", target, "--kind", "classification", "--drop", "patient"]
-    result = worked("create", tmp_path / "sums", *words, "--exchange", "sums")
+    result = worked("create", tmp_path / "sums", *words)
     config = NetworkConfig.read(tmp_path / "sums" / "network.toml")
     assert config.classes == classes
     assert "and the classes," in result.stderr
     assert config.model_solver().grouped_features
-    worked("create", tmp_path / "basis", *words)
+    worked("create", tmp_path / "basis", *words, "--exchange", "basis")
     assert NetworkConfig.read(tmp_path / "basis" / "network.toml").classes is None
 
 
@@ -197,6 +206,7 @@ def test_an_example_of_a_regression_has_the_range_of_its_target(tmp_path, table)
 
 def test_the_default_rank_suffices_for_the_classes_of_the_example(tmp_path, table):
     like = ["--like", table, "--target", "digit", "--kind", "classification", "--drop", "patient"]
+    like += ["--exchange", "basis"]
     worked("create", tmp_path / "a", *FOUR, *like)
     assert NetworkConfig.read(tmp_path / "a" / "network.toml").rank == 9
     worked("create", tmp_path / "b", *FOUR, *like, "--rank", 3)
@@ -260,7 +270,13 @@ def test_json_output_is_one_object_and_quiet_prints_nothing(tmp_path, table):
         (["--agents", "north,North", "--listen", "h:1"], "name of an agent is 'North'; expected 1 to 32"),
         (["--agents", "north,north", "--listen", "h:1"], 'The agent "north" occurs twice'),
         (["--agents", "north,", "--listen", "h:1"], "name of an agent is ''"),
-        (["--agents", "ca,north", "--listen", "h:1"], "No agent can be named ca"),
+        (["--agents", "ca,north,south", "--listen", "h:1"], "No agent can be named ca"),
+        (
+            ["--agents", "a,b", "--listen", "h:1"],
+            "each can subtract its own part of a sum and has the other's.*fewest_sites",
+        ),
+        (["--agents", "a", "--listen", "h:1"], "There is 1 agent .a., the total is its own part"),
+        ([*FOUR, "--fewest-sites", "5"], "masked sums are over at least 5 agents"),
         (["--agents", "a,b,c", "--listen", "h:1,h:2"], "--listen has 2 addresses for 3 agents"),
         (["--agents", "a,b", "--listen", "h:1,h:1"], 'The address "h:1" occurs twice'),
         (["--agents", "a,b", "--listen", "h"], "An address of --listen is 'h'; expected a host and a port"),
@@ -275,7 +291,7 @@ def test_json_output_is_one_object_and_quiet_prints_nothing(tmp_path, table):
         ([*FOUR, "--target-range", "0,1"], "is for a regression"),
         ([*FOUR, "--kind", "regression", "--target-range", "1"], "--target-range must be two numbers such as 0,100"),
         ([*FOUR, "--kind", "regression", "--target-range", "2,1"], "expected two finite numbers"),
-        ([*FOUR, "--rank", "auto"], 'rank must be a number.*exchange = "sums"'),
+        ([*FOUR, "--exchange", "basis", "--rank", "auto"], 'rank must be a number.*exchange = "sums"'),
         ([*FOUR, "--rank", "many"], '"model.rank" is \'many\'; expected an integer from 1 to 100000 or "auto"'),
         ([*FOUR, "--rank", "0"], '"model.rank" is 0'),
         ([*FOUR, "--hidden", "0"], '"model.n_hidden" is 0'),
@@ -388,17 +404,21 @@ def test_a_certificate_is_valid_for_the_given_days_and_replaces_no_other(asked):
 
 
 def test_only_requests_of_agents_of_the_network_are_signed(asked):
-    other = ["--agents", "here,there", "--listen", "h:1", "--csr", "--quiet"]
+    other = ["--agents", "here,there,elsewhere", "--listen", "h:1", "--csr", "--quiet"]
     worked("create", asked / "elsewhere", *other)
     sentence = refused(
         "sign", asked / "net" / "ca", asked / "site" / "south.csr", "--network", asked / "elsewhere" / "network.toml"
     )
-    assert "south.csr: There is no agent 'south' in the network elsewhere; there are 'here', 'there'" in sentence
+    assert (
+        "south.csr: There is no agent 'south' in the network elsewhere; there are 'elsewhere', 'here', 'there'"
+        in sentence
+    )
     assert not (asked / "site" / "south.pem").exists()
 
 
 def test_the_hosts_of_a_certificate_come_from_the_network_file(asked):
-    worked("create", asked / "moved", "--agents", "north,south", "--listen", "a.org:1,b.org:1", "--csr", "--quiet")
+    moved = ["--agents", "north,south,west", "--listen", "a.org:1,b.org:1,c.org:1"]
+    worked("create", asked / "moved", *moved, "--csr", "--quiet")
     worked("sign", asked / "net" / "ca", asked / "site" / "south.csr", "--network", asked / "moved" / "network.toml")
     (asked / "site" / "certificate.pem").write_bytes((asked / "site" / "south.pem").read_bytes())
     (asked / "site" / "ca.pem").write_bytes((asked / "net" / "ca" / "ca.pem").read_bytes())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import threading
 from types import SimpleNamespace
 
@@ -24,6 +25,12 @@ FIELDS = {"network file": "ab" * 32, "agent": "north", "target": ["y"], "data": 
 LIMIT = 60
 #: As version 0.4 wrote it.
 OLD_RUN = {"version": 1, "life": 1234567, "gone": ["west"], "notes": {}, "fields": FIELDS}
+
+
+def run_file(**changes: object) -> str:
+    """Return a run file with some fields changed."""
+    fields = {"version": 3, "run_id": 1, "seed": "ab" * 32, "evicted": [], "notes": {}, "fields": {}}
+    return json.dumps(fields | changes)
 
 
 @pytest.fixture
@@ -47,18 +54,21 @@ def test_a_run_is_found_again_with_its_number_its_notes_and_its_evictions(make):
     assert not first.exists
     assert not first.open(FIELDS, fresh=False)
     assert first.run_id > 0
+    assert len(first.seed) == 32
+    first.note("bundle", "ab")
     first.note("statistics", {"x": [1.0, 2.0]})
     first.remember("south", "done")
     again = make()
     assert again.exists
     assert again.open(FIELDS, fresh=False)
-    assert (again.run_id, again.evicted) == (first.run_id, frozenset())
-    assert again.notes == {"statistics": {"x": [1.0, 2.0]}, "done": ["south"]}
+    assert (again.run_id, again.seed, again.evicted) == (first.run_id, first.seed, frozenset())
+    assert again.notes == {"bundle": "ab", "statistics": {"x": [1.0, 2.0]}, "done": ["south"]}
     again.evict(frozenset({"west"}))
     third = make()
     assert third.open(FIELDS, fresh=False)
-    # Without an agent the others start again, and agree on everything anew.
-    assert (third.evicted, third.notes, third.latest()) == (frozenset({"west"}), {}, None)
+    # Without an agent the others start again, with the same keys, and agree on everything else anew.
+    assert (third.evicted, third.notes, third.latest()) == (frozenset({"west"}), {"bundle": "ab"}, None)
+    assert third.seed == first.seed
 
 
 def test_a_fresh_start_is_another_run(make):
@@ -67,6 +77,12 @@ def test_a_fresh_start_is_another_run(make):
     again = make()
     assert not again.open(FIELDS, fresh=True)
     assert again.run_id != first.run_id
+    assert again.seed != first.seed
+
+
+def test_only_the_owner_can_read_the_seed_of_a_run(make, tmp_path):
+    make().open(FIELDS, fresh=False)
+    assert stat.S_IMODE((tmp_path / "run.json").stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -93,12 +109,15 @@ def test_a_journal_of_version_0_4_is_refused_with_a_sentence(make, tmp_path):
         "{",
         "[]",
         "{}",
-        '{"version": 2}',
-        '{"version": "2", "run_id": 1, "evicted": [], "notes": {}, "fields": {}}',
-        '{"version": 2, "run_id": 0, "evicted": [], "notes": {}, "fields": {}}',
-        '{"version": 2, "run_id": true, "evicted": [], "notes": {}, "fields": {}}',
-        '{"version": 2, "run_id": 1, "evicted": [3], "notes": {}, "fields": {}}',
-        '{"version": 2, "run_id": 1, "evicted": [], "notes": [], "fields": {}}',
+        '{"version": 3}',
+        run_file(version="2"),
+        run_file(run_id=0),
+        run_file(run_id=True),
+        run_file(seed=""),
+        run_file(seed="AB" * 32),
+        run_file(seed=[1, 2]),
+        run_file(evicted=[3]),
+        run_file(notes=[]),
         "[" * 100_000,
     ],
 )

@@ -51,6 +51,9 @@ def network(**changes: Any) -> NetworkConfig:
         "edges": (("north", "south"), ("south", "east"), ("east", "west"), ("west", "north")),
         "kind": "classification",
         "columns": (AGE, SEX),
+        "exchange": "basis",
+        "solver": "mesh-elm" if changes.get("exchange") == "sums" else "dmtl-elm",
+        "rank": 6,
         "parameters": NUMBERS,
     }
     return NetworkConfig(**(fields | changes))
@@ -93,11 +96,12 @@ def configs(draw) -> NetworkConfig:
     kind = draw(st.sampled_from(["classification", "regression"]))
     exchange = draw(st.sampled_from(["basis", "sums"]))
     positive = st.floats(1e-6, 1e6)
-    parameters = {name: draw(positive) for name in NUMBERS} | (
-        draw(st.sampled_from([{}, {"tau": "20 + d"}, {"zeta": 0.5, "gamma": "paper", "proximal": "standard"}]))
-        if exchange == "basis"
-        else {"tol": draw(positive), "certify": draw(st.booleans())}
+    parameters = {name: draw(positive) for name in NUMBERS} | draw(
+        st.sampled_from([{}, {"tau": "20 + d"}, {"zeta": 0.5, "gamma": "paper", "proximal": "standard"}])
     )
+    if exchange == "sums":
+        parameters = {"mu1": draw(positive), "tol": draw(positive), "certify": draw(st.booleans())}
+        parameters |= draw(st.sampled_from([{}, {"message_bits": 16}, {"common": "auto", "private": "auto"}]))
     hidden = draw(st.integers(1, 10**5))
     return NetworkConfig(
         name=draw(names),
@@ -107,6 +111,8 @@ def configs(draw) -> NetworkConfig:
         columns=draw(columns()),
         target_range=tuple(draw(ends)) if kind == "regression" else None,
         exchange=exchange,
+        solver="dmtl-elm" if exchange == "basis" else "mesh-elm",
+        fewest_sites=draw(st.integers(1, min(3, len(agents)))),
         statistics=draw(st.booleans()),
         rounds=draw(st.integers(1, 10**7)),
         n_hidden=hidden,
@@ -174,7 +180,9 @@ def test_any_other_change_changes_the_digest(change):
 
 
 def test_the_exchange_changes_the_digest():
-    assert network(exchange="sums").digest != network().digest
+    sums = network(exchange="sums", parameters={"mu1": 1.0, "mu2": 1.0})
+    assert sums.digest != network().digest
+    assert replace(sums, fewest_sites=4).digest != sums.digest
 
 
 def test_the_digest_of_a_file_is_the_same_on_every_machine_and_in_version_0_4():
@@ -199,14 +207,12 @@ def test_every_field_of_the_file_has_a_comment():
 
 
 def test_fields_with_a_default_may_be_omitted():
-    text = (
-        'name = "net"\nkind = "classification"\n[model.parameters]\nmu1 = 1\nmu2 = 1\nrho = 1\n'
-        '[[agents]]\nname = "only"\naddress = "localhost:7451"\n'
-    )
+    agents = [f'[[agents]]\nname = "{name}"\naddress = "localhost:{port}"\n' for port, name in enumerate("abc", 7451)]
+    text = 'name = "net"\nkind = "classification"\n' + "".join(agents) + '[graph]\nedges = [["a", "b"], ["b", "c"]]\n'
     made = NetworkConfig.parse(text, "small")
-    assert (made.exchange, made.statistics, made.most_rows, made.rounds, made.rank) == ("basis", False, 10**6, 300, 6)
-    assert made.agent_names == ["only"]
-    assert made.neighbors("only") == []
+    assert (made.exchange, made.fewest_sites, made.statistics, made.most_rows) == ("sums", 3, False, 10**6)
+    assert (made.rounds, made.rank, made.solver, made.parameters) == (300, "auto", "mesh-elm", {})
+    assert made.neighbors("b") == ["a", "c"]
 
 
 def test_a_file_is_read_from_disk(tmp_path):
@@ -273,6 +279,9 @@ def test_a_file_of_version_0_4_is_read():
     assert made == NetworkConfig(
         name="net",
         kind="regression",
+        exchange="basis",
+        solver="dmtl-elm",
+        rank=6,
         routers=("relay.example.org:7447",),
         weight_scale=0.5,
         parameters={**NUMBERS, "rho": 10.0},
@@ -434,8 +443,8 @@ REQUIRED = 'name = "net"\nkind = "classification"\n[[agents]]\nname = "a"\naddre
         ("agents = [3]", r'"agents\[0\]" is 3; expected a table'),
         ("agents = [[]]", r'"agents\[0\]" is \[\]; expected a table'),
         ("model = 3", '"model" is 3; expected a table'),
-        (f"{REQUIRED}rho{'.a' * 2000} = 1", r"rho in .* is a table with the fields \['a'\]; expected"),
-        (f"{REQUIRED}rho = [{{a{'.a' * 2000} = 1}}]", "rho in .* is .*; expected"),
+        (f"{REQUIRED}mu1{'.a' * 2000} = 1", r"mu1 in .* is a table with the fields \['a'\]; expected"),
+        (f"{REQUIRED}mu1 = [{{a{'.a' * 2000} = 1}}]", "mu1 in .* is .*; expected"),
         ("name = {a = 1}", r'"name" is a table with the fields .*; expected a string'),
     ],
 )
@@ -611,6 +620,10 @@ def test_without_lost_agents_each_connected_component_has_a_config(made, data):
     assert sorted(map(tuple, parts)) == sorted(tuple(sorted(part)) for part in nx.connected_components(graph))
     for part in parts:
         for me in part:
+            if made.exchange == "sums" and len(part) < made.fewest_sites:
+                with pytest.raises(ElmeshError, match=f"masked sums are over at least {made.fewest_sites} agents"):
+                    made.without(lost, me)
+                continue
             rest = made.without(lost, me)
             assert rest.agent_names == part
             assert set(rest.edges) == {tuple(sorted(edge)) for edge in graph.subgraph(part).edges}
@@ -699,22 +712,50 @@ def test_with_basis_a_solver_that_sends_more_is_refused():
 def test_with_sums_all_parameters_may_be_automatic():
     solver = network(exchange="sums", rank="auto", solver="mesh-elm", parameters={}, rounds=40).make_solver()
     assert isinstance(solver, MeshELM)
-    shared_alone = MeshELM(common=False, private=False, max_iter=40, graph=solver.graph)
+    shared_alone = MeshELM(common=False, private=False, max_iter=40, graph=solver.graph, rows_per_feature=10.0)
     assert solver.get_params() == shared_alone.get_params()
     assert solver.certify
 
 
-def test_with_sums_messages_may_be_compressed():
-    compressed = network(exchange="sums", solver="mesh-elm", parameters={"message_bits": 8})
-    assert compressed.make_solver().message_bits == 8
+@pytest.mark.parametrize("bits", [16, 32, 64])
+def test_masked_sums_may_have_fewer_bits(bits):
+    assert network(exchange="sums", parameters={"message_bits": bits}).make_solver().message_bits == bits
+
+
+@pytest.mark.parametrize("bits", [2, 8, "auto"])
+def test_masked_sums_cannot_be_of_coarse_differences(bits):
+    with pytest.raises(ElmeshError, match="masked sums have 16, 32 or 64 bits per number"):
+        network(exchange="sums", parameters={"message_bits": bits})
+
+
+def test_bits_that_no_message_can_have_are_refused():
     with pytest.raises(ElmeshError, match="message_bits must be one of"):
-        network(exchange="sums", solver="mesh-elm", parameters={"message_bits": 3})
+        network(exchange="sums", parameters={"message_bits": 3})
 
 
-def test_with_sums_a_parameter_of_admm_selects_dmtl_elm():
-    solver = network(exchange="sums", parameters={"rho": "auto"}).make_solver()
-    assert isinstance(solver, DMTLELM)
-    assert (solver.init, solver.certify, solver.tol) == ("spectral", True, 1e-2)
+@pytest.mark.parametrize("solver", ["dmtl-elm", "fo-dmtl-elm"])
+def test_with_sums_a_solver_that_sends_bases_is_refused(solver):
+    with pytest.raises(ElmeshError, match=f'{solver} sends U_t to neighbours.*exchange = "basis"'):
+        network(exchange="sums", solver=solver, parameters={"rho": "auto"})
+
+
+@pytest.mark.parametrize(("agents", "why"), [(1, "the total is its own part"), (2, "has the other's")])
+def test_masked_sums_of_fewer_than_three_agents_are_refused_unless_the_file_allows_them(agents, why):
+    names = ["north", "south"][:agents]
+    fields = {
+        "agents": tuple(AgentEntry(name, f"127.0.0.1:{7451 + i}") for i, name in enumerate(names)),
+        "edges": (("north", "south"),) if agents == 2 else (),
+    }
+    with pytest.raises(ElmeshError, match=f"{why}.*fewest_sites in the network file"):
+        network(exchange="sums", parameters={}, **fields)
+    assert network(exchange="sums", parameters={}, fewest_sites=agents, **fields).agent_names == names
+
+
+def test_a_part_of_a_network_that_is_too_small_for_sums_is_refused():
+    whole = network(exchange="sums", parameters={})
+    assert len(whole.without(["west"], "north").agents) == 3
+    with pytest.raises(ElmeshError, match=r"There are 2 agents .*masked sums are over at least 3 agents"):
+        whole.without(["west", "east"], "north")
 
 
 @pytest.mark.parametrize(
@@ -723,9 +764,7 @@ def test_with_sums_a_parameter_of_admm_selects_dmtl_elm():
         ("basis", {"method": "admm", "message_bits": 64, **NUMBERS}, "dmtl-elm", NUMBERS),
         ("sums", {}, "mesh-elm", {}),
         ("sums", {"method": "varpro", "init": "seed", "mu1": 2.0}, "mesh-elm", {"mu1": 2.0}),
-        ("sums", {"message_bits": 8, "tol": 0.1}, "mesh-elm", {"message_bits": 8, "tol": 0.1}),
-        ("sums", {"method": "admm", "message_bits": 64}, "dmtl-elm", {"rho": "auto"}),
-        ("sums", {"method": "admm", "tau": "20 + d"}, "dmtl-elm", {"rho": "auto", "tau": "20 + d"}),
+        ("sums", {"message_bits": 16, "tol": 0.1}, "mesh-elm", {"message_bits": 16, "tol": 0.1}),
     ],
 )
 def test_dmtl_elm_in_a_file_of_version_0_4_is_the_method_that_it_was(exchange, parameters, solver, now):

@@ -38,7 +38,7 @@ CONFIG = NetworkConfig(
     kind="classification",
     agents=(AgentEntry("north", "127.0.0.1:7451"), AgentEntry("south", "south.example.org:7452")),
     edges=(("north", "south"),),
-    parameters={"mu1": 1.0, "mu2": 1.0, "rho": 1.0},
+    fewest_sites=2,
 )
 LOOPBACK = ["localhost", "127.0.0.1", "::1"]
 NOW = datetime.now(UTC)

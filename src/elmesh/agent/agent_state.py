@@ -19,7 +19,7 @@ from elmesh.run.monitor import RoundSnapshot
 
 __all__ = ["AgentState", "encode_state"]
 
-_VERSION = 3
+_VERSION = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +48,8 @@ class AgentState:
         links = {}
         for name, link in about["links"].items():
             sent = tuple(
-                SentMessage(number, Kind(kind), (rows, columns), bool(quantized), bodies[place])
-                for number, kind, rows, columns, quantized, place in link["buffered"]
+                SentMessage(number, Kind(kind), (rows, columns), bool(is_bytes), bytes.fromhex(view), bodies[place])
+                for number, kind, rows, columns, is_bytes, view, place in link["buffered"]
             )
             links[name] = LinkState(int(link["run_id"]), int(link["sent"]), int(link["received"]), sent)
         agent, *others = about["agents"]
@@ -77,7 +77,7 @@ def encode_state(
         buffered = []
         for m in link.buffered:
             place, _ = bodies.setdefault(id(m.body), (len(bodies), m.body))
-            buffered.append([m.number, int(m.kind), *m.shape, m.quantized, place])
+            buffered.append([m.number, int(m.kind), *m.shape, m.is_bytes, m.view.hex(), place])
         encoded[name] = {"run_id": link.run_id, "sent": link.sent, "received": link.received, "buffered": buffered}
     arrays["buffer"] = np.frombuffer(b"".join(body for _, body in bodies.values()), np.uint8)
     content = {

@@ -6,7 +6,7 @@ neighbours' messages up to there acknowledged. So whenever an agent is killed, i
 neighbours that have buffered what it received since: it receives the same again, and computes the same again. Nothing
 has to be written every round, and nothing is lost.
 
-What cannot be computed again is written before it is acted upon: the random number of this run, and evictions.
+What cannot be computed again is written before it is acted upon: the random numbers of this run, and evictions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from elmesh.run.result import RunHistory
 
 __all__ = ["AgentCheckpoint", "CheckpointTiming", "is_locked"]
 
-_VERSION = 2
+_VERSION = 3
+# The number of sums so far, among the arrays of a state.
+_COUNTER = "comm/mask/counter"
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class _Run(msgspec.Struct):
 
     version: int
     run_id: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+    seed: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     evicted: list[str]
     notes: dict[str, Any]
     fields: dict[str, Any]
@@ -87,12 +90,19 @@ class AgentCheckpoint:
         self._fields: dict[str, Any] = {}
         self._last: tuple[RoundSnapshot, Callable[[], RunHistory]] | None = None
         self._writing = threading.Lock()
-        #: The random number of the run, and the agents that are evicted.
-        self.run_id, self.evicted = 0, frozenset[str]()
+        #: The random number of the run, the secret seed of its keys, and the agents that are evicted.
+        self.run_id, self.seed, self.evicted = 0, b"", frozenset[str]()
+        #: Called with the number of sums that a saved state has behind it.
+        self.on_saved: Callable[[int], None] = lambda number: None
         #: What was agreed on and cannot be computed again.
         self.notes: dict[str, Any] = {}
         #: The agent's number, the rank and the digest of the data, which states are labelled with.
         self.about: dict[str, Any] = {}
+
+    @property
+    def spool(self) -> Path:
+        """The file of masked terms that may have to be sent again."""
+        return self._folder / "masked.bin"
 
     @property
     def exists(self) -> bool:
@@ -116,9 +126,10 @@ class AgentCheckpoint:
                     "same command, or start again with --fresh."
                 )
             self.run_id, self.evicted, self.notes = run.run_id, frozenset(run.evicted), run.notes
+            self.seed = bytes.fromhex(run.seed)
             return True
         # Not 0, which stands for an unknown run.
-        self.run_id = secrets.randbits(62) + 1
+        self.run_id, self.seed = secrets.randbits(62) + 1, secrets.token_bytes(32)
         self._write_run()
         return False
 
@@ -144,16 +155,29 @@ class AgentCheckpoint:
             raise self._full_disk()
 
     def _try_to_write_run(self) -> bool:
-        data = msgspec.json.encode(_Run(_VERSION, self.run_id, sorted(self.evicted), self.notes, self._fields))
-        try:
+        run = _Run(_VERSION, self.run_id, self.seed.hex(), sorted(self.evicted), self.notes, self._fields)
+        data = msgspec.json.encode(run)
+
+        def write() -> None:
             with self._writing:
                 atomic_write(self._run_file, data, mode=0o600)
+
+        return self._try_to(write)
+
+    def _try_to(self, write: Callable[[], None]) -> bool:
+        try:
+            write()
         except OSError as error:
             self._set_problem(error)
             return False
         if self._idle.is_set():  # otherwise a state may be waiting for more space than this took
             self._set_problem(None)
         return True
+
+    def persist(self, write: Callable[[], None]) -> None:
+        """Call a function that writes to the disk, as soon as there is space for it."""
+        if not self._wait_until(lambda: self._try_to(write)):
+            raise self._full_disk()
 
     def note(self, name: str, value: Any) -> None:
         """Save something that was agreed on."""
@@ -170,7 +194,9 @@ class AgentCheckpoint:
     def evict(self, evicted: frozenset[str]) -> None:
         """Save an eviction, before it is sent to others; the run starts again without these agents."""
         self._drain()
-        self.evicted, self.notes, self._last = evicted, {}, None
+        self.evicted, self._last = evicted, None
+        # The keys of the run stay; what was agreed on with others is agreed on anew.
+        self.notes = {name: value for name, value in self.notes.items() if name == "bundle"}
         self._write_run()
         self._state_file.unlink(missing_ok=True)
         self._last_round, self._last_time, self._history = -1, time.monotonic(), HistoryArrays()
@@ -252,6 +278,8 @@ class AgentCheckpoint:
             self._set_problem(None)
             self._written += 1
             self._attached().mark_saved(received)
+            if _COUNTER in arrays:
+                self.on_saved(int(arrays[_COUNTER]))
         except Exception as error:  # raised by the run's own thread
             self._writer_error = error
         finally:
@@ -302,7 +330,8 @@ class AgentCheckpoint:
 
     def clear(self) -> None:
         """Remove the run: it is over, or to be started again."""
-        for path in (*self._folder.glob("*.safetensors"), self._run_file, *self._folder.glob(".*.partial")):
+        files = *self._folder.glob("*.safetensors"), *self._folder.glob(".*.partial")
+        for path in (*files, self._run_file, self.spool):
             path.unlink(missing_ok=True)
 
     def close(self) -> None:

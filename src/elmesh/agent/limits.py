@@ -6,6 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from elmesh.comm.fixed_point import LIMBS
+from elmesh.comm.network.keys import MAX_BUNDLE_BYTES
+from elmesh.comm.network.sealing import SEALED_BYTES
 from elmesh.comm.network.wire import HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ _OVERSHOOT = 10.0
 _OUTPUTS = 64
 # Exact numbers of a sum, and columns beyond the rank that a start or a certificate may take.
 _EXACT, _EXTRA_COLUMNS = 4096, 64
+# Bytes of an agent's entry in a list of all agents, beside the entry itself.
+_ENTRY = 64
 # Groups of features.
 _GROUPS = 8
 
@@ -35,6 +39,7 @@ def max_norm(config: NetworkConfig) -> float:
     >>> from elmesh.netconfig.config import AgentEntry, NetworkConfig
     >>> pair = AgentEntry("a", "127.0.0.1:1"), AgentEntry("b", "127.0.0.1:2")
     >>> config = NetworkConfig(name="pair", kind="classification", agents=pair, edges=(("a", "b"),), most_rows=50,
+    ...                        exchange="basis", solver="dmtl-elm", rank=6,
     ...                        parameters={"mu1": 1.0, "mu2": 1.0, "rho": 1.0})
     >>> max_norm(config)
     100.0
@@ -59,4 +64,5 @@ def max_message_bytes(config: NetworkConfig) -> int:
     totals = features * (features + 1) // 2 + (features + 1) * outputs
     # Second derivatives in the logarithms of variances, of which there are few beside those of the outputs.
     derivatives = LIMBS * (outputs + _GROUPS) ** 2
-    return HEADER_BYTES + 8 * (max(block, totals, derivatives) + _EXACT)
+    keys = len(config.agents) * (MAX_BUNDLE_BYTES + _ENTRY)
+    return SEALED_BYTES + HEADER_BYTES + max(8 * (max(block, totals, derivatives) + LIMBS * _EXACT), keys)

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -24,28 +24,39 @@ import pandas as pd
 
 from elmesh.agent.backend import NetworkBackend
 from elmesh.agent.checkpoint import AgentCheckpoint, CheckpointTiming
+from elmesh.agent.confirmation import pending_confirmation
 from elmesh.agent.limits import max_message_bytes
+from elmesh.agent.run_security import RunSecurity
 from elmesh.agent.site_data import load_table, present_values, table_digest
 from elmesh.checks import check_choice, check_number
+from elmesh.comm.masking import MaskedSums
 from elmesh.comm.network.errors import EvictionError, FailedError, LostError, PeerError, RefusedError, StoppedError
 from elmesh.comm.network.messenger import Log, ReliableMessenger
 from elmesh.comm.network.peer import Counters, Timing
+from elmesh.comm.network.sealing import SealedSession
 from elmesh.comm.network.zenoh_session import ZenohSession
+from elmesh.comm.requests import Topic
 from elmesh.errors import ElmeshError
 from elmesh.estimators.classifier import MultiTaskELMClassifier
+from elmesh.estimators.private_fit import ScaleSearch
 from elmesh.estimators.regressor import MultiTaskELMRegressor
 from elmesh.netconfig.identity import Identity
 from elmesh.netconfig.schema import make_schema
+from elmesh.privacy.budget import Privacy
+from elmesh.privacy.report import ReleasedTotal
 from elmesh.run.array_io import SavedRun
 from elmesh.run.config import RunConfig
 from elmesh.run.monitor import RoundSnapshot
 from elmesh.run.result import Progress, RunHistory
-from elmesh.tables import FILE_TASK, TableSchema, whole_labels
+from elmesh.tables import FILE_TASK, TableSchema, finite_numbers, whole_labels
+from elmesh.text import listed
 from elmesh.typing import StrPath
 
 __all__ = ["AgentResult", "NetworkAgent", "Phase"]
 
-Phase = Literal["starting", "fitting", "staying", "ended", "failed", "stopped"]
+Phase = Literal["starting", "waiting", "fitting", "staying", "ended", "failed", "stopped"]
+# Seconds between looks for a person's answer.
+_CONFIRMATION_INTERVAL = 0.2
 Estimator = MultiTaskELMClassifier | MultiTaskELMRegressor
 
 
@@ -86,6 +97,12 @@ class NetworkAgent:
         When a neighbour sends an invalid message: end the run, or start again without it.
     fresh : bool, default=False
         Whether to start again, whatever the checkpoint holds; all agents must.
+    release_again : bool, default=False
+        Whether to release totals although an earlier run has released totals of other rows of this site, or of nearly
+        the same sites; their difference may reveal what has changed.
+    confirm : callable, optional
+        Called with a text before the first release, if the gate of the site asks for a person; returns whether that
+        person confirms. By default the agent waits for ``elmesh network confirm``.
     log : callable, optional
         Called with the name of an event, and fields.
     timing, checkpoint_timing : optional
@@ -107,6 +124,8 @@ class NetworkAgent:
         on_loss: str = "stop",
         on_invalid: str = "stop",
         fresh: bool = False,
+        release_again: bool = False,
+        confirm: Callable[[str], bool] | None = None,
         log: Log = lambda *_, **__: None,
         timing: Timing | None = None,
         checkpoint_timing: CheckpointTiming | None = None,
@@ -119,11 +138,17 @@ class NetworkAgent:
         self.config = self.identity.config
         self._timing = replace(timing or Timing(), patience=patience)
         self._on_loss, self._on_invalid, self._fresh, self._log = on_loss, on_invalid, fresh, log
+        self._release_again, self._confirm = release_again, confirm or self._wait_for_confirmation
         self.checkpoint = AgentCheckpoint(
             self.identity.state, replace(checkpoint_timing or CheckpointTiming(), patience=patience), log
         )
         self._session: ZenohSession | None = None
+        self._sealed: SealedSession | None = None
         self._messenger: ReliableMessenger | None = None
+        self._security: RunSecurity | None = None
+        self._table, self._rows = "", 0
+        #: Totals that were released with noise before the fit.
+        self.released: tuple[ReleasedTotal, ...] = ()
         self._stopping = False
         self._resumed: int | None = None
         #: The last round of the run, -1 before the first; the phase and the problem of the agent; the last progress.
@@ -156,6 +181,13 @@ class NetworkAgent:
         if self._messenger is None:
             raise TypeError("The agent is not open yet.")
         return self._messenger
+
+    @property
+    def security(self) -> RunSecurity:
+        """What protects the run, once the agent is open."""
+        if self._security is None:
+            raise TypeError("The agent is not open yet.")
+        return self._security
 
     # A fit from the table to the saved model.
 
@@ -196,7 +228,8 @@ class NetworkAgent:
             if folder.exists() and not overwrite and not own:
                 raise ElmeshError(f"{folder} exists already; choose another path, or pass overwrite=True.")
             frame = load_table(data, self.identity.config, self.name, targets)
-            self.open({"target": targets, "out": str(folder.absolute()), "data": table_digest(frame)})
+            fields = {"target": targets, "out": str(folder.absolute()), "data": table_digest(frame)}
+            self.open(fields, rows=len(frame))
             state = self.checkpoint.latest_state()
             result = None if state is None else state.result
             if result is not None and not (folder / "model.json").is_file():
@@ -253,6 +286,7 @@ class NetworkAgent:
             return None if callback is None else callback(progress)
 
         model.fit(X, schema.targets(frame), tasks=tasks, run=RunConfig(backend=NetworkBackend(self), callback=on_round))
+        self.security.confirm_totals(self.config, self.messenger)
         model.save(out, overwrite=out.exists(), extra={"table": schema.to_json()})
         columns: dict[str, Any] = {
             "columns": schema.feature_names,
@@ -295,38 +329,72 @@ class NetworkAgent:
         """Agree with all agents on the mean and standard deviation of columns, by sums along the graph."""
         if not self.config.statistics:
             raise ElmeshError("The network file does not allow agents to exchange statistics (statistics = false).")
+        if self.config.privacy is not None:
+            return self._find_scales(self.config.privacy, frame, columns)
         known = self.checkpoint.notes.get("statistics")
         if known is not None and self.checkpoint.latest_state() is not None:
             return {name: (float(mean), float(std)) for name, (mean, std) in known.items()}
         values, backend = present_values(frame, columns), NetworkBackend(self)
-        self._log("statistics", columns=list(columns), sent="count and sum, then squared deviations, as partial sums")
+        self._log("statistics", columns=list(columns), sent="count and sum, then squared deviations, as masked sums")
         transport = backend.transport()
         counts_and_sums = [*(len(values[name]) for name in columns), *(float(values[name].sum()) for name in columns)]
-        n, total = np.split(backend.sum(counts_and_sums, "columns", transport), 2)
+        n, total = np.split(backend.sum(counts_and_sums, Topic.STATISTICS, transport), 2)
         mean = total / np.maximum(n, 1.0)
         squares = [float(np.sum((values[name] - m) ** 2)) for name, m in zip(columns, mean.tolist(), strict=True)]
-        std = np.sqrt(backend.sum(squares, "spread", transport) / np.maximum(n, 1.0))
+        std = np.sqrt(backend.sum(squares, Topic.STATISTICS, transport) / np.maximum(n, 1.0))
         found = {name: (float(m), float(s)) for name, m, s in zip(columns, mean, std, strict=True)}
         self.checkpoint.note("statistics", found)
         return found
 
+    def _find_scales(
+        self, privacy: Privacy, frame: pd.DataFrame, columns: Sequence[str]
+    ) -> dict[str, tuple[float, float]]:
+        """Find centre and spread of columns with all agents, by histograms with noise."""
+        known = self.checkpoint.notes.get("scales")
+        if known is None or self.checkpoint.latest_state() is None:
+            self._log("statistics", columns=list(columns), sent="two histograms with noise, as masked sums")
+            search = ScaleSearch(privacy, NetworkBackend(self), len(self.config.agents))
+            values = np.column_stack([finite_numbers(frame, name) for name in columns])
+            found, released = search.run({self.name: values}, (1,) * len(columns))
+            known = {"scales": found, "released": [list(astuple(one)) for one in released]}
+            self.checkpoint.note("scales", known)
+        self.released = tuple(ReleasedTotal(*one) for one in known["released"])
+        scales = dict(zip(columns, known["scales"], strict=True))
+        hidden = [name for name, scale in scales.items() if scale is None]
+        if hidden:
+            raise ElmeshError(
+                f"Noise hides the centre and spread of {listed(hidden)}; declare a range for each such column in the "
+                "network file, or use a larger epsilon."
+            )
+        return {name: (float(scale[0]), float(scale[1])) for name, scale in scales.items()}
+
     # The run, and what interrupts it.
 
-    def open(self, fields: Mapping[str, Any]) -> None:
+    def open(self, fields: Mapping[str, Any], rows: int = 0) -> None:
         """Connect to the neighbours, to compute what ``fields`` describe; a checkpoint of something else is refused."""
         identity, checkpoint = self.identity, self.checkpoint
         asked = {"network file": identity.config.digest.hex(), "agent": identity.name, **fields}
-        checkpoint.open(asked, self._fresh)
+        resumes = checkpoint.open(asked, self._fresh)
         self._fresh = False
+        self._table, self._rows = str(fields.get("data", "")), rows
         endpoint, evicted = identity.endpoint(), checkpoint.evicted
+        self._security = RunSecurity(identity, checkpoint, self._confirm, self._log)
+        if evicted:
+            self.config = identity.config.without(evicted, identity.name)
+        try:
+            self._begin_releases()
+        except ElmeshError:
+            if not resumes:
+                checkpoint.clear()  # nothing has left, so that there is nothing to resume
+            raise
         self._session = ZenohSession(
             endpoint,
             max_message_bytes(identity.config),
             on_stranger=lambda name, address: self._log("stranger", name=name, address=address),
         )
-        self._messenger = ReliableMessenger(endpoint, self._session, self._timing, checkpoint.run_id, self._log)
+        self._sealed = self._security.seal(self._session)
+        self._messenger = ReliableMessenger(endpoint, self._sealed, self._timing, checkpoint.run_id, self._log)
         if evicted:
-            self.config = identity.config.without(evicted, identity.name)
             self._messenger.evict(evicted, self.config.neighbors(identity.name))
         # Before the first message: neighbours continue from numbers that only the checkpoint has.
         state = checkpoint.latest_state()
@@ -336,7 +404,8 @@ class NetworkAgent:
         checkpoint.attach(self._messenger)
         if self._stopping:
             self._messenger.stop()
-        self._session.listen(self._messenger.on_message, self._messenger.on_presence)
+        self._sealed.listen(self._messenger.on_message, self._messenger.on_link, self._messenger.on_invalid)
+        self._session.listen(self._sealed.receive, self._messenger.on_presence)
         self._log(
             "open",
             agent=identity.name,
@@ -345,6 +414,26 @@ class NetworkAgent:
             neighbors=identity.config.neighbors(identity.name),
             file=identity.config.digest.hex(),
         )
+
+    # What protects the run.
+
+    def _begin_releases(self) -> None:
+        self.security.begin(self.config, self._table, self._rows, again=self._release_again)
+
+    def masked_sums(self) -> MaskedSums:
+        """Return the masked sums of this run; all agents agree on keys first."""
+        return self.security.masked_sums(self.config, self.messenger)
+
+    def _wait_for_confirmation(self, text: str) -> bool:
+        """Wait until a person has answered with ``elmesh network confirm``."""
+        self.phase = "waiting"
+        self._log("confirmation", text=text)
+        with pending_confirmation(self.identity.state, text) as answer:
+            while (found := answer()) is None:
+                self.messenger.check_stop()
+                time.sleep(_CONFIRMATION_INTERVAL)
+        self.phase = "fitting"
+        return found
 
     def latest(self, remote: Sequence[int] = ()) -> SavedRun | None:
         """Return the saved run that a fit resumes from."""
@@ -394,12 +483,27 @@ class NetworkAgent:
         return problem
 
     def _evict(self, evicted: frozenset[str]) -> None:
-        network = self.identity.config
+        """Start again without some agents, unless a second total without them would reveal what the first one hides."""
+        network, names = self.identity.config, listed(sorted(evicted))
+        if network.exchange == "sums" and self.security.releases.begun:
+            raise self._fail(
+                FailedError(
+                    [],
+                    f"The run cannot continue without {names}: sums over all agents were released already, and their "
+                    "difference from sums without them would reveal their part. Start again with --fresh at every "
+                    "agent when all are back.",
+                )
+            )
+        try:
+            rest = network.without(evicted, self.name)
+        except ElmeshError as error:
+            raise self._fail(FailedError([], f"The run cannot continue without {names}. {error}")) from None
         self.checkpoint.evict(evicted)
-        self.config = network.without(evicted, self.name)
-        self.messenger.evict(evicted, self.config.neighbors(self.name))
-        rest = [name for name in self.config.agent_names if name != self.name]
-        self._log("restarted", evicted=sorted(evicted), parts=network.components(evicted), rest=rest)
+        self.config = rest
+        self.messenger.evict(evicted, rest.neighbors(self.name))
+        self._begin_releases()
+        others = [name for name in rest.agent_names if name != self.name]
+        self._log("restarted", evicted=sorted(evicted), parts=network.components(evicted), rest=others)
 
     def finish(self) -> list[str]:
         """Stay until the neighbours have what they need; return those that never confirmed it. Then remove the run."""
@@ -432,12 +536,18 @@ class NetworkAgent:
             "traffic": asdict(Counters() if messenger is None else messenger.counters),
             "checkpoint": self.checkpoint.status(),
             "evicted": sorted(self.checkpoint.evicted),
+            "keys": None if self._security is None else self._security.fingerprint,
+            "releases": None if self._security is None else self._security.releases.summary(),
         }
 
     def close(self) -> None:
-        """Disconnect, and release the checkpoint."""
+        """Disconnect, and release the checkpoint and the log."""
         if self._session is not None:
             self._session.close()
+        if self._sealed is not None:
+            self._sealed.close()
         if self._messenger is not None:
             self._messenger.close()
+        if self._security is not None:
+            self._security.close()
         self.checkpoint.close()

@@ -12,16 +12,12 @@ import pandas as pd
 
 from elmesh.errors import ElmeshError
 from elmesh.tables import FILE_TASK, find_column, finite_numbers, read_table
-from elmesh.text import count
 from elmesh.typing import FloatArray, StrPath
 
 if TYPE_CHECKING:
     from elmesh.netconfig.config import NetworkConfig
 
-__all__ = ["load_table", "present_values", "table_cautions", "table_digest"]
-
-# Rows per hidden unit below which messages reveal single rows (docs/security.md).
-_SAFE_ROWS = 10
+__all__ = ["exchange_caution", "load_table", "present_values", "table_cautions", "table_digest"]
 
 
 def load_table(data: StrPath | pd.DataFrame, config: NetworkConfig, agent: str, target: Sequence[str]) -> pd.DataFrame:
@@ -42,13 +38,18 @@ def table_digest(frame: pd.DataFrame) -> str:
     return hashlib.sha256(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes()).hexdigest()
 
 
+def exchange_caution(config: NetworkConfig) -> str | None:
+    """Return what must be said, whatever else is not, about what the network file lets agents exchange."""
+    if config.exchange == "sums":
+        return None
+    return (
+        'Caution: with exchange = "basis" U_t is sent as it is, and a neighbour that tries can reconstruct rows and '
+        'labels from it; masked sums (exchange = "sums") reveal the totals of all sites alone. See docs/security.md.'
+    )
+
+
 def table_cautions(frame: pd.DataFrame, config: NetworkConfig) -> Iterator[str]:
-    """Yield what the officer of a site should know: what messages reveal, and unexpected values."""
-    if len(frame) < _SAFE_ROWS * config.n_hidden:
-        yield (
-            f"Caution: with {count(len(frame), 'row')} and {config.n_hidden} hidden units a neighbour can reconstruct "
-            "rows from these messages. See docs/security.md."
-        )
+    """Yield what the officer of a site should know about unexpected values."""
     for column in config.columns:
         if not column.is_numeric:
             continue

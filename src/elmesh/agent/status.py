@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read_status", "status_file"]
 
-_NAME, _VERSION = "status.json", 2
+_NAME, _VERSION = "status.json", 3
 _ENDED = ("ended", "failed", "stopped")
 
 

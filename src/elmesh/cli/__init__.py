@@ -125,8 +125,8 @@ _NETWORK_COMMANDS = [
     _LazyCommand(
         "create",
         "Create a network: its file, and for a trial an authority and one folder per agent.",
-        "elmesh network create net/ --agents north,south --listen 127.0.0.1:7451 --like synthetic.csv --target y",
-        "elmesh network create net/ --agents a,b --listen a.example.org:7451,b.example.org:7451 --csr",
+        "elmesh network create net/ --agents north,south,west --listen 127.0.0.1:7451 --like synthetic.csv --target y",
+        "elmesh network create net/ --agents a,b,c --listen a.org:7451,b.org:7451,c.org:7451 --csr",
         module="network_create",
     ),
     _LazyCommand(
@@ -154,6 +154,20 @@ _NETWORK_COMMANDS = [
         "elmesh network status net/north/agent.toml",
         "elmesh network status net/north/agent.toml --watch",
         module="network_status",
+    ),
+    _LazyCommand(
+        "audit",
+        "Show and verify the log of all that has left a site.",
+        "elmesh network audit net/north/agent.toml",
+        "elmesh network audit net/north/agent.toml --all --json",
+        module="network_audit",
+    ),
+    _LazyCommand(
+        "confirm",
+        "Confirm, or refuse, what an agent on this machine wants to release.",
+        "elmesh network confirm net/north/agent.toml",
+        "elmesh network confirm net/north/agent.toml --refuse",
+        module="network_confirm",
     ),
     _LazyCommand(
         "router",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Annotated
 import typer
 
 from elmesh.agent import NetworkAgent, status_file
-from elmesh.agent.site_data import load_table, table_cautions
+from elmesh.agent.site_data import exchange_caution, load_table, table_cautions
 from elmesh.cli.console import (
     AgentArgument,
     ForceOption,
@@ -26,6 +27,7 @@ from elmesh.cli.console import (
 from elmesh.cli.errors import INTERRUPTED, LOST, REFUSED, check_option, fail
 from elmesh.cli.event_log import EventLog, capture_zenoh_log
 from elmesh.cli.metrics import serve_metrics
+from elmesh.cli.network_confirm import ask_on_terminal
 from elmesh.cli.signals import act_on_signal
 from elmesh.cli.summary import print_result, problem
 from elmesh.comm.network.errors import PeerError, RefusedError, StoppedError
@@ -57,6 +59,13 @@ def agent(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start again, whatever the checkpoint holds; all sites must.")
     ] = False,
+    release_again: Annotated[
+        bool,
+        typer.Option(
+            "--release-again",
+            help="Release totals although earlier ones, of other rows or nearly the same sites, differ by little.",
+        ),
+    ] = False,
     log_json: LogJsonOption = False,
     metrics_port: Annotated[
         int | None, typer.Option(help="Port of this machine for Prometheus.", min=1, max=65535, show_default="none")
@@ -67,7 +76,10 @@ def agent(
 ) -> None:
     """Run one site of a network: learn together with the others, and save this site's model.
 
-    The table stays here. The field exchange of the network file sets what is sent: U_t in every round, or sums as well.
+    The table stays here. What leaves are terms of sums, masked so that nobody learns anything but the total over all
+    sites (or, with exchange = "basis" in the network file, U_t in every round, which is not masked). All that leaves is
+    in the log releases.jsonl beside agent.toml, which elmesh network audit verifies; a policy beside it, gate.toml, can
+    forbid or limit it.
 
     An agent that is stopped or killed resumes when the same command is run again; the others wait for it, as long as
     their --patience. Exit codes: 0 done; 2 bad input; 3 a neighbour was lost or has ended the run; 4 a neighbour sent
@@ -85,7 +97,19 @@ def agent(
     log_if_due = at_intervals(log_round, _LOG_INTERVAL)
     with output.warnings_as_notes(), capture_zenoh_log(log):
         frame = load_table(data, identity.config, identity.name, target)
-        site = NetworkAgent(identity, patience=patience, on_loss=on_loss, on_invalid=on_bad, fresh=fresh, log=log)
+        risk = exchange_caution(identity.config)
+        if risk is not None:
+            output.caution(risk)
+        site = NetworkAgent(
+            identity,
+            patience=patience,
+            on_loss=on_loss,
+            on_invalid=on_bad,
+            fresh=fresh,
+            release_again=release_again,
+            confirm=ask_on_terminal if sys.stdin.isatty() and sys.stderr.isatty() else None,
+            log=log,
+        )
         with site, _failures(site, output, log), status_file(site):
             # A resumed run may replace the model that it has saved.
             check_model_folder(out, force or (site.resumes and (out / "model.json").is_file()))
@@ -127,6 +151,13 @@ class _LogOutput(Output):
 
     def show_note(self, text: str) -> None:
         self.log("note", text=text)
+
+    def caution(self, text: str) -> None:
+        if self.quiet:
+            super().caution(text)
+            return
+        self.notes.append(text)
+        self.log("caution", text=text)
 
 
 @contextmanager

@@ -95,6 +95,11 @@ class Output:
         if not self.quiet:
             make_console(sys.stderr).print(f"note: {one_line(text)}", soft_wrap=True)
 
+    def caution(self, text: str) -> None:
+        """Show a note that must be seen, whatever was asked for."""
+        self.notes.append(text)
+        sys.stderr.write(f"elmesh: {one_line(text)}\n")
+
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
         """Print a table whose first ``left`` columns are text and the others numbers, unless JSON was asked for."""
         if self.json:

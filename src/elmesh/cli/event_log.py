@@ -46,6 +46,9 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"The network file of {f['network']} declares no classes, so a class of the same name may differ from agent to "
         "agent: there is no common part. Add classes = [...] to [target] at every agent to learn one."
     ),
+    "keys": lambda f: f"Keys of all sites: {f['fingerprint']}; compare them with the other sites'.",
+    "dropped": lambda f: f"Dropped, in the name of {f['name']}: {f['reason']}.",
+    "confirmation": lambda f: f"Waiting for elmesh network confirm. {f['text']}",
     "statistics": lambda f: f"Sent for the scaling of {', '.join(f['columns'])}: {f['sent']}.",
     "checkpoint": lambda f: (
         "The checkpoint can be written again."

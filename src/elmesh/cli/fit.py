@@ -14,7 +14,7 @@ from elmesh.cli.mpi_fit import check_output_folder, fit_on_rank
 from elmesh.cli.signals import stop_on_interrupt
 from elmesh.cli.summary import print_fit, summarize
 from elmesh.errors import ElmeshError
-from elmesh.run import MPIBackend
+from elmesh.run import LocalBackend, MPIBackend
 from elmesh.run.placement import check_ranks
 from elmesh.tables import find_tasks, fit_schema, infer_kind, read_data
 
@@ -72,7 +72,7 @@ def _start_ranks(options: FitOptions, output: Output, ranks: int) -> None:
     """Check what can be checked here, and launch the ranks."""
     check_output_folder(options)
     options.check_checkpoint()
-    MPIBackend().check(options.make_solver())
+    MPIBackend(mask=options.mask).check(options.make_solver())
     with output.warnings_as_notes():
         tasks = find_tasks(options.data, options.task, csv_format=options.csv_format)
     options.check_task()
@@ -102,7 +102,8 @@ def _fit_here(options: FitOptions, output: Output) -> None:
         options.note_unused(output)
         with stop_on_interrupt(output) as request:
             with output.progress("Fitting") as show:
-                run = options.run_config(output, lambda step: show(step) or request.asked)
+                backend = LocalBackend(mask=options.mask)
+                run = options.run_config(output, lambda step: show(step) or request.asked, backend)
                 model.fit(X, schema.targets(frame), tasks=tasks, run=run)
             model.save(out, overwrite=options.force, extra={"table": schema.to_json()})
         summary = summarize(model, schema, len(X)) | {"model": str(out), "kind_reason": reason}

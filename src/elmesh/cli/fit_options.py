@@ -123,6 +123,14 @@ class FitOptions:
     gather: Annotated[
         bool, typer.Option("--gather", help="With --runtime mpi: save one model of all tasks, not one per task.")
     ] = False
+    mask: Annotated[
+        bool,
+        typer.Option(
+            "--mask",
+            help="Mask all sums of the fit, so that no rank learns anything of another's rows but totals. Ranges and "
+            "categories of columns are exchanged before, as they are. In one process: count the bytes of masked sums.",
+        ),
+    ] = False
     checkpoint: Annotated[
         Path | None,
         typer.Option(help="Folder for checkpoints, from which the same command resumes.", show_default="none"),

@@ -95,7 +95,7 @@ def _fit(
             output.emit("checkpoint", round=k)
 
     with output.progress("Fitting") as show:
-        backend = MPIBackend(world)
+        backend = MPIBackend(world, mask=options.mask)
         run = options.run_config(output, lambda step: show(step) or request.asked, backend, on_checkpoint)
         model.fit(X, y, tasks=tasks, run=run)
     save_models(options, world, model, schema)
@@ -123,7 +123,7 @@ def _read_own_tasks(
         options.check_task()
     labels = _agree_on_tasks(options, world, list(sources))
     solver = options.make_solver()
-    MPIBackend(world).check(solver)
+    MPIBackend(world, mask=options.mask).check(solver)
     topology = make_topology(solver.graph if solver.distributed else "path", labels, options.seed)
     ranks = np.array(world.allgather(place_agents(topology, world.size).tolist())[0])
     sizes = np.bincount(ranks)

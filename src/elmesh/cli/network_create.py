@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from elmesh.agent.site_data import exchange_caution
 from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption
 from elmesh.cli.fit_options import check_kind
 from elmesh.comm.graph import GRAPH_NAMES
@@ -64,17 +65,39 @@ def create(
     ] = None,
     name: Annotated[str | None, typer.Option(help="The network's name.", show_default="the folder's")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds of messages.")] = 300,
-    hidden: Annotated[int, typer.Option(help="Hidden units.")] = 300,
+    hidden: Annotated[
+        int | None, typer.Option(help="Hidden units.", show_default="200; 300 with --exchange basis")
+    ] = None,
     rank: Annotated[
         str | None,
         typer.Option(
             help="Number of directions that the agents share.",
-            show_default="6, or one less than classes if more; auto with sums",
+            show_default="auto; with --exchange basis 6, or one less than classes if more",
         ),
     ] = None,
     exchange: Annotated[
-        str, typer.Option(metavar="basis|sums", help="What agents send: U_t to neighbours only, or also sums over all.")
-    ] = "basis",
+        str,
+        typer.Option(
+            metavar="sums|basis",
+            help="What agents send: masked sums over all agents, or U_t, from which neighbours can reconstruct rows.",
+        ),
+    ] = "sums",
+    fewest_sites: Annotated[
+        int, typer.Option(help="Fewest agents in a sum; with 2 each can compute the other's part of it.", min=1)
+    ] = 3,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Differential privacy of single rows: noise is added to all that leaves a site.", show_default="none"
+        ),
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="With --epsilon: well below one in the number of rows.", show_default="1e-5")
+    ] = None,
+    max_colluders: Annotated[
+        int | None,
+        typer.Option(help="With --epsilon: sites that may put together what they know.", show_default="a third of all"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the hidden weights.")] = 0,
     router: Annotated[
         str | None,
@@ -107,12 +130,19 @@ def create(
             [part.strip() for part in listen.split(",")],
             data,
             rounds=rounds,
-            n_hidden=hidden,
+            n_hidden=(300 if exchange == "basis" else 200) if hidden is None else hidden,
             rank=_rank(rank, exchange, data),
             exchange=exchange,
+            fewest_sites=fewest_sites,
+            epsilon=epsilon,
+            delta=delta,
+            max_colluders=max_colluders,
             seed=seed,
             routers=() if router is None else (router,),
         )
+    risk = exchange_caution(config)
+    if risk is not None:
+        output.caution(risk)
     remark = "" if like is None else _public_facts(config, like)
     network = NetworkLayout(folder, config)
     network.write(remark, days=days, keys=not csr, force=force)
@@ -135,6 +165,8 @@ def create(
             ],
             "kind": config.kind,
             "columns": [column.name for column in config.columns],
+            "epsilon": config.epsilon,
+            "delta": config.delta,
             "public": remark or None,
         }
     )

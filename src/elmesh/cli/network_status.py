@@ -16,7 +16,7 @@ from elmesh.cli.console import AgentArgument, JsonOption, Output, QuietOption, m
 from elmesh.cli.errors import INTERRUPTED, one_line
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.identity import Identity
-from elmesh.text import data_size
+from elmesh.text import count, data_size
 
 __all__ = ["status", "status_screen"]
 
@@ -87,6 +87,14 @@ def _lines(status: dict[str, Any]) -> list[str]:
         f"{data_size(traffic['sent_bytes'])} sent in {traffic['sent_messages']:,} messages, {traffic['resent']:,} "
         f"resent; {data_size(traffic['received_bytes'])} received."
     )
+    if status["keys"]:
+        lines.append(f"Keys of all sites: {status['keys']}; compare them with the other sites'.")
+    released = status["releases"]
+    if released is not None and released["releases"]:
+        spent = "" if released["epsilon"] is None else f"; epsilon of all runs so far {released['epsilon']:.3g}"
+        lines.append(f"{count(released['releases'], 'release')} in this run{spent}.")
+    if status["phase"] == "waiting":
+        lines.append("It waits for a person: elmesh network confirm.")
     if status["checkpoint"]["problem"]:
         lines.append(f"The checkpoint cannot be written: {status['checkpoint']['problem'].lower()}.")
     if status["evicted"]:

@@ -53,6 +53,10 @@ def print_result(output: Output, summary: dict[str, Any], sender: str = "") -> N
     output.print(f"{summary['solver']}{rank}{penalty}: {count(summary['rounds'], 'round')}, {sent}.{advice}")
     for line in _parts(summary):
         output.print(line)
+    privacy = summary["privacy"]
+    if privacy is not None:
+        output.print(privacy["promise"])
+        output.print(privacy["model"])
     if summary["certificate"] is not None:
         output.print(f"Certified {Certificate(**summary['certificate'])}.")
         output.print("The certificate is about the fit to the training rows, not about new rows.")
@@ -70,6 +74,7 @@ def _parts(summary: dict[str, Any]) -> Iterator[str]:
         "kept": f"Shared part of rank {summary['rank']}.",
         "not called for": "No shared part: rows left out within sites do not call for one.",
         "not asked for": "No shared part, as asked.",
+        "not private": "No shared part: it would take many releases, each of which costs privacy.",
     }[summary["shared_part"]]
 
 

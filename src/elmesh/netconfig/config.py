@@ -30,9 +30,10 @@ from elmesh.netconfig.exchange import PARAMETER_COMMENTS, Exchange, choose_solve
 from elmesh.netconfig.files import read_text
 from elmesh.netconfig.names import ROUTER, Address, check_label, check_name, parse_address
 from elmesh.netconfig.toml import CheckedStruct, decode_toml, encode_toml, show_value
+from elmesh.privacy.budget import Privacy
 from elmesh.solvers import Solver
 from elmesh.tables import ProblemKind
-from elmesh.text import listed
+from elmesh.text import count, listed
 from elmesh.typing import StrPath
 
 __all__ = ["AgentEntry", "NetworkConfig"]
@@ -40,11 +41,17 @@ __all__ = ["AgentEntry", "NetworkConfig"]
 _MAX_BYTES = 8 * 2**20
 _MAX_HIDDEN = 100_000
 _MODEL = ("n_hidden", "activation", "weight_scale", "seed", "fit_intercept", "rank", "solver", "parameters")
-_FILE_NAMES = {name: f"model.{name}" for name in _MODEL} | {
-    "target_range": "target.range",
-    "classes": "target.classes",
-    "edges": "graph.edges",
-}
+_PRIVACY = ("epsilon", "delta", "max_colluders")
+_DELTA = 1e-5
+_FILE_NAMES = (
+    {name: f"model.{name}" for name in _MODEL}
+    | {name: f"privacy.{name}" for name in _PRIVACY}
+    | {
+        "target_range": "target.range",
+        "classes": "target.classes",
+        "edges": "graph.edges",
+    }
+)
 _HEADER = """\
 # The network file: public, and identical at every agent. Agents whose files differ in more than comments and
 # the order of sections refuse to connect to each other.
@@ -93,12 +100,12 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
 
     Examples
     --------
-    >>> agents = (AgentEntry("south", "127.0.0.1:7452"), AgentEntry("north", "127.0.0.1:7451"))
-    >>> parameters = {"mu1": 1.0, "mu2": 1.0, "rho": 1.0}
-    >>> edges = (("south", "north"),)
-    >>> config = NetworkConfig(name="pair", kind="classification", agents=agents, edges=edges, parameters=parameters)
-    >>> config.agent_names, config.neighbors("north"), config.edges
-    (['north', 'south'], ['south'], (('north', 'south'),))
+    >>> addresses = {"south": "127.0.0.1:7451", "east": "127.0.0.1:7452", "west": "127.0.0.1:7453"}
+    >>> agents = tuple(AgentEntry(name, address) for name, address in addresses.items())
+    >>> edges = (("south", "east"), ("west", "south"))
+    >>> config = NetworkConfig(name="trio", kind="classification", agents=agents, edges=edges)
+    >>> config.agent_names, config.neighbors("south"), config.edges
+    (['east', 'south', 'west'], ['east', 'west'], (('east', 'south'), ('south', 'west')))
     >>> NetworkConfig.parse(config.to_toml(), "a copy").digest == config.digest
     True
     """
@@ -107,8 +114,11 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
     kind: Annotated[ProblemKind, _doc('"classification" or "regression"')]
     rounds: Annotated[int, _doc('number of rounds; at most so many with exchange "sums"', ge=1, le=10_000_000)] = 300
     exchange: Annotated[
-        Exchange, _doc('data sent: "basis": U_t to neighbours and nothing else; "sums": also sums over all agents')
-    ] = "basis"
+        Exchange, _doc('data sent: "sums": masked sums over all agents; "basis": U_t, which reveals rows to neighbours')
+    ] = "sums"
+    fewest_sites: Annotated[
+        int, _doc("fewest agents in a sum; with 2, each can compute the other's part of it", ge=1, le=4096)
+    ] = 3
     statistics: Annotated[bool, _doc("exchange count, mean and variance of columns without a range")] = False
     most_rows: Annotated[int, _doc("most rows of any agent; bounds the size of U_t", ge=1, le=10**12)] = 1_000_000
     routers: Annotated[
@@ -123,10 +133,23 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
     # The integers of TOML have 64 bits, one of them the sign.
     seed: Annotated[int, _doc("seed of the hidden weights and the initial U; not secret", ge=0, le=2**63 - 1)] = 0
     fit_intercept: Annotated[bool, _doc("whether each agent's outputs have an intercept")] = True
-    rank: Annotated[_Rank, _doc('number of columns of U; "auto" only with exchange "sums"')] = 6
-    solver: Annotated[str, _doc("the method, such as dmtl-elm or, with exchange sums, mesh-elm")] = "dmtl-elm"
+    rank: Annotated[_Rank, _doc('number of columns of U; "auto" only with exchange "sums"')] = "auto"
+    solver: Annotated[str, _doc("the method: mesh-elm, or with exchange basis dmtl-elm or fo-dmtl-elm")] = "mesh-elm"
     parameters: Annotated[dict[str, Any], _doc("parameters of the solver")] = field(default_factory=dict)
 
+    epsilon: Annotated[
+        Annotated[float, Meta(gt=0, le=100.0)] | None,
+        _doc(
+            "differential privacy of single rows, of all that leaves a site over all runs unless its gate allows more"
+        ),
+    ] = None
+    delta: Annotated[
+        Annotated[float, Meta(gt=0, le=0.01)] | None, _doc("well below one in the number of rows of all agents")
+    ] = None
+    max_colluders: Annotated[
+        Annotated[int, Meta(ge=0, le=4096)] | None,
+        _doc("agents that may put together what they know; a third of all if it is not given"),
+    ] = None
     target_range: Annotated[tuple[float, float] | None, _doc("for scaling; values may lie outside")] = None
     classes: Annotated[
         tuple[str | int, ...] | None, _doc("all classes, text or whole numbers, if they mean the same at every agent")
@@ -164,8 +187,43 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
         solver, parameters = current_solver(self.solver, self.parameters, self.exchange)
         force_setattr(self, "solver", solver)
         force_setattr(self, "parameters", normalize_parameters(solver, parameters))
+        self._check_privacy()
+        if (self.exchange == "sums" or self.statistics) and len(self.agents) < self.fewest_sites:
+            raise ElmeshError(_too_few(self.agent_names, self.fewest_sites))
         _ = self.topology  # raises if the graph is not connected
         self.make_solver()  # raises if a parameter is invalid
+
+    def _check_privacy(self) -> None:
+        """Complete the fields on differential privacy, or raise if they do not fit the others."""
+        if self.epsilon is None:
+            given = [name for name in _PRIVACY if getattr(self, name) is not None]
+            if given:
+                raise ElmeshError(f"{given[0]} in [privacy] has no effect without epsilon; add epsilon, or remove it.")
+            return
+        if self.delta is None:
+            force_setattr(self, "delta", _DELTA)
+        if self.exchange != "sums" or self.solver != "mesh-elm":
+            raise ElmeshError(
+                'Differential privacy is for masked sums; set exchange = "sums" and solver = "mesh-elm", or remove '
+                "[privacy]."
+            )
+        if self.rank != "auto" or any(self.parameters.get(name) != "auto" for name in ("common", "private")):
+            raise ElmeshError(
+                'Differential privacy is for the common and the private part; set rank = "auto" in [model], and common '
+                '= "auto" and private = "auto" in [model.parameters].'
+            )
+        if self.kind == "classification" and self.classes is None:
+            raise ElmeshError(
+                "Differential privacy needs the classes of all agents in the network file; add classes = [...] to "
+                "[target]."
+            )
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """The differential privacy of what leaves an agent; None for none."""
+        if self.epsilon is None or self.delta is None:
+            return None
+        return Privacy(self.epsilon, self.delta, self.max_colluders)
 
     @classmethod
     def read(cls, path: StrPath) -> NetworkConfig:
@@ -193,8 +251,14 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
             for column in self.columns
         ]
         del content["agents"]
+        # Files of earlier versions have none of these.
         if self.classes is None:
-            del content["classes"]  # files of earlier versions have none
+            del content["classes"]
+        if self.fewest_sites == 3:
+            del content["fewest_sites"]
+        if self.epsilon is None:
+            for name in _PRIVACY:
+                del content[name]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode("ascii")).digest()
 
@@ -229,7 +293,13 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
     def make_solver(self) -> Solver:
         """Return the solver, which sends no more than :attr:`exchange` allows."""
         return choose_solver(
-            self.solver, self.parameters, self.exchange, rank=self.rank, rounds=self.rounds, graph=self._graph()
+            self.solver,
+            self.parameters,
+            self.exchange,
+            rank=self.rank,
+            rounds=self.rounds,
+            graph=self._graph(),
+            privacy=self.privacy,
         )
 
     def model_solver(self) -> Solver:
@@ -281,6 +351,19 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
         graph.add_nodes_from(self.agent_names)
         graph.add_edges_from(self.edges)
         return graph
+
+
+def _too_few(names: Sequence[str], least: int) -> str:
+    reason = "the total is its own part"
+    if len(names) == 2:
+        reason = "each can subtract its own part of a sum and has the other's"
+    elif len(names) > 2:
+        reason = "and the network file asks for more"
+    there = f"There {'is' if len(names) == 1 else 'are'} {count(len(names), 'agent')} ({', '.join(names)})"
+    return (
+        f"{there}, {reason}; masked sums are over at least {least} agents. Add agents or, if they may see each other's "
+        "sums, set fewest_sites in the network file."
+    )
 
 
 def _check_unique(what: str, names: Sequence[str]) -> None:

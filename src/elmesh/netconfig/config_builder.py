@@ -21,6 +21,7 @@ from elmesh.comm.graph import make_topology
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.columns import InputColumn
 from elmesh.netconfig.config import AgentEntry, NetworkConfig
+from elmesh.netconfig.exchange import ROWS_PER_FEATURE
 from elmesh.netconfig.names import LAST_PORT, Address, check_name, parse_address
 from elmesh.tables import FILE_TASK, ProblemKind, finite_numbers, fit_schema, infer_kind, to_labels
 
@@ -30,7 +31,7 @@ __all__ = ["DataSpec", "build_config", "default_name", "round_outwards"]
 # site.
 _BASIS_PARAMETERS = {"mu1": 1.0, "mu2": 1.0, "rho": 10.0}
 # By sums agents find all parts of the weights, and their variances.
-_SUMS_PARAMETERS = {"common": "auto", "private": "auto"}
+_SUMS_PARAMETERS = {"common": "auto", "private": "auto", "rows_per_feature": ROWS_PER_FEATURE}
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def build_config(
         check_name("The name of an agent", agent)
     addresses = _assign_addresses(listen, agents)
     edges = make_topology(graph, list(agents), seed=fields.get("seed", 0)).edges.tolist()
-    sums = fields.get("exchange", "basis") == "sums"
+    sums = fields.get("exchange", "sums") == "sums"
     return NetworkConfig(
         name=name,
         kind=data.kind,
@@ -106,6 +107,7 @@ def build_config(
         target_range=data.target_range,
         # Agents that send U_t only may each have classes of their own.
         classes=data.classes if sums else None,
+        solver="mesh-elm" if sums else "dmtl-elm",
         parameters=_SUMS_PARAMETERS if sums else _BASIS_PARAMETERS,
         **fields,
     )

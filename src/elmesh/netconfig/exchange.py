@@ -1,12 +1,13 @@
 """The data that agents exchange, and a solver that sends no other data.
 
-With ``exchange = "basis"`` an agent sends its basis U_t to its neighbours, and nothing else leaves it. Everything that
-would need agreement over the whole network is then a number in the network file: rank, penalties and rho. The initial U
-comes from the shared seed. The run takes all its rounds, because no agent can detect that the others have converged.
+With ``exchange = "sums"``, the default, agents send sums over all agents, which are masked: nobody learns anything but
+the totals (:mod:`elmesh.comm.masking`). By them the agents choose all parameters together, stop on convergence, and
+certify the result.
 
-With ``exchange = "sums"`` agents also send sums over all agents, of blocks of the size of U and of a few numbers, along
-a spanning tree of the graph. The agents can then choose these parameters together, stop on convergence, and certify the
-result. The first sum that an agent sends may be its own contribution alone, so a neighbour can learn more.
+With ``exchange = "basis"``, the paper's way, an agent sends its basis U_t to its neighbours, and nothing else. But U_t
+is not masked, and neighbours can reconstruct rows from it. Everything that would need agreement over the whole
+network is then a number in the network file: rank, penalties and rho. The initial U comes from the shared seed. The run
+takes all its rounds, because no agent can detect that the others have converged.
 """
 
 from __future__ import annotations
@@ -16,19 +17,33 @@ from typing import Any, Literal
 
 import networkx as nx
 
-from elmesh.comm.requests import AllReduce, IntegerSum, NeighborSum, Request
+from elmesh.comm.requests import AllReduce, IntegerSum, NeighborSum, NoisySum, Request
+from elmesh.comm.transport import MASKED_BITS
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.toml import show_value, suggest, toml_value
+from elmesh.privacy.budget import Privacy
 from elmesh.solvers import Solver, make_solver, solver_classes
 
-__all__ = ["PARAMETER_COMMENTS", "PROVIDES", "Exchange", "choose_solver", "current_solver", "normalize_parameters"]
+__all__ = [
+    "PARAMETER_COMMENTS",
+    "PROVIDES",
+    "ROWS_PER_FEATURE",
+    "Exchange",
+    "choose_solver",
+    "current_solver",
+    "normalize_parameters",
+]
 
 Exchange = Literal["basis", "sums"]
+
+#: Least number of rows of all agents for each feature whose totals are summed, unless the network file says otherwise:
+#: with fewer, totals reveal labels of known rows (docs/security.md).
+ROWS_PER_FEATURE = 10.0
 
 #: Kinds of request that agents answer.
 PROVIDES: dict[Exchange, frozenset[type[Request]]] = {
     "basis": frozenset({NeighborSum}),
-    "sums": frozenset({NeighborSum, AllReduce, IntegerSum}),
+    "sums": frozenset({AllReduce, IntegerSum, NoisySum}),
 }
 # Parameters of a solver that the network file sets outside [model.parameters], and the field that sets them.
 _OTHER_FIELDS = {
@@ -36,6 +51,7 @@ _OTHER_FIELDS = {
     "graph": "edges in [graph]",
     "max_iter": "rounds",
     "max_bytes": "rounds, which bounds them",
+    "privacy": "epsilon and delta in [privacy]",
 }
 # Parameters with a single valid value if agents send U_t only.
 _FIXED = {"init": "seed", "certify": False, "tol": 0.0}
@@ -47,7 +63,8 @@ _ADMM = {"rho", "tau", "zeta", "gamma", "delta", "proximal"}
 def current_solver(solver: str, parameters: Mapping[str, Any], exchange: Exchange) -> tuple[str, dict[str, Any]]:
     """Return a solver's name and parameters as this version has them, from those of a file of version 0.4 as well.
 
-    There dmtl-elm was two methods. With sums it is the one that is mesh-elm now, unless a parameter of ADMM is given.
+    There dmtl-elm was two methods. With sums it is the one that is mesh-elm now, unless a parameter of ADMM is given;
+    ADMM sends U_t, and needs another exchange.
     """
     rest = dict(parameters)
     if solver != "dmtl-elm":
@@ -61,7 +78,7 @@ def current_solver(solver: str, parameters: Mapping[str, Any], exchange: Exchang
         raise ElmeshError(f"method is {show_value(method)}; choose mesh-elm or dmtl-elm as the solver instead.")
     if rest.get("message_bits") == 64:
         del rest["message_bits"]
-    return solver, rest if exchange == "basis" else {"rho": "auto", **rest}
+    return solver, rest
 
 
 def normalize_parameters(solver: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,7 +102,14 @@ def normalize_parameters(solver: str, parameters: Mapping[str, Any]) -> dict[str
 
 
 def choose_solver(
-    name: str, parameters: Mapping[str, Any], exchange: Exchange, *, rank: int | str, rounds: int, graph: nx.Graph
+    name: str,
+    parameters: Mapping[str, Any],
+    exchange: Exchange,
+    *,
+    rank: int | str,
+    rounds: int,
+    graph: nx.Graph,
+    privacy: Privacy | None = None,
 ) -> Solver:
     """Return a solver, with normalized parameters, that sends no more than ``exchange`` allows."""
     made, common = _network_solver(name), {"rank": rank, "graph": graph, "max_iter": rounds}
@@ -94,8 +118,18 @@ def choose_solver(
     options = _basis_parameters(parameters, rank) if exchange == "basis" else dict(parameters)
     if name == "mesh-elm":
         # A file that does not name the other parts, as those of earlier versions, has the shared part alone.
-        options = {"common": False, "private": False, **options}
+        options = {"common": False, "private": False, "rows_per_feature": ROWS_PER_FEATURE, **options}
+        options["privacy"] = privacy
     solver = make_solver(made(**common, **options))
+    if exchange == "sums" and solver.message_bits not in MASKED_BITS:
+        raise ElmeshError(
+            f"message_bits is {show_value(solver.message_bits)}; masked sums have 16, 32 or 64 bits per number."
+        )
+    if NeighborSum in solver.requires and exchange == "sums":
+        raise ElmeshError(
+            f"{name} sends U_t to neighbours, from which they can reconstruct rows, and not only masked sums; use "
+            'mesh-elm, or allow it with exchange = "basis".'
+        )
     missing = sorted(request.__name__ for request in set(solver.requires) - PROVIDES[exchange])
     if missing:
         raise ElmeshError(f"{name} requires {' and '.join(missing)}, which a network does not provide.")
@@ -130,7 +164,7 @@ def _canonical(value: Any) -> Any:
 
 def _needs_sums(problem: str, remedy: str) -> ElmeshError:
     return ElmeshError(
-        f'With exchange = "basis" {problem}; {remedy}, or let agents also send sums over all agents, with '
+        f'With exchange = "basis" {problem}; {remedy}, or let agents send masked sums over all agents, with '
         'exchange = "sums".'
     )
 
@@ -139,6 +173,7 @@ def _needs_sums(problem: str, remedy: str) -> ElmeshError:
 PARAMETER_COMMENTS = {
     "common": "whether weights have a part that is common to all agents",
     "private": "whether weights have a part of each agent's own, which is never sent",
+    "rows_per_feature": "fewest rows of all agents per feature of the common and shared part; 0: no limit",
     "mu1": "penalty on U",
     "mu2": "penalty on each agent's own weights",
     "rho": "penalty on the difference between neighbours",

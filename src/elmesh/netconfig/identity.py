@@ -20,6 +20,7 @@ from elmesh.errors import ElmeshError
 from elmesh.netconfig.config import NetworkConfig
 from elmesh.netconfig.files import read_text
 from elmesh.netconfig.names import check_name, parse_address
+from elmesh.netconfig.pki.credentials import CertificateCredentials
 from elmesh.netconfig.pki.csr import common_name, host_names
 from elmesh.netconfig.pki.keys import public_bytes, read_key
 from elmesh.netconfig.pki.verify import load_certificates, verify_certificate
@@ -31,6 +32,7 @@ __all__ = ["EXPIRES_SOON", "Identity", "agent_toml"]
 #: Days before its end from which on a certificate is mentioned.
 EXPIRES_SOON = 30
 _MAX_BYTES = 64 * 2**10
+_GATE = "gate.toml"
 _REMEDIES = {
     "network": "copy the network file to this path",
     "key": "make one with elmesh network csr, or copy the one that elmesh network create made",
@@ -48,6 +50,8 @@ class _AgentFile(CheckedStruct, frozen=True):
     certificate: str
     authority: str
     state: str = "state"
+    log: str = "releases.jsonl"
+    gate: str | None = None
     listen: str | None = None
 
     def __post_init__(self) -> None:
@@ -69,6 +73,8 @@ class Identity:
         The folder of ``agent.toml``, and the folder for data that is kept between runs.
     key, certificate, authority
         The private key, the certificate with any intermediate ones, and the certificates of the trusted authorities.
+    log, gate
+        The log of all that has left the site, and the file of its policy on what may leave; it need not exist.
     listen
         The address to listen at, if it is not the one in the network file.
     """
@@ -80,6 +86,8 @@ class Identity:
     certificate: Path
     authority: Path
     state: Path
+    log: Path
+    gate: Path
     listen: str | None = None
 
     @classmethod
@@ -99,7 +107,11 @@ class Identity:
                 raise ElmeshError(f"The {name} file {paths[name]} does not exist; {remedy}.")
         config = NetworkConfig.read(paths.pop("network"))
         config.address_of(fields.name)  # raises if the network has no such agent
-        identity = cls(fields.name, config, folder, **paths, state=folder / fields.state, listen=fields.listen)
+        gate = folder / (fields.gate or _GATE)
+        if fields.gate is not None and not gate.is_file():
+            raise ElmeshError(f"The gate file {gate} does not exist; write it, or remove the field gate in {path}.")
+        others = {"state": folder / fields.state, "log": folder / fields.log, "gate": gate}
+        identity = cls(fields.name, config, folder, **paths, **others, listen=fields.listen)
         key = read_key(identity.key)
         if public_bytes(identity._leaf.public_key()) != public_bytes(key.public_key()):
             raise ElmeshError(
@@ -130,6 +142,10 @@ class Identity:
             self.authority,
             config.digest,
         )
+
+    def credentials(self) -> CertificateCredentials:
+        """Return what the agent proves itself with, and verifies others by."""
+        return CertificateCredentials(self.key, self.certificate, self.authority)
 
     @property
     def address(self) -> str:
@@ -170,5 +186,7 @@ key = "key.pem"  # private key of this agent: never give it to anyone
 certificate = "certificate.pem"  # certificate of this agent, signed by the authority for this name
 authority = "ca.pem"  # certificate of the network's authority
 state = "state"  # folder for checkpoints, from which a run resumes after a crash
+log = "releases.jsonl"  # log of all that leaves this site, over all runs; keep it
+# gate = "gate.toml"  # this site's policy on what may leave it; a gate.toml beside this file is used without this line
 # listen = "0.0.0.0:7451"  # address to listen at, if it is not the address in the network file
 """
