@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from elmesh.estimators.classifier import MultiTaskELMClassifier
     from elmesh.estimators.loading import load
     from elmesh.estimators.regressor import MultiTaskELMRegressor
+    from elmesh.privacy.budget import Privacy
     from elmesh.run.backend import MPIBackend
     from elmesh.run.config import CheckpointConfig, RunConfig
     from elmesh.solvers.base import Solver
@@ -48,6 +49,7 @@ _MODULES = {
     "MeshELM": "solvers.mesh_elm",
     "MultiTaskELMClassifier": "estimators.classifier",
     "MultiTaskELMRegressor": "estimators.regressor",
+    "Privacy": "privacy.budget",
     "RunConfig": "run.config",
     "Solver": "solvers.base",
     "TraceNorm": "solvers.trace_norm",
@@ -72,6 +74,7 @@ __all__ = [
     "MeshELM",
     "MultiTaskELMClassifier",
     "MultiTaskELMRegressor",
+    "Privacy",
     "RunConfig",
     "Solver",
     "TraceNorm",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from typer.testing import CliRunner
@@ -55,12 +56,16 @@ def test_there_is_a_model_of_every_solver_of_0_4():
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-def test_a_model_of_0_4_predicts_to_the_bit(name):
+def test_a_model_of_0_4_predicts_the_same(name):
+    """But for the last bits: processors differ in the exponential function."""
     loaded, expected = elmesh.load(FOLDER / name), EXPECTED["models"][name]
     X, tasks = np.array(EXPECTED["X"]), EXPECTED["tasks"]
-    np.testing.assert_array_equal(loaded.predict(X, tasks), np.array(expected["predict"]))
+    predicted = np.array(expected["predict"])
     if "predict_proba" in expected:
-        np.testing.assert_array_equal(loaded.predict_proba(X, tasks), np.array(expected["predict_proba"]))
+        np.testing.assert_array_equal(loaded.predict(X, tasks), predicted)
+        np.testing.assert_allclose(loaded.predict_proba(X, tasks), np.array(expected["predict_proba"]), rtol=1e-14)
+    else:
+        np.testing.assert_allclose(loaded.predict(X, tasks), predicted, rtol=1e-14)
     assert loaded.extra_ == ({"note": name} if name == "dgsp" else {})
 
 
@@ -103,4 +108,5 @@ def test_the_command_predicts_with_a_model_of_0_4_and_its_medians(kind, tmp_path
     words = ["predict", FOLDER / "command" / kind, FOLDER / "command" / "new.csv", "--out", tmp_path / "out.csv"]
     done = CliRunner().invoke(app, [*map(str, words), "--quiet", *options])
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "out.csv").read_text() == (FOLDER / "command" / f"{kind}.csv").read_text()
+    found, expected = (pd.read_csv(path) for path in (tmp_path / "out.csv", FOLDER / "command" / f"{kind}.csv"))
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-14, atol=0.0)

@@ -7,15 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.optimize
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from elmesh import MeshELM
 from elmesh.comm.graph import make_topology
+from elmesh.comm.requests import Topic
+from elmesh.data.statistics import SiteRows
 from elmesh.math.evidence import HYPERPRIOR
 from elmesh.run.batches import join_programs
 from elmesh.run.runner import agent_context
 from elmesh.solvers import variance_components
 from elmesh.solvers.base import Decision, Problem, RoundReport, rounds
-from elmesh.solvers.variance_components import MATRIX_SUMS, estimate_components, sum_wide
+from elmesh.solvers.variance_components import MATRIX_SUMS, estimate_components, released_features, sum_wide
 from helpers.mixed import MixedProblem, digest, make_problem, only_context, run_steps
 from helpers.peers import lockstep
 
@@ -30,9 +34,14 @@ def equal_noise(monkeypatch):
     monkeypatch.setattr(variance_components, "_FIRST_SPREAD", 1e-6)
 
 
-def estimate(problem, *, common=True, private=True, noise_floor=0.0, requests=None):
+def estimate(problem, *, common=True, private=True, noise_floor=0.0, requests=None, rows_per_feature=0.0):
     steps = estimate_components(
-        problem.batches(), only_context(), common=common, private=private, noise_floor=noise_floor
+        problem.batches(),
+        only_context(),
+        common=common,
+        private=private,
+        noise_floor=noise_floor,
+        rows_per_feature=rows_per_feature,
     )
     return run_steps(steps, requests)
 
@@ -115,6 +124,106 @@ def test_targets_without_any_spread_do_no_harm(value):
     for name in ("log_c", "log_v", "W", "S", "s2", "log_w"):
         assert np.isfinite(getattr(found, name)).all(), name
     np.testing.assert_allclose(found.W, 0.0, atol=1e-12)
+
+
+# Few features where there are few rows -----------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.floats(0.0, 40.0))
+def test_features_with_common_weights_are_as_many_as_allowed_but_for_the_constant_and_the_inputs(widths, most):
+    groups = np.repeat(np.arange(len(widths)), widths)
+    assume(len(groups))
+    released = released_features(groups, most) > 0
+    assert released[groups <= 1].all()
+    least = int(np.sum(groups <= 1))
+    assert released.sum() == min(max(least, int(most)), len(groups)) or released.sum() == least
+    assert released.sum() <= max(least, most)
+    hidden = [released[groups == g] for g in range(2, len(widths))]
+    for own in hidden:
+        assert not np.any(np.diff(own.astype(int)) > 0)  # the first ones
+    # No group has fewer than another that it has units left for.
+    for own in hidden:
+        if not own.all():
+            assert own.sum() >= max(other.sum() for other in hidden) - 1
+
+
+def test_with_few_features_the_estimate_is_the_posterior_of_a_dense_model_in_which_the_others_are_private():
+    problem = make_problem(3, ROWS, widths=(1, 2, 6, 6), d=2)
+    n = problem.rows.sum()
+    found = estimate(problem, rows_per_feature=n / 7.5)
+    features = found.features
+    assert features.tolist() == [0, 1, 2, 3, 4, 9, 10]
+    prior = np.zeros(15)
+    prior[features] = np.exp(found.log_c)[problem.groups[features]]
+    Phi, T = np.vstack(problem.Phi), np.vstack(problem.T)
+    absent = np.full(len(found.log_c), -np.inf)
+    C = problem.covariance(absent, found.log_v, found.log_w) + Phi @ np.diag(prior) @ Phi.T
+    np.testing.assert_allclose(found.W, np.diag(prior) @ Phi.T @ np.linalg.solve(C, T), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(found.s2, np.sum(T * np.linalg.solve(C, T), axis=0) / len(T), rtol=1e-8)
+    others = np.setdiff1d(np.arange(15), features)
+    assert not found.W[others].any()
+    assert not found.S[others].any()
+    assert not found.S[:, others].any()
+    assert np.all(found.log_v > -20)  # private weights have all features
+
+
+def test_a_group_without_common_weights_has_no_common_variance():
+    problem = make_problem(3, ROWS, widths=(1, 2, 6))
+    found = estimate(problem, rows_per_feature=problem.rows.sum() / 3)
+    assert found.features.tolist() == [0, 1, 2]
+    assert np.exp(found.log_c[2]) == pytest.approx(0.0, abs=1e-200)
+
+
+def test_only_the_totals_of_released_features_are_summed():
+    requests = []
+    problem = make_problem(3, [20, 30, 25], widths=(1, 2, 40), d=2)
+    estimate(problem, rows_per_feature=75 / 8, requests=requests)
+    matrices = [request for request in requests if request.topic is Topic.MATRIX]
+    assert [request.value.size for request in matrices] == [8 * 9 // 2 + 8 * 2 + 2] * MATRIX_SUMS
+
+
+@pytest.mark.parametrize("mu", ["auto", 1.0])
+def test_neither_a_fit_nor_its_certificate_sums_anything_of_other_features(mu):
+    problem = make_problem(5, [40, 30, 35, 30], widths=(1, 2, 30), d=1, noise=0.1)
+    agents = agent_context(make_topology("ring", range(4), 0), 0)
+    halves = tuple(
+        [SiteRows.from_rows(F[k::2], T[k::2]) for F, T in zip(problem.Phi, problem.T, strict=True)] for k in (0, 1)
+    )
+    solver = MeshELM(rows_per_feature=135 / 10, mu1=mu, mu2=mu)
+    program, answer, seen = rounds(solver, Problem(problem.sites, agents, 2, problem.groups, halves=halves)), None, []
+    try:
+        while True:
+            request = program.send(answer)
+            reported = isinstance(request, RoundReport)
+            answer = Decision.CONTINUE if reported else request.value
+            seen += [] if reported else [request]
+    except StopIteration as end:
+        solution = end.value
+    assert solution.certificate is not None
+    features = solution.effects.features
+    assert len(features) == 10
+    blocks = [request.value for request in seen if request.topic is Topic.BLOCK]
+    assert blocks
+    for block in blocks:
+        if block.size >= 33:
+            # A block of all features: those that are not released are zero, whatever else follows it.
+            columns = block.size // 33
+            rest = np.setdiff1d(np.arange(33), features)
+            assert not block[: 33 * columns].reshape(33, columns)[rest].any()
+    assert np.abs(solution.V).sum() > 0
+    if mu == 1.0:
+        assert solution.U.shape[1] > 0
+        assert not solution.U[np.setdiff1d(np.arange(33), features)].any()
+
+
+def test_singular_totals_do_no_harm():
+    """Rows that repeat, so that totals are of low rank: rounding must not make them indefinite."""
+    rng = np.random.default_rng(0)
+    base = np.column_stack([np.ones(4), rng.normal(size=(4, 60))])
+    Phi = [1e3 * base[rng.integers(4, size=200)] for _ in range(8)]
+    T = [rng.normal(size=(200, 1)) for _ in Phi]
+    found = estimate(MixedProblem(Phi, T, np.repeat([0, 1, 2], [1, 30, 30])))
+    assert np.isfinite(found.W).all()
 
 
 # Messages ------------------------------------------------------------------------------------------------------------

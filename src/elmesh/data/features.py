@@ -177,9 +177,10 @@ class FeatureMap:
     """Features in groups: a constant, the inputs (direct links), and one group of hidden units per weight scale.
 
     Inputs are taken about common means, and limited to a largest deviation from them, so that an outlier cannot run
-    away. They are not scaled, because where columns have a common unit, as components of images have, their sizes mean
-    something. Each group is divided by the root of its width, so that a variance of its weights is the variance of its
-    part of a prediction, whatever its width. Hidden units are centred: a sigmoid at 0 counts as 0.
+    away. They are not scaled unless a scale is given, because where columns have a common unit, as components of images
+    have, their sizes mean something. Each group is divided by the root of its width, so that a variance of its weights
+    is the variance of its part of a prediction, whatever its width. Hidden units are centred: a sigmoid at 0 counts as
+    0.
 
     Parameters
     ----------
@@ -191,6 +192,8 @@ class FeatureMap:
         Hidden units, one group each; their seeds differ.
     constant, direct_links : bool
         Whether the constant and the inputs are features.
+    scale : ndarray of shape (n_inputs,) or None
+        What inputs are divided by; None for nothing.
 
     Examples
     --------
@@ -206,15 +209,18 @@ class FeatureMap:
     layers: tuple[HiddenLayer, ...] = ()
     constant: bool = True
     direct_links: bool = True
+    scale: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        for name in ("mean", "limit"):
+        for name in ("mean", "limit", "scale"):
             if getattr(self, name) is None:
                 continue
             value = np.ascontiguousarray(getattr(self, name), dtype=np.float64)
             if value.shape != (len(self.mean),) or not np.isfinite(value).all():
                 raise ElmeshError(f"{name} of a feature map must hold one finite number per input.")
             object.__setattr__(self, name, value)
+        if self.scale is not None and not np.all(self.scale > 0):
+            raise ElmeshError("scale of a feature map must hold numbers above zero.")
         if any(layer.n_inputs != self.n_inputs for layer in self.layers):
             raise ElmeshError("The parts of a feature map have different numbers of inputs.")
         if not self.width:
@@ -254,6 +260,8 @@ class FeatureMap:
         Z = Z - self.mean
         if self.limit is not None:
             Z = np.clip(Z, -self.limit, self.limit)
+        if self.scale is not None:
+            Z = Z / self.scale
         parts = [np.ones((len(Z), 1))] if self.constant else []
         if self.direct_links:
             parts.append(Z / math.sqrt(self.n_inputs))
@@ -269,13 +277,15 @@ class FeatureMap:
             "layers": [layer.to_json() for layer in self.layers],
             "constant": self.constant,
             "direct_links": self.direct_links,
+            **({} if self.scale is None else {"scale": self.scale.tolist()}),
         }
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> FeatureMap:
         """Return the features of :meth:`to_json`; anything missing, unknown or out of range is an error."""
         expected = list(cls.__dataclass_fields__)
-        if set(fields) != set(expected) or not isinstance(fields["layers"], list):
+        # Files of earlier versions have no scale.
+        if set(fields) | {"scale"} != set(expected) or not isinstance(fields["layers"], list):
             raise ElmeshError(f"A feature map is described by exactly the fields {', '.join(expected)}.")
         layers = tuple(HiddenLayer.from_json(layer) for layer in fields["layers"])
         for name in ("constant", "direct_links"):
@@ -283,7 +293,8 @@ class FeatureMap:
                 raise ElmeshError(f"{name} of a feature map must be True or False.")
         mean, limit = np.asarray(fields["mean"], dtype=np.float64), fields["limit"]
         limits = None if limit is None else np.asarray(limit, dtype=np.float64)
-        return cls(mean, limits, layers, fields["constant"], fields["direct_links"])
+        scale = None if fields.get("scale") is None else np.asarray(fields["scale"], dtype=np.float64)
+        return cls(mean, limits, layers, fields["constant"], fields["direct_links"], scale)
 
 
 Features = HiddenLayer | FeatureMap

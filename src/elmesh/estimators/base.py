@@ -25,16 +25,18 @@ from elmesh.data.statistics import SiteRows, Statistics, Task
 from elmesh.data.tasks import Groups, match_tasks
 from elmesh.errors import ElmeshError
 from elmesh.estimators.common import CommonPart
+from elmesh.estimators.effects import heads_with_effects, variance_table
 from elmesh.estimators.features import make_features
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.estimators.parameters import describe
+from elmesh.estimators.private_fit import PrivateFit, start_private_fit
 from elmesh.estimators.reduction import reduce_tasks
 from elmesh.math.blas import limit_blas_threads
-from elmesh.math.random_effects import site_batches, whiten
+from elmesh.privacy.report import PrivacyReport
 from elmesh.run.backend import Backend, FitContext, check_consistent, resolve_backend
 from elmesh.run.config import RunConfig
-from elmesh.run.result import StopReason
+from elmesh.run.result import RunResult, StopReason
 from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.admm import ProximalADMM
 from elmesh.solvers.base import GroupedFeatures, Solution
@@ -55,6 +57,7 @@ _GLOBAL_ATTRIBUTES = (
     "traffic_",
     "penalties_",
     "variances_",
+    "privacy_",
 )
 # Least noise of 0/1 targets, as a share of their variance: features that are smooth cannot follow a step any closer.
 _CLASS_NOISE = 0.1
@@ -147,24 +150,33 @@ class MultiTaskELM(BaseEstimator):
         return FitContext(solver, assignment, fields["seed"], {**fields, "tasks": assignment.labels}, config)
 
     def _fit(
-        self, X: FloatArray, groups: Groups, targets: Mapping[Label, FloatArray], context: FitContext, backend: Backend
+        self,
+        X: FloatArray,
+        groups: Groups,
+        targets: Mapping[Label, FloatArray],
+        context: FitContext,
+        backend: Backend,
+        private: PrivateFit | None = None,
     ) -> Fitted:
         """Learn from checked rows and set the attributes of every fit; heads are without classes."""
         solver, labels = context.solver, context.assignment.own
-        layer = make_features(self, solver, X, {t: groups[t] for t in labels}, context.seed, backend)
+        self.privacy_: PrivacyReport | None = None
+        moments = None if private is None else private.scales.inputs
+        own_groups = {t: groups[t] for t in labels}
+        layer = make_features(self, solver, X, own_groups, context.seed, backend, moments)
         grouped = isinstance(layer, FeatureMap)
         centre = self.fit_intercept and not grouped
         longest = max(len(groups[t]) for t in labels)
         with limit_blas_threads(longest, layer.width, min(longest, layer.width), always=backend.one_thread):
-            reduced, halves = reduce_tasks(
-                solver, layer, X, {t: groups[t] for t in labels}, targets, centre, context.seed
-            )
+            reduced, halves = reduce_tasks(solver, layer, X, own_groups, targets, centre, context.seed)
             make = SiteRows.from_reduced if grouped else Task.from_reduced
             tasks: list[Statistics] = [make(task) for task in reduced]
         if isinstance(layer, FeatureMap):
             floor = _CLASS_NOISE if self._kind == "classification" else 0.0
             classes = self._kind == "classification" and solver.has_common_part
-            context = replace(context, features=GroupedFeatures(layer.groups, floor, halves, classes))
+            totals, self.privacy_ = (None, None) if private is None else private.totals(layer, X, own_groups, targets)
+            features = GroupedFeatures(layer.groups, floor, halves, classes, totals)
+            context = replace(context, features=features)
         # A run may be resumed for longer than was first asked.
         fields = {name: value for name, value in context.fields.items() if name != "solver__max_iter"}
         result = backend.run(replace(context, fields=fields), tasks)
@@ -172,22 +184,8 @@ class MultiTaskELM(BaseEstimator):
         if result.stop in failed and backend.communicator.rank == 0:
             warnings.warn(f"After {result.n_iter} rounds: {result.stop.value}", ConvergenceWarning, stacklevel=3)
 
-        solution, topology, everything = result.solution, context.assignment.topology, context.assignment.labels
-        self.seed_ = context.seed
-        self.tasks_ = np.array(labels)
-        self.history_ = result.history
-        self.n_iter_ = result.n_iter
-        self.n_exchanges_ = result.n_exchanges
-        self.stop_ = result.stop
-        self.graph_ = topology.to_networkx(everything) if topology is not None else None
-        self.certificate_ = solution.certificate
-        self.traffic_ = result.traffic.table(everything) if topology is not None else None
-        self.penalties_ = None if solution.mu1 is None else (solution.mu1, solution.mu2)
-        self.conditions_ = None
-        if topology is not None and isinstance(solver, ProximalADMM):
-            degree = context.assignment.degree
-            stacked = Task.stack([task for task in tasks if isinstance(task, Task)])
-            self.conditions_ = solver.margins(stacked, solution, degree, topology.n_agents)
+        self._set_run(result, context, tasks)
+        solution = result.solution
         U = solution.U
         self.U_ = U[0] if U is not None and U.ndim == 3 and len(U) == 1 else U
         self.A_ = {t: solution.A[k, :, : targets[t].shape[1]].copy() for k, t in enumerate(labels)}
@@ -206,44 +204,56 @@ class MultiTaskELM(BaseEstimator):
         by_task = None if prior is None else {t: prior[k] for k, t in enumerate(labels)}
         return Fitted(layer, heads, solution.mu2, prior=by_task)
 
+    def _set_run(self, result: RunResult, context: FitContext, tasks: Sequence[Statistics]) -> None:
+        """Set what is known of a run."""
+        solution, topology, everything = result.solution, context.assignment.topology, context.assignment.labels
+        self.seed_ = context.seed
+        self.tasks_ = np.array(context.assignment.own)
+        self.history_ = result.history
+        self.n_iter_ = result.n_iter
+        self.n_exchanges_ = result.n_exchanges
+        self.stop_ = result.stop
+        self.graph_ = topology.to_networkx(everything) if topology is not None else None
+        self.certificate_ = solution.certificate
+        self.traffic_ = result.traffic.table(everything) if topology is not None else None
+        self.penalties_ = None if solution.mu1 is None else (solution.mu1, solution.mu2)
+        self.conditions_ = None
+        if topology is not None and isinstance(context.solver, ProximalADMM):
+            degree = context.assignment.degree
+            stacked = Task.stack([task for task in tasks if isinstance(task, Task)])
+            self.conditions_ = context.solver.margins(stacked, solution, degree, topology.n_agents)
+
+    def _start_private(
+        self,
+        X: FloatArray,
+        groups: Groups,
+        targets: Mapping[Label, FloatArray],
+        context: FitContext,
+        backend: Backend,
+    ) -> PrivateFit | None:
+        """Return the start of a private fit; None if the fit is not private."""
+        privacy, assignment = context.solver.privacy, context.assignment
+        if privacy is None:
+            return None
+        own = {t: X[groups[t]] for t in assignment.own}
+        classes = self._kind == "classification"
+        return start_private_fit(privacy, backend, len(assignment.labels), own, targets, classes=classes)
+
     def _with_effects(self, solution: Solution, layer: Features, sites: list[SiteRows], labels: list[Label]) -> Fitted:
         """Return a fit with a common and a private part, and set what is known of them."""
-        effects, V, U = solution.effects, solution.V, solution.U
-        if effects is None or V is None or U is None or not isinstance(layer, FeatureMap):
-            raise TypeError("A solution with a common part lacks its private part, or features in groups.")
-        d = effects.W.shape[1]
-        self.W_ = effects.W
-        self.V_ = {t: V[k] for k, t in enumerate(labels)}
-        self.variances_ = _variances(layer, effects.log_c, effects.log_v)
-        self.noise_ = {t: np.sqrt(effects.s2 * np.exp(-effects.log_w[k])) for k, t in enumerate(labels)}
-        heads = {}
-        for batch in site_batches(sites, layer.groups):
-            (X,), _ = whiten(batch, np.exp(effects.log_v), batch.Phi)
-            for k, own in zip(batch.index.tolist(), X, strict=True):
-                weights = effects.W + V[k] + U @ solution.A[k]
-                heads[k] = Head(
-                    None,
-                    weights,
-                    np.zeros(layer.width),
-                    np.zeros(d),
-                    X=own[: len(sites[k].Phi)],
-                    log_w=float(effects.log_w[k]),
-                    shared=solution.A[k] if U.shape[1] else None,
-                )
-        common = CommonPart(
-            effects.W,
-            np.zeros(d),
-            effects.S,
-            effects.log_c,
-            effects.log_v,
-            effects.s2,
-            effects.tau2,
-            temperature=effects.temperature or None,
-            U=U if U.shape[1] else None,
-            mu2=1.0 if solution.mu2 is None else solution.mu2,
-        )
-        root = np.exp(effects.log_v / 2)[layer.groups]
-        return Fitted(layer, {t: heads[k] for k, t in enumerate(labels)}, 1.0, common, dict.fromkeys(labels, root))
+        heads, common = heads_with_effects(solution, layer, sites, labels)
+        if solution.V is None:
+            raise TypeError("A solution with a common part lacks its private part.")
+        self.V_ = {t: solution.V[k] for k, t in enumerate(labels)}
+        self._set_effects(layer, heads, common)
+        return Fitted(layer, heads, 1.0, common)
+
+    def _set_effects(self, layer: Features, heads: Mapping[Label, Head], common: CommonPart) -> None:
+        """Set what is known of the common part and of the noise of each task."""
+        self.W_ = common.W
+        if isinstance(layer, FeatureMap):
+            self.variances_ = variance_table(layer, common, heads.values())
+        self.noise_ = {t: np.sqrt(common.s2 * np.exp(-head.log_w)) for t, head in heads.items()}
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; ``solver__rank`` and the like also when the solver was given by its short name."""
@@ -429,6 +439,8 @@ class MultiTaskELM(BaseEstimator):
         if self.model_.common is not None:
             rank = 0 if self.model_.common.U is None else int(self.model_.common.U.shape[1])
         absent = "not called for" if solver.learns_from_halves else "not asked for"
+        if solver.privacy is not None:
+            absent = "not private"
         return {
             "kind": self._kind,
             "classes": self.classes_.tolist() if hasattr(self, "classes_") else None,
@@ -443,6 +455,7 @@ class MultiTaskELM(BaseEstimator):
             "variances": None if variances is None else variances.to_dict(),
             "noise": None if noise is None else {str(t): own.tolist() for t, own in noise.items()},
             "certificate": None if self.certificate_ is None else asdict(self.certificate_),
+            "privacy": None if self.privacy_ is None else self.privacy_.to_json(),
             "rounds": int(self.n_iter_),
             "exchanges": int(self.n_exchanges_),
             "pooled": solver.pooled,
@@ -479,13 +492,10 @@ class MultiTaskELM(BaseEstimator):
         self.seed_ = model.layer.seed
         if model.common is not None:
             p, d = model.common.W.shape
-            self.W_ = model.common.W
+            self._set_effects(model.layer, model.heads, model.common)
             self.U_ = np.zeros((p, 0)) if model.common.U is None else model.common.U
             none = np.zeros((0, d))
             self.A_ = {t: none if head.shared is None else head.shared for t, head in model.heads.items()}
-            if isinstance(model.layer, FeatureMap):
-                self.variances_ = _variances(model.layer, model.common.log_c, model.common.log_v)
-            self.noise_ = {t: np.sqrt(model.common.s2 * np.exp(-head.log_w)) for t, head in model.heads.items()}
             return
         heads = list(model.heads.values())
         self.A_ = {t: head.A for t, head in model.heads.items()}
@@ -503,13 +513,6 @@ class MultiTaskELM(BaseEstimator):
         names = tuple(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
         self.model_ = MultiTaskModel(self._kind, layer, heads, names, y_ndim, common, classes)
         self.extra_ = {}
-
-
-def _variances(layer: FeatureMap, log_c: FloatArray, log_v: FloatArray) -> pd.DataFrame:
-    """Return the variances of common and private weights, in units of the noise, a row per group of features."""
-    present = np.isin(np.arange(len(log_c)), layer.groups)
-    names = np.array(layer.group_names, dtype=object)[present]
-    return pd.DataFrame({"common": np.exp(log_c)[present], "private": np.exp(log_v)[present]}, index=list(names))
 
 
 def check_size(X: FloatArray, targets: Mapping[Label, FloatArray]) -> None:

@@ -16,6 +16,7 @@ from sklearn.utils.validation import column_or_1d
 
 from elmesh.checks import check_choice
 from elmesh.comm.communicator import Communicator, merge_by_task, raise_on_all
+from elmesh.data.features import FeatureMap
 from elmesh.data.tasks import Groups, check_task_sizes, check_two_classes, group_rows, one_hot
 from elmesh.errors import ElmeshError
 from elmesh.estimators.base import MultiTaskELM, check_size
@@ -182,8 +183,10 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
             check_size(X_checked, targets)
             check_classification_targets(labels)
             self._check_shared_classes(classes)
+            self._check_private_classes(backend)
         fields = self._check_consistent(backend.communicator)
-        every = _classes_of_all(classes, backend.communicator)
+        # Where a fit is private, no process learns which classes another one has.
+        every = classes if self._is_private else _classes_of_all(classes, backend.communicator)
         shared = self._shared(every)
         solver = make_solver(self.solver)
         if not shared:
@@ -221,6 +224,18 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         """The classes of all tasks, if they are given."""
         given = self.shared_classes
         return None if isinstance(given, (bool, str)) else sorted(np.asarray(given).tolist())
+
+    @property
+    def _is_private(self) -> bool:
+        return make_solver(self.solver).privacy is not None
+
+    def _check_private_classes(self, backend: Backend) -> None:
+        """Raise unless the classes of a private fit are known to all processes."""
+        if self._is_private and not backend.in_one_place and self._declared is None:
+            raise ElmeshError(
+                "A private fit over several processes needs the names of all classes, which no process may ask others "
+                "for; give them with shared_classes=[...]."
+            )
 
     def _check_shared_classes(self, classes: Mapping[Label, NDArray[Any]]) -> None:
         """Raise unless ``shared_classes`` is a choice, or at least two classes and all those of the tasks here."""
@@ -268,10 +283,11 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
             wide[t] = np.zeros((len(groups[t]), len(self.classes_)))
             wide[t][:, own] = targets[t]
         mean = np.full(len(self.classes_), 1.0 / len(self.classes_))
-        if not backend.scales_targets:
-            mean, _ = common_moments(communicator, wide)
-        fitted = self._fit(X, groups, {t: T - mean for t, T in wide.items()}, context, backend)
-        if fitted.common is None or fitted.prior is None:
+        private = self._start_private(X, groups, wide, context, backend)
+        if not backend.scales_targets and private is None:
+            mean, _ = common_moments(backend, wide)
+        fitted = self._fit(X, groups, {t: T - mean for t, T in wide.items()}, context, backend, private)
+        if fitted.common is None or not isinstance(fitted.layer, FeatureMap):
             raise TypeError("A fit of shared classes lacks its common part.")
         # A task with one class alone chooses among all classes, as a task that is not known.
         everything = np.arange(len(self.classes_))
@@ -285,21 +301,22 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
                 for t, head in fitted.heads.items():
                     Phi = fitted.layer(X[groups[t]])
                     fits = Phi @ head.A + mean
-                    scores = leave_one_out_ridge(Phi * fitted.prior[t], fits, wide[t], 1.0, False)[:, columns[t]]
+                    features = fitted.common.prior_features(Phi, fitted.layer.groups, head)
+                    scores = leave_one_out_ridge(features, fits, wide[t], 1.0, False)[:, columns[t]]
                     if len(classes[t]) > 1:
                         temperatures[t] = fit_temperature(scores, wide[t][:, columns[t]])
-            found = merge_by_task(communicator, temperatures).values()
-            usual = float(np.median(list(found) or [_USUAL_TEMPERATURE]))
+            usual = _usual_temperature(temperatures, list(fitted.heads), backend) if private is None else None
         heads = {
             t: replace(
                 head,
                 A=head.A[:, columns[t]],
                 t_mean=mean[columns[t]],
                 classes=self.task_classes_[t],
-                temperature=temperatures.get(t, usual),
+                temperature=temperatures.get(t, usual or _USUAL_TEMPERATURE),
             )
             for t, head in fitted.heads.items()
         }
+        usual = usual or _USUAL_TEMPERATURE
         self._set_model(fitted.layer, heads, 1, replace(fitted.common, t_mean=mean, temperature=usual), self.classes_)
         return self
 
@@ -379,6 +396,16 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         own = np.unique(np.concatenate(list(self.task_classes_.values())))
         # A model of one task is that of its own classes; other tasks' are part of a model for tasks that are not known.
         self.classes_ = own if model.classes is None or len(model.heads) == 1 else model.classes
+
+
+def _usual_temperature(own: Mapping[Label, float], tasks: Sequence[Label], backend: Backend) -> float:
+    """Return the median temperature of all tasks; where sums are masked, the geometric mean."""
+    if not backend.masked:
+        found = merge_by_task(backend.communicator, dict(own)).values()
+        return float(np.median(list(found) or [_USUAL_TEMPERATURE]))
+    logs = {t: np.array([float(t in own), np.log(own.get(t, 1.0))]) for t in tasks}
+    n, total = backend.sum_over_tasks(logs).tolist()
+    return float(np.exp(total / n)) if n else _USUAL_TEMPERATURE
 
 
 def _classes_of_all(classes: Mapping[Label, NDArray[Any]], communicator: Communicator) -> dict[Label, NDArray[Any]]:

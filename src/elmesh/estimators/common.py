@@ -8,6 +8,10 @@ and the mean of the site's noise variance, whose logarithm has the posterior var
 :math:`\sigma_t^2` times the exponential of half of that (:math:`N_t`: the site's rows, at most as many as are kept). So
 a prediction needs the site's whitened features X. They reveal as much about its rows as the rows themselves: they
 belong to the site, as its weights do.
+
+In a private fit S is what the release leaves unknown of W, and the site's own rows tell more about it. Its weights have
+the prior covariance :math:`P = v_t + w_tS` with variances :math:`v_t` of the site's own, and the posterior covariance
+:math:`P - PX'XP`.
 """
 
 from __future__ import annotations
@@ -20,9 +24,13 @@ from elmesh.data.statistics import SiteRows
 from elmesh.errors import ElmeshError
 from elmesh.estimators.head import Head
 from elmesh.math.random_effects import expected_likelihood, site_batches, whiten
+from elmesh.math.site_average import average_site, whitened_by
 from elmesh.typing import FloatArray, IndexArray
 
 __all__ = ["CommonPart"]
+
+# Least variance whose logarithm is kept.
+_TINY = 1e-300
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +57,8 @@ class CommonPart:
         The basis of the shared part, if there is one.
     mu2 : float
         Penalty on a site's coefficients in U.
+    private : bool
+        Whether the fit was private: W and S follow from totals with noise, and each site has variances of its own.
     """
 
     W: FloatArray
@@ -61,6 +71,7 @@ class CommonPart:
     temperature: float | None = None
     U: FloatArray | None = None
     mu2: float = 1.0
+    private: bool = False
 
     def __post_init__(self) -> None:
         for name in ("W", "t_mean", "S", "log_c", "log_v", "s2", "U"):
@@ -89,6 +100,8 @@ class CommonPart:
         Its noise, its coefficients A in U and its private weights V follow from its own rows alone.
         """
         site = SiteRows.from_rows(Phi, T - self.t_mean)
+        if self.private:
+            return self._private_head(site, groups)
         (batch,), v = site_batches([site], groups), np.exp(self.log_v)
         R, M = batch.T - batch.Phi @ self.W, batch.Phi @ self.S @ batch.Phi.mT
         none = np.zeros((1, len(R[0]), 0))
@@ -102,6 +115,21 @@ class CommonPart:
         private = v[groups][:, None] * (X[0].T @ (R[0] - X[0] @ shared))
         n, zeros = len(site.Phi), np.zeros(len(groups))
         return Head(None, self.W + shared + private, zeros, self.t_mean, X=X[0, :n], log_w=float(log_w), shared=A)
+
+    def _private_head(self, site: SiteRows, groups: IndexArray) -> Head:
+        s2 = float(self.s2.mean())
+        own = average_site(site, groups, self.W, s2 * self.S)
+        log_w, v = float(np.log(s2 / own.s2)), own.v / own.s2
+        X, zeros = whitened_by(site, groups, v, np.exp(log_w) * self.S), np.zeros(len(groups))
+        return Head(None, own.weights, zeros, self.t_mean, X=X, log_w=log_w, log_v=np.log(np.maximum(v, _TINY)))
+
+    def prior_features(self, Phi: FloatArray, groups: IndexArray, head: Head) -> FloatArray:
+        """Return rows of features times a root of the prior covariance of a site's weights, in units of its noise."""
+        if head.log_v is None:
+            return np.asarray(Phi * np.exp(self.log_v / 2)[groups])
+        eigenvalues, Q = np.linalg.eigh(np.exp(head.log_w) * self.S)
+        root = Q * np.sqrt(np.maximum(eigenvalues, 0.0))
+        return np.hstack([Phi * np.exp(head.log_v / 2)[groups], Phi @ root])
 
     def parts(
         self, weights: FloatArray, log_w: float, groups: IndexArray, columns: IndexArray
@@ -120,12 +148,16 @@ class CommonPart:
         shared = self.U @ np.linalg.solve(penalty + self.U.T @ scaled, scaled.T @ beyond)
         return W, shared, beyond - shared
 
-    def variance(self, Phi: FloatArray, groups: IndexArray, X: FloatArray | None, log_w: float) -> FloatArray:
-        """Return the predictive variance of rows of features, of shape (rows, d).
+    def variance(self, Phi: FloatArray, groups: IndexArray, head: Head | None) -> FloatArray:
+        """Return the predictive variance of rows of features of a site, of shape (rows, d).
 
-        ``X`` and ``log_w`` are the whitened features and the log-precision of a site; for a site that was not in the
-        fit X is None, and the variance of private weights adds to all else.
+        For a site that was not in the fit ``head`` is None, and the variance of private weights adds to all else.
         """
+        X, log_w = (None, 0.0) if head is None else (head.X, head.log_w)
+        if head is not None and head.log_v is not None and X is not None:
+            PPhi = np.exp(head.log_v)[groups][:, None] * Phi.T + np.exp(log_w) * (self.S @ Phi.T)
+            weights = np.sum(Phi.T * PPhi, axis=0) - np.sum((X @ PPhi) ** 2, axis=0)
+            return np.asarray((np.exp(-log_w) * (1.0 + np.maximum(weights, 0.0)))[:, None] * self.s2)
         v = np.exp(self.log_v)[groups]
         if X is None:
             private, seen = np.sum(Phi**2 * v, axis=1), Phi

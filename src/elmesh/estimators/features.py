@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from elmesh.checks import check_choice, check_count, check_number
-from elmesh.comm.communicator import Communicator, merge_by_task, raise_on_all
+from elmesh.comm.communicator import raise_on_all
 from elmesh.data.features import FeatureMap, Features, HiddenLayer
 from elmesh.data.tasks import Groups
 from elmesh.errors import ElmeshError
@@ -24,7 +24,13 @@ _PAPER_UNITS = 300
 
 
 def make_features(
-    estimator: Any, solver: Solver, X: FloatArray, groups: Groups, seed: int, backend: Backend
+    estimator: Any,
+    solver: Solver,
+    X: FloatArray,
+    groups: Groups,
+    seed: int,
+    backend: Backend,
+    moments: tuple[FloatArray, FloatArray] | None = None,
 ) -> Features:
     """Return the features that an estimator's parameters ask for, the same in all processes.
 
@@ -42,6 +48,9 @@ def make_features(
         The seed that all sites share.
     backend : Backend
         Where the fit runs: the means of inputs are over the rows of all processes, unless they are declared.
+    moments : pair of ndarray, optional
+        Means and standard deviations of the inputs, where they must not be taken from the rows. Then inputs are in
+        units of the standard deviations.
     """
     grouped, scale = solver.grouped_features, estimator.weight_scale
     with raise_on_all(backend.communicator):
@@ -60,14 +69,17 @@ def make_features(
         scales = _SCALES if isinstance(scale, str) and scale == "auto" else scale
         layers = _layers(X.shape[1], n_hidden, estimator.activation, scales, seed)
     mean, spread = np.zeros(X.shape[1]), np.ones(X.shape[1])
-    if not backend.scales_targets:
-        mean, spread = common_moments(backend.communicator, {t: X[rows] for t, rows in groups.items()})
+    if moments is not None:
+        mean, spread = moments
+    elif not backend.scales_targets:
+        mean, spread = common_moments(backend, {t: X[rows] for t, rows in groups.items()})
     return FeatureMap(
         mean,
         None if clip is None else clip * spread,
         layers,
         constant=bool(estimator.fit_intercept),
         direct_links=n_hidden is None or estimator.direct_links is not False,
+        scale=spread if moments is not None else None,
     )
 
 
@@ -100,11 +112,9 @@ def _layers(
     )
 
 
-def common_moments(communicator: Communicator, tables: dict[Any, FloatArray]) -> tuple[FloatArray, FloatArray]:
+def common_moments(backend: Backend, tables: dict[Any, FloatArray]) -> tuple[FloatArray, FloatArray]:
     """Return the mean and the standard deviation of each column over the rows of all tasks of all processes."""
-    sums = merge_by_task(communicator, {t: [len(X), X.sum(axis=0).tolist()] for t, X in tables.items()}).values()
-    n = sum(rows for rows, _ in sums)
-    mean = np.sum([total for _, total in sums], axis=0) / n
-    own = {t: np.sum((X - mean) ** 2, axis=0).tolist() for t, X in tables.items()}
-    squares = np.sum(list(merge_by_task(communicator, own).values()), axis=0)
+    n, *sums = backend.sum_over_tasks({t: np.array([len(X), *X.sum(axis=0)]) for t, X in tables.items()}).tolist()
+    mean = np.asarray(sums) / n
+    squares = backend.sum_over_tasks({t: np.sum((X - mean) ** 2, axis=0) for t, X in tables.items()})
     return mean, np.sqrt(squares / n)

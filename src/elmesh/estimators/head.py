@@ -56,6 +56,8 @@ class Head:
         Log-precision of the task's noise relative to the common one.
     shared : ndarray of shape (r, d) or None
         Coefficients in the basis of a shared part; what they add to the weights is part of A.
+    log_v : ndarray of shape (G,) or None
+        Log-variances of the task's private weights by group, in units of its noise, where each task has its own.
 
     Examples
     --------
@@ -73,10 +75,11 @@ class Head:
     X: FloatArray | None = None
     log_w: float = 0.0
     shared: FloatArray | None = None
+    log_v: FloatArray | None = None
 
     def __post_init__(self) -> None:
         assign = object.__setattr__
-        for name in ("U", "A", "h_mean", "t_mean", "X", "shared"):
+        for name in ("U", "A", "h_mean", "t_mean", "X", "shared", "log_v"):
             if getattr(self, name) is not None:
                 # One memory layout before saving and after loading, as BLAS rounds differently by layout.
                 value = np.ascontiguousarray(getattr(self, name), dtype=np.float64)

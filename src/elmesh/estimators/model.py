@@ -113,9 +113,7 @@ class MultiTaskModel:
             )
         X, found = np.asarray(X, dtype=np.float64), {}
         for label, rows in groups.items():
-            head = self.heads.get(label)
-            own, log_w = (None, 0.0) if head is None else (head.X, head.log_w)
-            found[label] = self.common.variance(self.layer(X[rows]), self.layer.groups, own, log_w)
+            found[label] = self.common.variance(self.layer(X[rows]), self.layer.groups, self.heads.get(label))
         return found
 
     def part_shares(self, X: ArrayLike, groups: Groups) -> dict[Label, FloatArray]:
@@ -216,6 +214,8 @@ def _to_parts(model: MultiTaskModel) -> tuple[dict[str, Any], Tensors]:
             tensors[f"X.{i}"] = head.X
         if head.shared is not None:
             tensors[f"shared.{i}"] = head.shared
+        if head.log_v is not None:
+            tensors[f"log_v.{i}"] = head.log_v
         tasks.append(
             {
                 "label": label,
@@ -225,6 +225,7 @@ def _to_parts(model: MultiTaskModel) -> tuple[dict[str, Any], Tensors]:
                 "temperature": head.temperature,
                 **({"features": len(head.X), "log_w": head.log_w} if head.X is not None else {}),
                 **({"shared": list(head.shared.shape)} if head.shared is not None else {}),
+                **({"groups": len(head.log_v)} if head.log_v is not None else {}),
             }
         )
     content = {
@@ -246,6 +247,7 @@ def _to_parts(model: MultiTaskModel) -> tuple[dict[str, Any], Tensors]:
             "temperature": model.common.temperature,
             "rank": None if model.common.U is None else model.common.U.shape[1],
             "mu2": model.common.mu2,
+            **({"private": True} if model.common.private else {}),
             "classes": None if model.classes is None else classes_to_json(model.classes),
         }
     return content, tensors
@@ -265,6 +267,8 @@ def _from_parts(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
             expected[f"X.{i}"] = (task["features"], layer.width)
         if "shared" in task:
             expected[f"shared.{i}"] = tuple(task["shared"])
+        if "groups" in task:
+            expected[f"log_v.{i}"] = (task["groups"],)
     common = content.get("common")
     if common is not None:
         p, d, G = layer.width, common["outputs"], common["groups"]
@@ -288,6 +292,7 @@ def _from_parts(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
             X=tensors.get(f"X.{i}"),
             log_w=task.get("log_w", 0.0),
             shared=tensors.get(f"shared.{i}"),
+            log_v=tensors.get(f"log_v.{i}"),
         )
     names = content["feature_names"]
     return MultiTaskModel(
@@ -304,6 +309,7 @@ def _from_parts(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
             temperature=common["temperature"],
             U=tensors.get("common.U"),
             mu2=float(common["mu2"]),
+            private=common.get("private") is True,
         ),
         classes=None if common is None or common["classes"] is None else classes_from_json(common["classes"]),
     )

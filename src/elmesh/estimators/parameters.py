@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import networkx as nx
@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from elmesh.errors import ElmeshError
+from elmesh.privacy.budget import Privacy
 from elmesh.solvers import Solver, solver_classes
 from elmesh.solvers.base import Problem, Solution, Steps
 from elmesh.solvers.mesh_elm import MeshELM
@@ -86,15 +87,20 @@ def _plain(value: Any) -> Any:
         if isinstance(value, UnknownSolver):
             return {"solver": value.solver_name, "parameters": value.parameters or {}}
         return {"solver": value.name, "parameters": describe(value)}
-    if isinstance(value, nx.Graph):
-        nodes, edges = [_plain(node) for node in value.nodes], [[_plain(n) for n in e] for e in value.edges()]
-        return {"nodes": nodes, "edges": edges}
+    if isinstance(value, (Privacy, nx.Graph)):
+        return _plain_object(value)
     if isinstance(value, (np.ndarray, list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, np.generic):
         return value.item()
     # A RandomState has served its purpose; the seed drawn from it is saved with the hidden layer.
     return value if isinstance(value, (bool, int, float, str)) else None
+
+
+def _plain_object(value: Privacy | nx.Graph) -> dict[str, Any]:
+    if isinstance(value, Privacy):
+        return {"privacy": {name: _plain(x) for name, x in asdict(value).items()}}
+    return {"nodes": [_plain(node) for node in value.nodes], "edges": [[_plain(n) for n in e] for e in value.edges()]}
 
 
 def _object(value: Any) -> Any:
@@ -111,10 +117,17 @@ def _object(value: Any) -> Any:
         except TypeError:
             # A solver of the same name with other parameters.
             return UnknownSolver(name, parameters)
+    if "privacy" in value:
+        return Privacy(**{name: _tuple(x) for name, x in value["privacy"].items()})
     graph = nx.Graph()
     graph.add_nodes_from(value["nodes"])
     graph.add_edges_from(map(tuple, value["edges"]))
     return graph
+
+
+def _tuple(value: Any) -> Any:
+    """Return lists, which JSON has in place of tuples, as tuples."""
+    return tuple(map(_tuple, value)) if isinstance(value, list) else value
 
 
 def _current(name: str, parameters: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -16,6 +16,8 @@ from elmesh.typing import FloatArray, Label
 __all__ = ["reduce_tasks"]
 
 Halves = tuple[SiteRows, SiteRows]
+# Bits at the end of a double that do not count in the hash of a row.
+_LAST_BITS = np.uint64(20)
 
 
 def reduce_tasks(
@@ -52,9 +54,13 @@ def _halves(Phi: FloatArray, T: FloatArray, hashes: NDArray[np.uint64]) -> tuple
 
 
 def _row_hashes(rows: FloatArray, seed: int) -> NDArray[np.uint64]:
-    """Return a number per row that depends on its content and the seed, and has nothing else to do with it."""
+    """Return a number per row that depends on its content and the seed, and has nothing else to do with it.
+
+    The last digits do not count: targets in other units, which are scaled with other rounding, give the same number.
+    """
     # Adding zero makes the two zeros one.
     bits = np.ascontiguousarray(rows + 0.0).view(np.uint64)
+    bits = (bits + (np.uint64(1) << (_LAST_BITS - np.uint64(1)))) >> _LAST_BITS
     factors = np.random.PCG64(np.random.SeedSequence((seed, 2))).random_raw(rows.shape[1] + 1) | np.uint64(1)
     mixed = (bits ^ (bits >> np.uint64(29))) * factors[:-1]
     total = np.sum(mixed ^ (mixed >> np.uint64(32)), axis=1, dtype=np.uint64) * factors[-1]

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 
-from elmesh.comm.communicator import Communicator, merge_by_task, raise_on_all
+from elmesh.comm.communicator import merge_by_task, raise_on_all
 from elmesh.data.tasks import Groups, check_task_sizes, group_rows, regression_targets
 from elmesh.errors import ElmeshError
 from elmesh.estimators.base import MultiTaskELM, check_size
@@ -86,18 +86,22 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
         context = self._assign(config, backend, groups, make_solver(self.solver), fields)
         own = context.assignment.own
         targets = {t: targets[t] for t in own}
-        if grouped and self.clip is not None:
+        private = self._start_private(X_checked, groups, targets, context, backend)
+        if grouped and self.clip is not None and private is None:
             targets = _limited(targets, backend)
         scale = np.ones(targets[own[0]].shape[1])
         mean = np.zeros_like(scale)
-        if self.fit_intercept and not backend.scales_targets:
+        if private is not None:
+            mean, scale = private.scales.targets
+        elif self.fit_intercept and not backend.scales_targets:
             if grouped:
-                mean, spread = common_moments(backend.communicator, targets)
+                mean, spread = common_moments(backend, targets)
                 scale = np.where((spread > 0) & np.isfinite(spread), spread, 1.0)
             else:
-                scale = _common_scale(backend.communicator, targets)
+                scale = _common_scale(backend, targets)
         self.target_scale_ = scale
-        fitted = self._fit(X_checked, groups, {t: (T - mean) / scale for t, T in targets.items()}, context, backend)
+        scaled = {t: (T - mean) / scale for t, T in targets.items()}
+        fitted = self._fit(X_checked, groups, scaled, context, backend, private)
         self.A_ = {t: A * scale for t, A in self.A_.items()}
         weights = {t: head.A * scale for t, head in fitted.heads.items()}
         heads = {
@@ -167,12 +171,15 @@ def _limited(targets: dict[Label, FloatArray], backend: Backend) -> dict[Label, 
     """Return targets limited to some robust standard deviations about the median of their task.
 
     The robust deviation is a task's own or that of the median task, whichever is larger, so that the few rows of a
-    small task do not limit it. Declared scales count as one.
+    small task do not limit it. Declared scales count as one; where sums are masked no process knows that of the median
+    task, and the standard deviation over all rows takes its place.
     """
     middle = {t: np.median(T, axis=0) for t, T in targets.items()}
     own = {t: _ROBUST * np.median(np.abs(T - middle[t]), axis=0) for t, T in targets.items()}
     usual = np.ones(len(next(iter(own.values()))))
-    if not backend.scales_targets:
+    if backend.masked and not backend.scales_targets:
+        _, usual = common_moments(backend, targets)
+    elif not backend.scales_targets:
         every = merge_by_task(backend.communicator, {t: spread.tolist() for t, spread in own.items()})
         usual = np.median(list(every.values()), axis=0)
     limited = {}
@@ -183,11 +190,10 @@ def _limited(targets: dict[Label, FloatArray], backend: Backend) -> dict[Label, 
     return limited
 
 
-def _common_scale(communicator: Communicator, targets: Mapping[Label, FloatArray]) -> FloatArray:
+def _common_scale(backend: Backend, targets: Mapping[Label, FloatArray]) -> FloatArray:
     """Return the root mean square of each output about its tasks' means, one for outputs that never vary."""
     with np.errstate(over="ignore"):
-        own = {t: (len(T), np.sum((T - T.mean(axis=0)) ** 2, axis=0).tolist()) for t, T in targets.items()}
-        everybody = merge_by_task(communicator, own).values()
-        n, total = sum(rows for rows, _ in everybody), sum(np.array(squares) for _, squares in everybody)
+        own = {t: np.array([len(T), *np.sum((T - T.mean(axis=0)) ** 2, axis=0)]) for t, T in targets.items()}
+        n, *total = backend.sum_over_tasks(own).tolist()
     scale = np.sqrt(np.asarray(total) / n)
     return np.where((scale > 0) & np.isfinite(scale), scale, 1.0)

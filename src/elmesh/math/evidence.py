@@ -21,7 +21,16 @@ import scipy.optimize
 
 from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["HYPERPRIOR", "Totals", "common_draws", "common_part", "maximize_evidence", "negative_evidence"]
+__all__ = [
+    "HYPERPRIOR",
+    "Totals",
+    "common_draws",
+    "common_part",
+    "maximize_evidence",
+    "negative_evidence",
+    "spread_rows",
+    "spread_square",
+]
 
 #: Precision of the hyperprior on log-variances: nearly flat (standard deviation 30), so that a direction in which the
 #: evidence does not change stays where it is.
@@ -87,6 +96,20 @@ def common_draws(totals: Totals, groups: IndexArray, log_c: FloatArray, noise: F
     """Return draws of W about its mean, in units of the noise, from independent draws (p, k) of variance one."""
     L = _cholesky(totals, np.exp(log_c)[groups])
     return np.asarray(scipy.linalg.solve_triangular(L, noise, lower=True, trans=1, check_finite=False))
+
+
+def spread_rows(X: FloatArray, features: IndexArray | None, p: int) -> FloatArray:
+    """Return rows of some features among those of all p features, the others being zero."""
+    if features is None:
+        return X
+    whole = np.zeros((p, X.shape[1]))
+    whole[features] = X
+    return whole
+
+
+def spread_square(S: FloatArray, features: IndexArray | None, p: int) -> FloatArray:
+    """Return a square matrix of some features as one of all p features, the rest being zero."""
+    return S if features is None else spread_rows(spread_rows(S, features, p).T, features, p)
 
 
 def _cholesky(totals: Totals, c: FloatArray) -> FloatArray:

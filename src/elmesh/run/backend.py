@@ -11,18 +11,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from elmesh.comm.communicator import SERIAL, Communicator
+from elmesh.comm.communicator import SERIAL, Communicator, merge_by_task
 from elmesh.comm.graph import Topology, make_topology
+from elmesh.comm.integer_sums import run_sums, sum_wide
 from elmesh.comm.local import LocalTransport
 from elmesh.comm.mpi import MPICommunicator, MPITransport, world_communicator
-from elmesh.comm.requests import AllReduce, HubReduce, IntegerSum, NeighborSum, Request
+from elmesh.comm.requests import AllReduce, HubReduce, IntegerSum, NeighborSum, NoisySum, Request, Topic
 from elmesh.data.statistics import SiteRows, Statistics, Task
 from elmesh.errors import ElmeshError
 from elmesh.math.blas import limit_blas_threads
+from elmesh.privacy.discrete_gaussian import NoiseSource
+from elmesh.privacy.report import ReleasedTotal
 from elmesh.run.batches import cache_batches, shape_batches
 from elmesh.run.checkpoints import CheckpointStore
 from elmesh.run.config import RunConfig
@@ -31,7 +34,10 @@ from elmesh.run.result import RunResult
 from elmesh.run.runner import LocalAgents, agent_context, run_solver
 from elmesh.solvers.base import AgentContext, GroupedFeatures, Problem, Solver
 from elmesh.text import abbreviated
-from elmesh.typing import FloatArray, IndexArray, Label
+from elmesh.typing import FloatArray, IndexArray, IntArray, Label
+
+if TYPE_CHECKING:
+    from elmesh.comm.masking import MaskedSums
 
 __all__ = [
     "Assignment",
@@ -86,7 +92,7 @@ class Backend(ABC):
     """Where a fit runs, seen from one process."""
 
     #: For messages.
-    description: ClassVar[str]
+    description: str
     #: Whether all tasks are in this process.
     in_one_place: ClassVar[bool] = False
     #: Whether targets are scaled by declared ranges, before the fit.
@@ -100,9 +106,47 @@ class Backend(ABC):
         """The processes that take part."""
 
     @property
+    def masked(self) -> bool:
+        """Whether sums are masked; then nothing else is exchanged."""
+        return False
+
+    @property
+    def most_rows(self) -> int | None:
+        """Most rows of any task, if that is declared; None if rows may be counted."""
+        return None
+
+    @property
+    def released(self) -> tuple[ReleasedTotal, ...]:
+        """Totals that were released with noise before the fit."""
+        return ()
+
+    @property
     def provides(self) -> Set[type[Request]]:
         """Kinds of request that the transport answers."""
-        return frozenset({NeighborSum, HubReduce, AllReduce, IntegerSum})
+        sums = frozenset({AllReduce, IntegerSum, NoisySum})
+        return sums if self.masked else sums | {NeighborSum, HubReduce}
+
+    def sum_over_tasks(self, values: Mapping[Label, FloatArray]) -> FloatArray:
+        """Return the sum of one array per task over the tasks of all processes, before a fit."""
+        if self.masked:
+            own = np.stack([np.ravel(value) for value in values.values()])
+            total = run_sums(sum_wide(own, Topic.STATISTICS), self._sum_integers)
+            return total.reshape(next(iter(values.values())).shape)
+        every = merge_by_task(self.communicator, {task: value.tolist() for task, value in values.items()})
+        return np.asarray(np.sum([np.asarray(value, dtype=np.float64) for value in every.values()], axis=0))
+
+    def noisy_sum_over_tasks(self, values: Mapping[Label, IntArray], sigma: IntArray, rho: float) -> IntArray:
+        """Return the sum of integers over the tasks of all processes, each with noise of its own, before a fit.
+
+        ``sigma`` is the standard deviation of the noise that each task adds, and ``rho`` what the sum costs.
+        """
+        noise = NoiseSource.fresh()
+        terms = [value + noise.draw(repr(task).encode(), sigma) for task, value in values.items()]
+        return self._sum_integers(IntegerSum(np.sum(terms, axis=0), Topic.PRIVATE, rho=rho))
+
+    def _sum_integers(self, request: IntegerSum) -> IntArray:
+        """Return a sum over all processes, before a fit."""
+        return request.value
 
     def check(self, solver: Solver) -> None:
         """Raise if a solver requires what this backend does not provide."""
@@ -128,12 +172,26 @@ class Backend(ABC):
 
 
 class LocalBackend(Backend):
-    """All agents in this process."""
+    """All agents in this process.
 
-    description: ClassVar[str] = "a single process"
+    Parameters
+    ----------
+    mask : bool, default=False
+        Whether the simulated communication is that of masked sums: the same numbers as with masks, and their traffic.
+    """
+
+    description = "a single process"
     in_one_place: ClassVar[bool] = True
     communicator: Communicator = SERIAL
     one_thread: ClassVar[bool] = False
+
+    def __init__(self, mask: bool = False) -> None:
+        self._mask = mask
+
+    @property
+    def masked(self) -> bool:
+        """Whether sums are masked."""
+        return self._mask
 
     def assign(self, solver: Solver, labels: Sequence[Label], seed: int) -> Assignment:
         """Return all tasks."""
@@ -152,6 +210,7 @@ class LocalBackend(Backend):
             assignment.labels,
             fields,
             fit.features,
+            self._mask,
         )
 
 
@@ -164,6 +223,7 @@ def run_local(
     labels: Sequence[Label] | None = None,
     fields: Mapping[str, Any] | None = None,
     features: GroupedFeatures | None = None,
+    masked: bool = False,
 ) -> RunResult:
     """Run a solver on all tasks in this process.
 
@@ -185,6 +245,8 @@ def run_local(
         What the run is of, in plain JSON, for checkpoints.
     features : GroupedFeatures, optional
         Where features come in groups.
+    masked : bool
+        Whether sums are masked.
     """
     single = [data.agent(t) for t in range(len(data.s))] if isinstance(data, Task) else data
     m, rank, width = len(single), solver.resolve_rank(data), single[0].width
@@ -206,7 +268,7 @@ def run_local(
     return run_solver(
         solver,
         agents,
-        LocalTransport(graph, solver.message_bits),
+        LocalTransport(graph, solver.message_bits, masked and topology is not None, NoiseSource.fresh()),
         zero_objective=float(np.sum([task.target_energy for task in single])) / 2,
         threads=limit_blas_threads(width, longest, max(rank, 1)),
         callback=config.callback,
@@ -221,12 +283,29 @@ class MPIBackend(Backend):
     ----------
     world : MPICommunicator, optional
         The processes; by default all of the job.
+    mask : bool, default=False
+        Whether sums are masked, so that no process learns anything of another's rows but totals. Labels of tasks and
+        names of classes are exchanged as they are.
     """
 
-    description: ClassVar[str] = "an MPI job"
+    def __init__(self, world: MPICommunicator | None = None, mask: bool = False) -> None:
+        self._given, self._mask = world, mask
+        self._sums: MaskedSums | None = None
+        self.description = "an MPI job with masked sums" if mask else "an MPI job"
 
-    def __init__(self, world: MPICommunicator | None = None) -> None:
-        self._given = world
+    @property
+    def masked(self) -> bool:
+        """Whether sums are masked."""
+        return self._mask
+
+    def _sum_integers(self, request: IntegerSum) -> IntArray:
+        """Return a sum over all processes, before a fit."""
+        if not self._mask:
+            return self.communicator.allreduce_sum(request.value)
+        from elmesh.comm.mpi.masks import agree_on_masks, masked_sum  # noqa: PLC0415  (needs an extra)
+
+        self._sums = self._sums or agree_on_masks(self.communicator)
+        return masked_sum(self.communicator, self._sums, request)
 
     @property
     def communicator(self) -> MPICommunicator:
@@ -264,8 +343,9 @@ class MPIBackend(Backend):
         topology = assignment.topology
         if topology is None:  # tasks that exchange no messages
             topology = make_topology("path", assignment.labels)
-        rank = self._agree_on_rank(solver, tasks)
-        transport = MPITransport(world, topology, assignment.ranks, solver.message_bits)
+        rank = self._agree_on_rank(solver, dict(zip(assignment.own, tasks, strict=True)))
+        noise = NoiseSource.fresh()
+        transport = MPITransport(world, topology, assignment.ranks, solver.message_bits, self._mask, noise)
         # The numbers of sites do not depend on how many are in a batch; those of tasks that are stacked do.
         batches = [np.arange(len(tasks))] if fit.features else shape_batches(_decomposed(tasks))
         problems = [
@@ -280,29 +360,35 @@ class MPIBackend(Backend):
         numbers = transport.agents.tolist()
         degree = topology.degree[transport.agents].tolist()
         agents = LocalAgents(numbers, assignment.own, tasks, degree, batches, problems)
-        energies = [[agent, float(task.target_energy)] for agent, task in zip(numbers, tasks, strict=True)]
-        in_order = sorted(pair for part in world.allgather(energies) for pair in part)
+        energy = self._energy(dict(zip(assignment.own, tasks, strict=True))) if solver.privacy is None else 0.0
         with _abort_on_error(world), world.monitored():
             return run_solver(
                 solver,
                 agents,
                 transport,
-                zero_objective=sum(energy for _, energy in in_order) / 2,
+                zero_objective=energy / 2,
                 threads=limit_blas_threads(always=True),
                 callback=fit.config.callback,
                 store=_store(fit.config, {**fit.fields, "backend": "mpi", "rank": rank}, agents, world),
                 lookahead=True,
             )
 
-    def _agree_on_rank(self, solver: Solver, tasks: Sequence[Statistics]) -> int:
+    def _energy(self, tasks: Mapping[Label, Statistics]) -> float:
+        """Return the squared norm of all tasks' targets."""
+        energies = {t: np.array([float(task.target_energy)]) for t, task in tasks.items()}
+        return float(self.sum_over_tasks(energies)[0])
+
+    def _agree_on_rank(self, solver: Solver, tasks: Mapping[Label, Statistics]) -> int:
         """Return the number of columns of U, from what all tasks together can use; only rank 0 warns."""
-        own = [[task.outputs, solver.directions(task)] for task in tasks]
-        counts = [pair for part in self.communicator.allgather(own) for pair in part]
-        outputs, directions = max(width for width, _ in counts), sum(n for _, n in counts)
+        if solver.privacy is not None:
+            return 0
+        outputs = max(self.communicator.allgather(max(task.outputs for task in tasks.values())))
+        own = {label: np.array([float(solver.directions(task))]) for label, task in tasks.items()}
+        directions = round(float(self.sum_over_tasks(own)[0]))
         with warnings.catch_warnings():
             if self.communicator.rank:
                 warnings.simplefilter("ignore")
-            return solver.rank_for(outputs, tasks[0].width, directions)
+            return solver.rank_for(outputs, next(iter(tasks.values())).width, directions)
 
 
 def resolve_backend(backend: str | Backend) -> Backend:

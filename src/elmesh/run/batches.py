@@ -67,7 +67,7 @@ def join_programs(programs: Sequence[Program], batches: Sequence[IndexArray]) ->
             answers = [(yield replace(first, value=value, exact=exact))] * len(programs)
         elif isinstance(first, IntegerSum):
             integers = [request.value for request in requests if isinstance(request, IntegerSum)]
-            answers = [(yield IntegerSum(np.sum(integers, axis=0)))] * len(programs)
+            answers = [(yield replace(first, value=np.sum(integers, axis=0)))] * len(programs)
         elif isinstance(first, HubReduce):
             values = _scatter([request.value for request in requests if isinstance(request, HubReduce)], batches)
             answers = [(yield HubReduce(values, first.function))] * len(programs)

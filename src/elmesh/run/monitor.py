@@ -14,7 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from elmesh.comm.requests import AllReduceResult, HubReduce, IntegerSum, NeighborMessages, NeighborSum, Request
+from elmesh.comm.requests import (
+    AllReduceResult,
+    HubReduce,
+    IntegerSum,
+    NeighborMessages,
+    NeighborSum,
+    NoisySum,
+    Request,
+)
 from elmesh.comm.transport import CommState, LocalMetrics, PendingMetrics, RoundMetrics, Transport
 from elmesh.errors import ElmeshError
 from elmesh.run.result import Progress, RunHistory, RunResult, StopReason
@@ -130,6 +138,8 @@ class RunMonitor:
             return self._transport.reduce_at_hub(request)
         if isinstance(request, IntegerSum):
             return self._transport.integer_sum(request)
+        if isinstance(request, NoisySum):
+            return self._transport.noisy_sum(request)
         return self._transport.allreduce(request)
 
     def _decide(self, report: RoundReport, wait: bool) -> tuple[Decision | None, RoundSnapshot | None]:

@@ -34,14 +34,17 @@ from elmesh.errors import ElmeshError, RankWarning
 from elmesh.math.central_step import CentralUStep
 from elmesh.math.certificate import Certificate
 from elmesh.math.random_effects import SiteBatch, site_batches
+from elmesh.privacy.budget import Privacy
+from elmesh.privacy.release import Mechanism
 from elmesh.solvers.state import MixedEffects, SolverState
-from elmesh.typing import FloatArray, IndexArray
+from elmesh.typing import FloatArray, IndexArray, IntArray
 
 __all__ = [
     "AgentContext",
     "Decision",
     "GroupedFeatures",
     "LowRankSolver",
+    "PrivateTotals",
     "Problem",
     "Program",
     "RoundReport",
@@ -87,6 +90,28 @@ class AgentContext:
 
 
 @dataclass(frozen=True, eq=False)
+class PrivateTotals:
+    """What the sites here release of their rows, before noise is added, where a fit is private.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        How totals are released.
+    features : ndarray of int of shape (q,)
+        The features that have common weights.
+    units : ndarray of shape (q,)
+        What these features are multiplied by in the totals.
+    terms : ndarray of int of shape (m, k)
+        The totals of each site.
+    """
+
+    mechanism: Mechanism
+    features: IndexArray
+    units: FloatArray
+    terms: IntArray
+
+
+@dataclass(frozen=True, eq=False)
 class Problem:
     """The data of one agent, or of many, their context, and the number of columns of U.
 
@@ -94,7 +119,7 @@ class Problem:
     ``groups`` is the group of each feature: 0 is the constant, others follow. None where features have no groups.
     ``noise_floor`` is the least variance of noise, as a share of that of the targets. ``halves`` are the two halves of
     each site's rows, for what is decided on rows left out. ``classes``: whether targets are indicators of classes,
-    less the common share of each class.
+    less the common share of each class. ``private``: what sites release, where a fit is private.
     """
 
     data: Task | Sequence[SiteRows]
@@ -104,6 +129,7 @@ class Problem:
     noise_floor: float = 0.0
     halves: tuple[Sequence[SiteRows], Sequence[SiteRows]] | None = None
     classes: bool = False
+    private: PrivateTotals | None = None
 
     @property
     def task(self) -> Task:
@@ -145,17 +171,20 @@ class GroupedFeatures:
         The two halves of each site's rows.
     classes : bool
         Whether targets are indicators of classes that all sites share, less the common share of each class.
+    private : PrivateTotals or None
+        What sites release, where a fit is private.
     """
 
     groups: IndexArray
     noise_floor: float = 0.0
     halves: Sequence[tuple[SiteRows, SiteRows]] | None = None
     classes: bool = False
+    private: PrivateTotals | None = None
 
     def problem(self, sites: Sequence[SiteRows], context: AgentContext, rank: int) -> Problem:
         """Return the problem of all sites of this process."""
         halves = None if self.halves is None else ([a for a, _ in self.halves], [b for _, b in self.halves])
-        return Problem(sites, context, rank, self.groups, self.noise_floor, halves, self.classes)
+        return Problem(sites, context, rank, self.groups, self.noise_floor, halves, self.classes, self.private)
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,6 +293,8 @@ class Solver(BaseEstimator, ABC):
     #: Bits per number of sums over all agents, and bytes that all agents together may send.
     message_bits: int | str = 64
     max_bytes: float | None = None
+    #: Differential privacy of what leaves a site; None for none.
+    privacy: Privacy | None = None
 
     def __init_subclass__(cls, *, abstract: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
-from elmesh.math.evidence import Totals, common_part
+from elmesh.comm.integer_sums import sum_wide
+from elmesh.math.evidence import Totals, common_part, spread_rows, spread_square
 from elmesh.math.random_effects import SiteBatch, precision
 from elmesh.solvers.base import Steps
-from elmesh.solvers.integer_sums import sum_wide
 from elmesh.solvers.state import MixedEffects
 from elmesh.typing import FloatArray
 
@@ -42,13 +42,16 @@ _LEAST = 1e-9
 def choose_class_scale(batches: Sequence[SiteBatch], effects: MixedEffects, totals: Totals) -> Steps[MixedEffects]:
     """Return the effects with common variances and a temperature of least leave-one-out log loss."""
     groups, m = batches[0].groups, sum(len(batch.index) for batch in batches)
+    features, p = effects.features, len(groups)
+    of = groups if features is None else groups[features]
     lacks = [_known(batch) & ~np.all(np.any(batch.T > 0, axis=1), axis=1) for batch in batches]
     (incomplete,) = (yield from sum_wide(np.concatenate(lacks).astype(np.float64)[:, None])).tolist()
     factors, candidates = _FACTORS if incomplete else _FACTORS[:1], []
     for factor in factors:
         log_c = effects.log_c.copy()
         log_c[1:] += np.log(factor)
-        W, S, s2 = common_part(totals, groups, log_c)
+        W, S, s2 = common_part(totals, of, log_c)
+        W, S = spread_rows(W, features, p), spread_square(S, features, p)
         candidates.append(replace(effects, log_c=log_c, W=W, S=S, s2=s2))
     losses = np.zeros((m, len(factors), len(_TEMPERATURES)))
     for batch in batches:

@@ -20,15 +20,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from elmesh.checks import check_choice, check_number
-from elmesh.comm.requests import AllReduce, IntegerSum, Request
+from elmesh.comm.integer_sums import sum_wide
+from elmesh.comm.requests import AllReduce, IntegerSum, NoisySum, Request
 from elmesh.errors import ElmeshError
 from elmesh.math.certificate import Certificate, CertificateData, certificate_without_basis
 from elmesh.math.kernels import fit, project, residual, square
 from elmesh.math.lbfgs import LBFGSMemory
+from elmesh.privacy.budget import Privacy
 from elmesh.solvers.base import Decision, LowRankSolver, Problem, RoundReport, Solution, Steps
 from elmesh.solvers.graph_certificate import certificate_over_graph
 from elmesh.solvers.initialization import Start, even_shares, initialize
-from elmesh.solvers.integer_sums import sum_wide, with_integer_sums
+from elmesh.solvers.integer_sums import with_integer_sums
 from elmesh.solvers.mixed_effects import (
     common_penalty,
     effects_bound,
@@ -38,6 +40,7 @@ from elmesh.solvers.mixed_effects import (
     private_weights,
     refit_common,
 )
+from elmesh.solvers.private_part import release_common, site_weights
 from elmesh.solvers.shared_part import choose_penalty, starting_basis, whitened_problem
 from elmesh.solvers.state import MixedEffects, SolverState
 from elmesh.solvers.variable_projection import Evaluation, ReducedProblem, change_columns, line_search, rough_fit
@@ -111,6 +114,13 @@ class MeshELM(LowRankSolver):
         Penalties on U and on the A_t; the solution depends on their product. "auto" beside a private part: the penalty
         at which left-out rows are predicted best, and no U if none is better than no U by a standard error. "auto"
         without one: a share of the features' correlation with noise (:mod:`elmesh.math.noise`).
+    rows_per_feature : float, default=0.0
+        Least number of rows of all tasks together for each feature of the common and the shared part; 0 for no limit.
+        Totals of nearly as many features as rows determine single rows. Hidden units beyond the limit are features of
+        the private part only. Without common and private parts it has no effect.
+    privacy : Privacy or None, default=None
+        Differential privacy of what leaves a site: one total with noise, from which the common part follows; private
+        parts are found at home. There is no shared part then, and no certificate.
     graph : str, networkx.Graph or None, default="ring"
         "ring", "path", "star", "complete", "random", "grid", or a graph whose nodes are the task labels. None: all
         data in one place.
@@ -141,13 +151,13 @@ class MeshELM(LowRankSolver):
     summary: ClassVar[str] = "common, shared and private parts by sums over the graph; the default"
     state_type = MeshState
     least_rank: ClassVar[int] = 0
-    requires: ClassVar[Set[type[Request]]] = frozenset({AllReduce, IntegerSum})
-
     common: bool | str = "auto"
     private: bool | str = "auto"
     rank: int | str = "auto"
     mu1: float | str = "auto"
     mu2: float | str = "auto"
+    rows_per_feature: float = 0.0
+    privacy: Privacy | None = None
     graph: Any = "ring"
     message_bits: int | str = 64
     max_bytes: float | None = None
@@ -161,6 +171,7 @@ class MeshELM(LowRankSolver):
         for name in ("common", "private"):
             check_choice(name, getattr(self, name), (True, False, "auto"))
         check_choice("message_bits", self.message_bits, BITS)
+        check_number("rows_per_feature", self.rows_per_feature, zero=True)
         if self.max_bytes is not None:
             check_number("max_bytes", self.max_bytes)
         if self.rank == 0 and not self.grouped_features:
@@ -170,10 +181,33 @@ class MeshELM(LowRankSolver):
                 f"rank={self.rank} has no meaning with a common part and no private one, beside which U is fitted; "
                 'leave rank at "auto" or set it to 0, or switch the private part on.'
             )
+        if self.privacy is not None:
+            self._check_privacy(self.privacy)
+
+    def _check_privacy(self, privacy: Privacy) -> None:
+        if not isinstance(privacy, Privacy):
+            raise ElmeshError(f"privacy must be a Privacy, such as Privacy(epsilon=1.0), or None; got {privacy!r}.")
+        privacy.check()
+        if False in (self.common, self.private):
+            raise ElmeshError(
+                "A private fit has a common and a private part; leave common and private at their defaults."
+            )
+        if self.rank not in (0, "auto") or {self.mu1, self.mu2} != {"auto"}:
+            raise ElmeshError(
+                "A private fit has no shared part, which would take many releases; leave rank, mu1 and mu2 at their "
+                "defaults."
+            )
+        if self.graph is None:
+            raise ElmeshError('A private fit is of sites that exchange messages; give a graph, such as graph="ring".')
+
+    @property
+    def requires(self) -> Set[type[Request]]:
+        """Sums over all agents, or one with noise."""
+        return frozenset({AllReduce, IntegerSum}) if self.privacy is None else frozenset({NoisySum})
 
     def rank_for(self, outputs: int, width: int, directions: int) -> int:
         """Return the rank to start with; an automatic one starts with a moderate number of columns."""
-        if self.rank == 0:
+        if self.rank == 0 or self.privacy is not None:
             return 0
         if self.rank == "auto":
             return min(max(_FIRST_RANK, 2 * outputs), max(1, min(width, directions)))
@@ -187,7 +221,8 @@ class MeshELM(LowRankSolver):
     @property
     def learns_from_halves(self) -> bool:
         """Whether the penalty of U is chosen by rows left out within tasks."""
-        return self.rank != 0 and self.private is not False and "auto" in (self.mu1, self.mu2)
+        automatic = self.private is not False and "auto" in (self.mu1, self.mu2)
+        return self.rank != 0 and automatic and self.privacy is None
 
     @property
     def has_common_part(self) -> bool:
@@ -196,6 +231,11 @@ class MeshELM(LowRankSolver):
 
     def without_common_targets(self) -> MeshELM:
         """Return a copy in which automatic parts are off: there is no common part, and U is what tasks share."""
+        if self.privacy is not None:
+            raise ElmeshError(
+                "A private fit is for classes that tasks share; give them the same names at every task, or set "
+                "shared_classes."
+            )
         off = {name: False for name in ("common", "private") if getattr(self, name) == "auto"}
         return MeshELM(**{**self.get_params(deep=False), **off})
 
@@ -206,11 +246,16 @@ class MeshELM(LowRankSolver):
 
     def init_state(self, problem: Problem) -> Steps[MeshState]:
         """Estimate the common and the private part, if any, and evaluate f at the start of U."""
+        if self.privacy is not None:
+            effects = yield from release_common(problem)
+            return MeshState(0, 1.0, 1.0, 0, 0, 0, _no_evaluation(problem), LBFGSMemory(), None, effects)
         common, private = self._has("common", problem), self._has("private", problem)
         if not (common or private):
             start = yield from initialize(problem, self.mu1, self.mu2, "spectral")
             return (yield from self._evaluate(problem, start))
-        mixed = yield from estimate_effects(problem, common=common, private=private)
+        mixed = yield from estimate_effects(
+            problem, common=common, private=private, rows_per_feature=self.rows_per_feature
+        )
         found: tuple[float, FloatArray] | None = None
         if self.rank != 0 and private:
             columns = min(_FIRST_SHARED, problem.rank) if self.rank == "auto" else problem.rank
@@ -307,6 +352,9 @@ class MeshELM(LowRankSolver):
             if decision is Decision.HALT or state.data is None:
                 return solution
             return replace(solution, certificate=state.data.certificate(state.here.value))
+        if self.privacy is not None:
+            V, effects = site_weights(problem, state.mixed)
+            return replace(solution, V=V, effects=effects)
         solution = replace(solution, V=private_weights(problem, state.mixed, self._shared(problem, state)))
         if not self.certify or decision is Decision.HALT:
             return solution
@@ -385,8 +433,13 @@ class MeshELM(LowRankSolver):
 
 def _without_basis(problem: Problem, mixed: MixedEffects) -> Steps[Evaluation]:
     """Return the evaluation of a U without columns."""
-    m, p, d = problem.shape
     share = objective_shares(problem, mixed)
     value = float((yield from sum_wide(share[:, None]))[0])
-    nothing = np.zeros((p, 0))
-    return Evaluation(nothing, value, nothing, 0.0, 0.0, 0.0, np.zeros((m, 0, d)), np.zeros((m, 0, d)), share)
+    return replace(_no_evaluation(problem), value=value, share=share)
+
+
+def _no_evaluation(problem: Problem) -> Evaluation:
+    """Return the evaluation of a U without columns, whose value is not known."""
+    m, p, d = problem.shape
+    nothing, coefficients = np.zeros((p, 0)), np.zeros((m, 0, d))
+    return Evaluation(nothing, 0.0, nothing, 0.0, 0.0, 0.0, coefficients, coefficients, np.zeros(m))

@@ -17,10 +17,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from elmesh.comm.integer_sums import sum_scaled
+from elmesh.math.evidence import spread_rows
 from elmesh.math.random_effects import SiteBatch, precision_times
 from elmesh.solvers.base import Problem, Steps
 from elmesh.solvers.initialization import even_shares
-from elmesh.solvers.integer_sums import sum_scaled
 from elmesh.solvers.state import MixedEffects
 from elmesh.solvers.variance_components import estimate_components
 from elmesh.typing import FloatArray, IndexArray
@@ -41,7 +42,9 @@ def groups_of(problem: Problem) -> IndexArray:
     return problem.sites[0].groups
 
 
-def estimate_effects(problem: Problem, *, common: bool, private: bool) -> Steps[MixedEffects]:
+def estimate_effects(
+    problem: Problem, *, common: bool, private: bool, rows_per_feature: float = 0.0
+) -> Steps[MixedEffects]:
     """Estimate the variances and W."""
     return (
         yield from estimate_components(
@@ -51,6 +54,7 @@ def estimate_effects(problem: Problem, *, common: bool, private: bool) -> Steps[
             private=private,
             noise_floor=problem.noise_floor,
             classes=problem.classes,
+            rows_per_feature=rows_per_feature,
         )
     )
 
@@ -83,8 +87,10 @@ def effects_bound(problem: Problem, effects: MixedEffects) -> Steps[float]:
         products = np.sum((batch.T - R / 2) * KR, axis=(-2, -1)) + batch.rest.sum(axis=-1) / 2
         values[batch.index, 0] = w * products
         E[batch.index] = w[:, None, None] * (batch.Phi.mT @ KR)
-    total, gradient = yield from sum_scaled([values, E])
+    features = effects.features
+    total, gradient = yield from sum_scaled([values, E if features is None else E[:, features]])
     c = np.exp(effects.log_c)[groups_of(problem)]
+    c = c if features is None else c[features]
     return float(total[0] - 0.5 * np.sum(c[:, None] * gradient**2))
 
 
@@ -93,9 +99,10 @@ def refit_common(problem: Problem, effects: MixedEffects, shared: FloatArray) ->
     E = np.zeros_like(shared)
     for batch, _, KR in _residuals(problem, effects, shared):
         E[batch.index] = np.exp(effects.log_w[batch.index])[:, None, None] * (batch.Phi.mT @ KR)
-    (gradient,) = yield from sum_scaled([E])
+    features = effects.features
+    (gradient,) = yield from sum_scaled([E if features is None else E[:, features]])
     c = np.exp(effects.log_c)[groups_of(problem)][:, None]
-    return replace(effects, W=effects.W + effects.S @ (gradient - effects.W / c))
+    return replace(effects, W=effects.W + effects.S @ (spread_rows(gradient, features, len(c)) - effects.W / c))
 
 
 def common_penalty(problem: Problem, effects: MixedEffects) -> float:

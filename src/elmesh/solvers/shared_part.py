@@ -18,12 +18,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from elmesh.comm.integer_sums import sum_scaled, sum_wide
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import orthonormal
 from elmesh.math.random_effects import precision_times, whiten
 from elmesh.solvers.base import Problem, Steps
 from elmesh.solvers.initialization import random_block
-from elmesh.solvers.integer_sums import sum_scaled, sum_wide
 from elmesh.solvers.mixed_effects import groups_of, private_weights
 from elmesh.solvers.state import MixedEffects
 from elmesh.typing import FloatArray
@@ -67,12 +67,17 @@ def _whitened_task(problem: Problem, effects: MixedEffects) -> Task:
     for batch in problem.sites:
         (X, R), _ = whiten(batch, v, batch.Phi, batch.T - batch.Phi @ effects.W)
         weight, n = np.exp(effects.log_w[batch.index] / 2)[:, None, None], X.shape[1]
-        V[batch.index, :, :n] = (weight * X * root).mT
+        V[batch.index, :, :n] = (weight * X * _released(root, effects)).mT
         Y[batch.index, :n] = weight * R
         s[batch.index, :n] = 1.0
         rest[batch.index] = np.square(weight[:, 0, 0]) * batch.rest.sum(axis=-1)
         rows[batch.index] = batch.rows
     return Task(V, s, Y, rest, rows)
+
+
+def _released(root: FloatArray, effects: MixedEffects) -> FloatArray:
+    """Return the units of features, zero for those that have no shared weights."""
+    return root if effects.released is None else root * effects.released
 
 
 def starting_basis(problem: Problem, effects: MixedEffects, columns: int) -> Steps[tuple[FloatArray, float]]:
@@ -145,7 +150,7 @@ def choose_penalty(
 def _correlations(problem: Problem, effects: MixedEffects) -> FloatArray:
     """Return each site's correlation of whitened features with what W leaves, of shape (m, p, d)."""
     v, E = np.exp(effects.log_v), np.zeros(problem.shape)
-    root = np.sqrt(v)[groups_of(problem)][:, None]
+    root = _released(np.sqrt(v)[groups_of(problem)], effects)[:, None]
     for batch in problem.sites:
         KR = precision_times(batch, v, batch.T - batch.Phi @ effects.W)
         E[batch.index] = np.exp(effects.log_w[batch.index])[:, None, None] * (root * (batch.Phi.mT @ KR))

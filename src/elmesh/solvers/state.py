@@ -15,7 +15,7 @@ from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from elmesh.typing import FloatArray
+from elmesh.typing import FloatArray, IndexArray
 
 __all__ = ["MixedEffects", "PerAgent", "PerEdge", "SolverState", "StateDict"]
 
@@ -86,6 +86,12 @@ class MixedEffects:
         exceeds, or the most that any can have. Sums of products have the same bits for the same shapes only.
     temperature : float
         What scores of classes are divided by before the softmax; 0 where it is not known.
+    released : ndarray of shape (p,) or None
+        One for features that common and shared weights may have, zero for those that private weights alone have; None
+        if all may.
+    site_log_v : ndarray of shape (m, G) or None
+        Log-variances of each site's own private weights, in units of its noise, where a fit is private; S is then the
+        covariance of W before the site's own rows are taken into account.
     """
 
     log_c: FloatArray
@@ -97,6 +103,13 @@ class MixedEffects:
     log_w: PerAgent
     size: int = 0
     temperature: float = 0.0
+    released: FloatArray | None = None
+    site_log_v: PerAgent | None = None
+
+    @property
+    def features(self) -> IndexArray | None:
+        """The features that common and shared weights may have; None for all."""
+        return None if self.released is None else np.flatnonzero(self.released)
 
     def __post_init__(self) -> None:
         for name in ("W", "S"):

@@ -8,8 +8,11 @@ The model is :math:`T_t = \Phi_t(W + V_t) + \text{noise}` (:mod:`elmesh.math.ran
 2. with W held at its posterior, the private variances and the sites' noise, by Newton steps of which each sums a few
    numbers over all sites.
 
-Few matrix sums are enough, and more would give sites away: totals at many variances separate the sites' terms. All
-sums are of integers (:mod:`elmesh.comm.fixed_point`), so they are equal to the bit for any graph and any number of
+Few matrix sums are enough, and more would give sites away: totals at many variances separate the sites' terms. So would
+totals of nearly as many features as there are rows: they determine single rows. Where that matters, only some of the
+features have common weights, and only their totals are summed; private weights have all features.
+
+All sums are of integers (:mod:`elmesh.comm.fixed_point`), so they are equal to the bit for any graph and any number of
 processes.
 """
 
@@ -21,24 +24,35 @@ from dataclasses import replace
 import numpy as np
 
 from elmesh.comm.fixed_point import exponent_for, from_scaled, to_scaled
-from elmesh.comm.requests import IntegerSum
+from elmesh.comm.integer_sums import sum_wide
+from elmesh.comm.requests import IntegerSum, Topic
 from elmesh.data.features import uniform
-from elmesh.math.evidence import HYPERPRIOR, Totals, common_draws, common_part, maximize_evidence
+from elmesh.math.evidence import (
+    HYPERPRIOR,
+    Totals,
+    common_draws,
+    common_part,
+    maximize_evidence,
+    spread_rows,
+    spread_square,
+)
 from elmesh.math.random_effects import SiteBatch, expected_likelihood, padded_size, whiten
 from elmesh.solvers.base import AgentContext, Steps
 from elmesh.solvers.class_scale import choose_class_scale
-from elmesh.solvers.integer_sums import from_first, sum_wide
+from elmesh.solvers.integer_sums import from_first
 from elmesh.solvers.state import MixedEffects
-from elmesh.typing import FloatArray
+from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["MATRIX_SUMS", "estimate_components"]
+__all__ = ["MATRIX_SUMS", "estimate_components", "released_features"]
 
 #: Sums of a p x p matrix.
 MATRIX_SUMS = 3
 # Where the search starts: variances relative to the noise, and the prior variance of log-noise among sites.
 _FIRST_CONSTANT, _FIRST_PRIVATE, _FIRST_COMMON, _FIRST_SPREAD = 0.3, 0.1, 1.0, 0.25
-# Prior variance of the common constant: as good as unpenalised.
-_CONSTANT = 1e6
+# Prior variance of the common constant: as good as unpenalised; and of weights that there are not.
+_CONSTANT, _ABSENT = 1e6, 1e-300
+# Most that rounding moves an eigenvalue of totals, in units of the integers and of the root of sites times features.
+_ROUNDING = 2.0
 # Targets that never vary have at least this mean square.
 _LEAST_SQUARES = 1e-12
 # Newton steps per round, the expected fall of -2 log likelihood at which they end, and the longest step in
@@ -59,8 +73,12 @@ def estimate_components(
     private: bool,
     noise_floor: float = 0.0,
     classes: bool = False,
+    rows_per_feature: float = 0.0,
 ) -> Steps[MixedEffects]:
     """Estimate all variances over the sites of all processes.
+
+    With ``rows_per_feature`` so few features have common weights that all sites together have at least so many rows for
+    each of them (:func:`released_features`).
 
     ``noise_floor`` is the least variance of noise as a share of the targets': classes are known for certain, but a
     model that takes their indicators for numbers without noise interpolates them. With ``classes`` the common variances
@@ -69,36 +87,63 @@ def estimate_components(
     groups = batches[0].groups
     sites, p, d = _Sites(batches, context), len(groups), batches[0].T.shape[-1]
     G = int(groups.max()) + 1
-    log_c = np.log(np.full(G, _FIRST_COMMON) if common else np.full(G, 1e-300))
-    log_v = np.log(np.full(G, _FIRST_PRIVATE) if private else np.full(G, 1e-300))
+    log_c = np.log(np.full(G, _FIRST_COMMON) if common else np.full(G, _ABSENT))
+    log_v = np.log(np.full(G, _FIRST_PRIVATE) if private else np.full(G, _ABSENT))
     if common:
         log_c[0] = np.log(_CONSTANT)
     if private:
         log_v[0] = np.log(_FIRST_CONSTANT)
-    free = np.arange(1, G) if common else np.arange(0)
     own = [np.column_stack([batch.rows, np.sum(batch.T**2, axis=-2) + batch.rest, _sizes(batch)]) for batch in batches]
     total = yield from sum_wide(np.concatenate(own))
     n, squares, sizes = float(total[0]), total[1 : 1 + d], total[1 + d :]
-    sites.floor = noise_floor * squares / n
+    sites.floor, sites.count = noise_floor * squares / n, float(sizes.sum())
     size = min(1 << int(np.flatnonzero(sizes)[-1]), _most_rows(batches[0]))
     W, S, s2 = np.zeros((p, d)), np.zeros((p, p)), np.maximum(squares, _LEAST_SQUARES * n) / n
     # Without private weights all sites have the same noise.
     spread = _FIRST_SPREAD if private else 0.0
-    now = MixedEffects(log_c, log_v, spread, W, S, s2, np.zeros(sites.m), size)
+    released = released_features(groups, n / rows_per_feature) if rows_per_feature else None
+    now = MixedEffects(log_c, log_v, spread, W, S, s2, np.zeros(sites.m), size, released=released)
+    features = now.features
     if not common:
         for _ in range(MATRIX_SUMS - 1):
             now = yield from sites.maximize(now, np.zeros((p, 0)))
         return now
-    noise = np.sign(uniform((context.seed, 3), p * _DRAWS)).reshape(p, _DRAWS)
+    of = groups if features is None else groups[features]
+    free = np.intersect1d(np.arange(1, G), of)
+    now.log_c[np.setdiff1d(np.arange(1, G), of)] = np.log(_ABSENT)
+    noise = np.sign(uniform((context.seed, 3), p * _DRAWS)).reshape(p, _DRAWS)[: len(of)]
     for k in range(MATRIX_SUMS):
-        totals = yield from sites.totals(np.exp(now.log_v), np.exp(now.log_w), n)
-        log_c = yield from from_first(context, maximize_evidence(totals, groups, now.log_c, free))
-        W, S, s2 = common_part(totals, groups, log_c)
-        now = replace(now, log_c=log_c, W=W, S=S, s2=s2)
+        totals = yield from sites.totals(np.exp(now.log_v), np.exp(now.log_w), n, features)
+        log_c = yield from from_first(context, maximize_evidence(totals, of, now.log_c, free))
+        W, S, s2 = common_part(totals, of, log_c)
+        now = replace(now, log_c=log_c, W=spread_rows(W, features, p), S=spread_square(S, features, p), s2=s2)
         if k == MATRIX_SUMS - 1 or not private:
             break
-        now = yield from sites.maximize(now, common_draws(totals, groups, log_c, noise))
+        draws = common_draws(totals, of, log_c, noise)
+        now = yield from sites.maximize(now, spread_rows(draws, features, p))
     return (yield from choose_class_scale(batches, now, totals)) if classes else now
+
+
+def released_features(groups: IndexArray, most: float) -> FloatArray:
+    """Return which features may have common weights, if there may be at most so many: ones and zeros.
+
+    The constant and the inputs always may. Of hidden units as many as are left may, the first ones of each group, in
+    equal parts.
+
+    Examples
+    --------
+    >>> released_features(np.array([0, 1, 1, 2, 2, 2, 3, 3, 3]), most=5.9)
+    array([1., 1., 1., 1., 0., 0., 1., 0., 0.])
+    """
+    chosen = groups <= 1
+    hidden = [np.flatnonzero(groups == g) for g in range(2, int(groups.max()) + 1)]
+    left = max(int(most) - int(chosen.sum()), 0)
+    for k, own in enumerate(hidden):
+        # What the groups before have left is shared among those that follow.
+        part = min(len(own), left // (len(hidden) - k))
+        chosen[own[:part]] = True
+        left -= part
+    return chosen.astype(np.float64)
 
 
 def _sizes(batch: SiteBatch) -> FloatArray:
@@ -121,6 +166,8 @@ class _Sites:
         self._batches, self._context = batches, context
         self._index = np.concatenate([batch.index for batch in batches])
         self.m, self.floor = len(self._index), np.zeros(batches[0].T.shape[-1])
+        #: Number of sites of all processes.
+        self.count = float(self.m)
         # Whitening shortens every column, so that these bound all entries of a site's totals.
         squares = [np.max(np.sum(batch.Phi**2, axis=-2), axis=-1) for batch in batches]
         energy = [np.max(np.sum(batch.T**2, axis=-2) + batch.rest, axis=-1) for batch in batches]
@@ -133,17 +180,18 @@ class _Sites:
         ordered[self._index] = joined
         return ordered
 
-    def totals(self, v: FloatArray, w: FloatArray, rows: float) -> Steps[Totals]:
-        """Return the whitened totals over all sites."""
-        p, d = self._batches[0].Phi.shape[-1], self._batches[0].T.shape[-1]
-        features, energy = (yield from sum_wide(w[:, None] * self._bounds)).tolist()
-        exponents = [exponent_for(bound) for bound in (features, np.sqrt(features * energy), energy)]
+    def totals(self, v: FloatArray, w: FloatArray, rows: float, features: IndexArray | None) -> Steps[Totals]:
+        """Return the whitened totals over all sites, of some features or of all."""
+        p = self._batches[0].Phi.shape[-1] if features is None else len(features)
+        d = self._batches[0].T.shape[-1]
+        largest, energy = (yield from sum_wide(w[:, None] * self._bounds)).tolist()
+        exponents = [exponent_for(bound) for bound in (largest, np.sqrt(largest * energy), energy)]
         upper = np.triu_indices(p)
         Q, b, squares = np.zeros((p, p), np.int64), np.zeros((p, d), np.int64), np.zeros(d, np.int64)
         for batch in self._batches:
             (X, Y), _ = whiten(batch, v, batch.Phi, batch.T)
             root = np.sqrt(w[batch.index])[:, None, None]
-            X, Y = root * X, root * Y
+            X, Y = root * (X if features is None else X[..., features]), root * Y
             own = np.sum(Y**2, axis=-2) + w[batch.index][:, None] * batch.rest
             for k in range(len(X)):
                 # One by one: NumPy computes half of a product of a matrix with its own transpose.
@@ -151,12 +199,14 @@ class _Sites:
                 b += to_scaled(X[k].T @ Y[k], exponents[1])
                 squares += to_scaled(own[k], exponents[2])
         sums = [Q[upper], b.ravel(), squares]
-        total = yield IntegerSum(np.concatenate(sums))
+        total = yield IntegerSum(np.concatenate(sums), Topic.MATRIX)
         ends = np.cumsum([part.size for part in sums])[:-1]
         found = [from_scaled(part, e) for part, e in zip(np.split(total, ends), exponents, strict=True)]
         whole = np.zeros((p, p))
         whole[upper] = found[0]
         whole = whole + np.triu(whole, 1).T
+        # The integers nearest to each site's numbers: without this a singular matrix could have a negative eigenvalue.
+        whole[np.arange(p), np.arange(p)] += _ROUNDING * np.sqrt(p * self.count) * 2.0 ** -exponents[0]
         return Totals(whole, found[1].reshape(p, d), found[2] + rows * self.floor, rows)
 
     def maximize(self, now: MixedEffects, draws: FloatArray) -> Steps[MixedEffects]:

@@ -1,0 +1,227 @@
+"""The start of a private fit: scales of columns, declared or paid for, and the totals that sites release.
+
+Rows are taken about centres and in units of spreads that are declared (:class:`~elmesh.privacy.Privacy`) or, if they
+are not, found by histograms with noise (:mod:`elmesh.privacy.scales`). Nothing else of the rows has any influence on
+what is common to all sites but the totals of :mod:`elmesh.privacy.release`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from elmesh.data.features import FeatureMap
+from elmesh.data.tasks import Groups
+from elmesh.errors import ElmeshError, PrivacyWarning
+from elmesh.privacy.accounting import epsilon_of, rho_for
+from elmesh.privacy.budget import Privacy
+from elmesh.privacy.release import Mechanism, make_mechanism
+from elmesh.privacy.report import PrivacyReport, ReleasedTotal
+from elmesh.privacy.scales import Histogram, equal_bins, find_scale, find_window, power_bins
+from elmesh.run.backend import Backend
+from elmesh.solvers.base import PrivateTotals
+from elmesh.solvers.private_part import private_features
+from elmesh.typing import FloatArray, IntArray, Label
+
+__all__ = ["PrivateFit", "ScaleSearch", "Scales", "start_private_fit"]
+
+# Shares of the budget for the two histograms, where ranges are not declared.
+_SHARES = (0.1, 0.1)
+# Values of targets count so many times in a histogram: everything depends on their scale.
+_TARGET_WEIGHT = 3
+# Centre and spread of a column of which nothing is known.
+_UNIT = (0.0, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Scales:
+    """Centres and spreads of the inputs, and of the targets; and where they come from."""
+
+    inputs: tuple[FloatArray, FloatArray]
+    targets: tuple[FloatArray, FloatArray]
+    source: str
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateFit:
+    """What is left of the budget, the scales, and what was released so far.
+
+    ``rows`` is the number of all rows, or an estimate, and ``most_rows`` a bound that it cannot exceed.
+    """
+
+    privacy: Privacy
+    sites: int
+    rows: float
+    most_rows: float
+    scales: Scales
+    releases: tuple[ReleasedTotal, ...]
+    classes: bool = False
+
+    @property
+    def honest(self) -> int:
+        """Number of sites whose noise nobody else knows."""
+        return self.sites - self.privacy.colluders(self.sites)
+
+    def mechanism(self, p: int, d: int) -> Mechanism:
+        """Return how totals of p features and d targets are released, with all that is left of the budget."""
+        total = rho_for(self.privacy.epsilon, self.privacy.delta)
+        left = total - sum(release.rho for release in self.releases)
+        mechanism = make_mechanism(p, d, left, self.most_rows, self.honest, classes=self.classes)
+        _, sigma = mechanism.noise(self.honest)
+        # The norm of the noise, and that of correlations in which every row says the same.
+        noise, signal = sigma * np.sqrt(p * d), self.rows * mechanism.limit * np.sqrt(d)
+        if noise > signal:
+            needed = epsilon_of(total * (noise / signal) ** 2, self.privacy.delta)
+            raise ElmeshError(
+                f"epsilon={self.privacy.epsilon:g} is too small for any usable result: the noise would be "
+                f"{noise / signal:.3g} times as large as the totals of {self.rows:,.0f} rows can be. Use an "
+                f"epsilon of at least {needed:.2g}, more rows, or fewer columns; nothing was released of the totals."
+            )
+        return mechanism
+
+    def totals(
+        self, layer: FeatureMap, X: FloatArray, groups: Groups, targets: Mapping[Label, FloatArray]
+    ) -> tuple[PrivateTotals, PrivacyReport]:
+        """Return what each task here releases of its rows, before noise is added, and the report on all releases."""
+        features, units = private_features(layer.groups)
+        mechanism = self.mechanism(len(features), next(iter(targets.values())).shape[1])
+        terms = [mechanism.totals(layer(X[index])[:, features] * units, targets[t]) for t, index in groups.items()]
+        return PrivateTotals(mechanism, features, units, np.stack(terms)), self._report(mechanism)
+
+    def _report(self, mechanism: Mechanism) -> PrivacyReport:
+        """Return what was released, the totals of a mechanism included."""
+        totals = ReleasedTotal("totals of features and targets", len(mechanism.sigma), mechanism.cost())
+        colluders = self.sites - self.honest
+        return PrivacyReport.of((*self.releases, totals), self.privacy.delta, self.sites, colluders, self.scales.source)
+
+
+def start_private_fit(
+    privacy: Privacy,
+    backend: Backend,
+    n_sites: int,
+    inputs: Mapping[Label, FloatArray],
+    targets: Mapping[Label, FloatArray],
+    *,
+    classes: bool = False,
+) -> PrivateFit:
+    """Return the scales of inputs and targets, declared or paid for, from the rows of each task here.
+
+    With ``classes`` targets are indicators of classes, whose scale is known.
+    """
+    columns, outputs = (next(iter(parts.values())).shape[1] for parts in (inputs, targets))
+    unit = _scale_arrays([], columns), _scale_arrays([], outputs)
+    if backend.most_rows is not None:
+        # Columns are in units of their declared ranges; the number of all rows is not known, and need not be.
+        rows = float(n_sites * sum(len(X) for X in inputs.values()))
+        scales = Scales(*unit, "found" if backend.released else "declared")
+        return PrivateFit(privacy, n_sites, rows, float(n_sites * backend.most_rows), scales, backend.released, classes)
+    rows = float(backend.sum_over_tasks({t: np.array([float(len(X))]) for t, X in inputs.items()})[0])
+    of_inputs = privacy.input_scale(columns)
+    of_targets = unit[1] if classes else privacy.target_scale(outputs)
+    if of_inputs is not None and of_targets is not None:
+        return PrivateFit(privacy, n_sites, rows, rows, Scales(of_inputs, of_targets, "declared"), (), classes)
+    search = ScaleSearch(privacy, backend, n_sites)
+    wanted = _Weights(columns if of_inputs is None else 0, outputs if of_targets is None else 0)
+    # All columns, or the targets alone, as far as the rows are enough for it.
+    parts = wanted, _Weights(0, wanted.targets), _Weights(0, 0)
+    chosen = next(part for part in parts if part == parts[-1] or search.suffices(part.all, rows))
+    if chosen != wanted:
+        _warn_of_units(privacy, rows, inputs=chosen.inputs < wanted.inputs, targets=chosen.targets < wanted.targets)
+    found: list[tuple[float, float] | None] = []
+    releases: tuple[ReleasedTotal, ...] = ()
+    if chosen.all:
+        own = {t: np.hstack([X[:, : chosen.inputs], targets[t][:, : chosen.targets]]) for t, X in inputs.items()}
+        found, releases = search.run(own, chosen.all)
+    scales = Scales(
+        of_inputs or _scale_arrays(found[: chosen.inputs], columns),
+        of_targets or _scale_arrays(found[chosen.inputs :], outputs),
+        "found" if chosen == wanted else "found for targets" if chosen.targets else "as they are",
+    )
+    return PrivateFit(privacy, n_sites, rows, rows, scales, releases, classes)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Numbers of inputs and of targets whose scale is to be found."""
+
+    inputs: int
+    targets: int
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """How often a value of each of these columns counts."""
+        return (1,) * self.inputs + (_TARGET_WEIGHT,) * self.targets
+
+
+def _scale_arrays(scales: Sequence[tuple[float, float] | None], n: int) -> tuple[FloatArray, FloatArray]:
+    """Return centres and spreads of n columns; those that are not known are in units of their spread about zero."""
+    centre, spread = np.array([_UNIT if one is None else one for one in scales or [None] * n]).T
+    return centre, spread
+
+
+@dataclass(frozen=True, eq=False)
+class ScaleSearch:
+    """The search for centre and spread of columns by two histograms.
+
+    Parameters
+    ----------
+    privacy : Privacy
+        The budget, of which the histograms take a share.
+    backend : Backend
+        Where the sums are taken.
+    sites : int
+        Number of all sites.
+    """
+
+    privacy: Privacy
+    backend: Backend
+    sites: int
+
+    def _histogram(self, weights: tuple[int, ...], share: float) -> Histogram:
+        honest = self.sites - self.privacy.colluders(self.sites)
+        return Histogram.make(weights, share * rho_for(self.privacy.epsilon, self.privacy.delta), honest)
+
+    def suffices(self, weights: tuple[int, ...], rows: float) -> bool:
+        """Return whether columns that count so many times can be found among so many rows."""
+        return len(weights) > 0 and self._histogram(weights, _SHARES[0]).suffices(rows, self.sites)
+
+    def run(
+        self, columns: Mapping[Label, FloatArray], weights: tuple[int, ...]
+    ) -> tuple[list[tuple[float, float] | None], tuple[ReleasedTotal, ...]]:
+        """Return centre and spread of each column, None where noise hides them, and what was released for it.
+
+        ``columns`` has the columns of each task here.
+        """
+        first, second = (self._histogram(weights, share) for share in _SHARES)
+        counts = self._release(first, {t: power_bins(X) for t, X in columns.items()})
+        windows = [find_window(own, sigma) for own, sigma in zip(counts, first.noise(self.sites), strict=True)]
+        equal = self._release(second, {t: equal_bins(X, windows) for t, X in columns.items()})
+        found = [
+            None if window is None else find_scale(own, window, sigma)
+            for own, window, sigma in zip(equal, windows, second.noise(self.sites), strict=True)
+        ]
+        releases = tuple(
+            ReleasedTotal(what, bins.size, histogram.cost())
+            for what, bins, histogram in (("powers of two", counts, first), ("equal bins", equal, second))
+        )
+        return found, releases
+
+    def _release(self, histogram: Histogram, counts: Mapping[Label, IntArray]) -> FloatArray:
+        terms = {t: histogram.terms(own) for t, own in counts.items()}
+        size = len(next(iter(terms.values())))
+        sigma = np.full(size, histogram.per_site, dtype=np.int64)
+        return histogram.split(self.backend.noisy_sum_over_tasks(terms, sigma, histogram.cost()))
+
+
+def _warn_of_units(privacy: Privacy, rows: float, *, inputs: bool, targets: bool) -> None:
+    what = " and ".join(name for name, lacks in (("inputs", inputs), ("targets", targets)) if lacks)
+    warnings.warn(
+        f"With {rows:,.0f} rows and epsilon={privacy.epsilon:g} noise would hide the centre and spread of columns, so "
+        f"that nothing is spent on them: {what} are taken to be in units of their spread about zero. If they are not, "
+        "declare their usual ranges with Privacy(input_range=..., target_range=...).",
+        PrivacyWarning,
+        stacklevel=5,
+    )
