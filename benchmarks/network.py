@@ -51,6 +51,7 @@ def config_for(m: int, rounds: int, **changes: Any) -> NetworkConfig:
     edges = tuple((names[i], names[j]) for i, j in make_topology("ring", names).edges.tolist())
     columns = tuple(InputColumn(f"x{j}", range=(-4.0, 4.0)) for j in range(5))
     fields = {"n_hidden": HIDDEN, "rank": RANK, "rounds": rounds, "parameters": PARAMETERS, "columns": columns}
+    fields |= {"exchange": "basis", "solver": "dmtl-elm"}
     return NetworkConfig(name="bench", kind="classification", agents=agents, edges=edges, **(fields | changes))
 
 

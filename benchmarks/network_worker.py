@@ -83,7 +83,8 @@ def main(file: str, options: str) -> None:
     with NetworkAgent(identity, patience=60, fresh=True) as agent:
         agent.open({})
         backend = NetworkBackend(agent)
-        transport, request = backend.transport(), NeighborSum(np.random.default_rng(number).normal(size=(1, L, r)))
+        transport = backend.transport(sums_needed=False)
+        request = NeighborSum(np.random.default_rng(number).normal(size=(1, L, r)))
         fit = FitContext(solver, backend.assign(solver, [agent.name], 0), 0, {}, RunConfig())
         transport.neighbor_sum(request)  # all agents are present
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.transports import CHECKS, check_local, check_network
+from helpers.transports import CHECKS, check_local, check_local_masked, check_network
+
+RUNS = {"local": check_local, "local, masked": check_local_masked, "network": check_network}
 
 
 @pytest.mark.parametrize("name", CHECKS)
-@pytest.mark.parametrize("run", [check_local, check_network], ids=["local", "network"])
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_a_transport_in_memory_has_the_invariant(name, run):
     assert len(set(run(CHECKS[name]))) == 1

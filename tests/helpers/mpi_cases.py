@@ -9,7 +9,7 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh import DGSP, DMTLELM, DNSP, FODMTLELM, DifAltGDmin, FedRep, MeshELM
+from elmesh import DGSP, DMTLELM, DNSP, FODMTLELM, DifAltGDmin, FedRep, MeshELM, Privacy
 from elmesh.comm.graph import Topology, make_topology
 from elmesh.data.statistics import Reduced, SiteRows, Task
 from elmesh.estimators.base import MultiTaskELM
@@ -232,10 +232,12 @@ def _classification() -> tuple[NDArray[np.float64], NDArray[np.str_], NDArray[np
 DATA = {"regressor": _regression, "classifier": _classification}
 
 
-def _sites(n_sites: int = 7) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.str_]]:
-    """Return sites of one to 36 rows whose slopes differ along one direction."""
-    rng = np.random.default_rng(1)
-    sizes = [1, *rng.integers(25, 37, n_sites - 1).tolist()]
+def _sites(
+    n_sites: int = 7, seed: int = 1, rows: tuple[int, int] = (25, 36)
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.str_]]:
+    """Return a site of one row, and others of so many, whose slopes differ along one direction."""
+    rng = np.random.default_rng(seed)
+    sizes = [1, *rng.integers(rows[0], rows[1] + 1, n_sites - 1).tolist()]
     sites = rng.permutation(np.repeat([f"site{k}" for k in range(n_sites)], sizes))
     X = rng.normal(size=(len(sites), 5))
     own = dict(zip(np.unique(sites).tolist(), 2.0 * rng.normal(size=n_sites), strict=True))
@@ -258,9 +260,16 @@ def _sites_with_classes() -> tuple[NDArray[np.float64], NDArray[np.str_], NDArra
     return X, np.where(sites == "site5", "lowest", classes), sites
 
 
+def _small_sites() -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.str_]]:
+    """Return sites so small that a shared part pays, whatever halves of their rows it is tried on."""
+    return _sites(seed=3, rows=(8, 13))
+
+
+#: A solver whose fits are private, for data of order one.
+PRIVATE = MeshELM(privacy=Privacy(epsilon=20.0, input_range=(-2.0, 2.0), target_range=(-3.0, 3.0)))
 #: Data for the default solver, what makes the estimator, and the placements of sites on ranks.
 SITES: dict[str, tuple[Callable[[], tuple], Callable[[], MultiTaskELM], tuple[str, ...]]] = {
-    "regression": (_sites, partial(MultiTaskELMRegressor, 12, random_state=0), ("scattered", "uneven")),
+    "regression": (_small_sites, partial(MultiTaskELMRegressor, 12, random_state=0), ("scattered", "uneven")),
     "no shared part": (
         _sites_with_two_targets,
         partial(MultiTaskELMRegressor, 12, solver=MeshELM(rank=0, graph="star"), random_state=0),
@@ -272,6 +281,7 @@ SITES: dict[str, tuple[Callable[[], tuple], Callable[[], MultiTaskELM], tuple[st
         partial(MultiTaskELMClassifier, 12, solver=MeshELM(mu1=1.0, mu2=1.0), random_state=0),
         ("uneven",),
     ),
+    "private": (_sites, partial(MultiTaskELMRegressor, 12, solver=PRIVATE, random_state=0), ("scattered", "uneven")),
 }
 
 

@@ -36,6 +36,7 @@ from helpers.mpi_cases import (
     FITS,
     HALTED,
     HALTS_AT,
+    PRIVATE,
     RECORDED,
     SEED,
     SITES,
@@ -44,7 +45,7 @@ from helpers.mpi_cases import (
     placements,
     rows_of,
 )
-from helpers.parts import found_parts, gathered_parts
+from helpers.parts import found_parts, gathered_parts, known_noise
 from helpers.transports import CHECKS, Member
 
 warnings.simplefilter("ignore")
@@ -251,7 +252,8 @@ def parts(folder: Path) -> Findings:
         }
         for placement in used:
             rows = np.isin(sites, own[placement])
-            model = make().fit(X[rows], y[rows], tasks=sites[rows], run=MPI)
+            with known_noise():
+                model = make().fit(X[rows], y[rows], tasks=sites[rows], run=MPI)
             found = found_parts(model)
             same = found["U"].tobytes() + found["W"].tobytes() + found["history"].tobytes()
             V = {t: x for part in comm.allgather(model.V_) for t, x in part.items()}
@@ -542,6 +544,25 @@ def privacy(folder: Path) -> Findings:
     return Findings({}, notes)
 
 
+def beside_the_release(folder: Path) -> Findings:
+    """Record what ranks exchange in private fits of two tables that have nothing in common, but for the release."""
+    X, y, tasks = DATA["regressor"]()
+    rows, rng, found = rows_of(tasks, world.rank, world.size), np.random.default_rng(5), []
+    for masked in (False, True):
+        for inputs, targets in ((X, y), (rng.normal(size=X.shape), rng.normal(size=y.shape))):
+            log: list[bytes] = []
+            seen: dict[str, list[Any]] = {"sums": [], "integers": []}
+            with recorded(log, seen):
+                model = MultiTaskELMRegressor(12, solver=PRIVATE, random_state=0)
+                config = RunConfig(backend=MPIBackend(world, mask=masked))
+                model.fit(inputs[rows], targets[rows], tasks=tasks[rows], run=config)
+            released = [value.tobytes() for value in seen["integers"]]
+            # Masks and keys are other ones every time.
+            rest = [data for data in log if masked or not any(value in data for value in released)]
+            found.append({"releases": len(released), "rest": [len(x) if masked else x.hex() for x in rest]})
+    return Findings({}, {"found": comm.allgather(found)})
+
+
 class RecordingBackend(MPIBackend):
     """A backend that records the tasks that a run is given."""
 
@@ -588,7 +609,19 @@ def failing(folder: Path) -> Findings:
     return Findings({}, {})
 
 
-_ALL = (solvers, halting, chain, full_disk, estimators, parts, errors, transports, privacy, failing)
+_ALL = (
+    solvers,
+    halting,
+    chain,
+    full_disk,
+    estimators,
+    parts,
+    errors,
+    transports,
+    privacy,
+    beside_the_release,
+    failing,
+)
 PARTS = {part.__name__: part for part in _ALL}
 
 

@@ -76,6 +76,9 @@ def make_config(names=NAMES, graph="ring", **changes) -> NetworkConfig:
     columns = tuple(InputColumn(f"x{j}", range=(-4.0, 4.0)) for j in range(P))
     fields = {
         "kind": "classification",
+        "exchange": "basis",
+        "solver": "dmtl-elm",
+        "fewest_sites": min(3, len(names)),
         "rounds": 40,
         "n_hidden": 30,
         "rank": 3,
@@ -97,7 +100,8 @@ def rows_of(name: str, n: int = 50, kind: str = "classification") -> pd.DataFram
     rng, common = np.random.default_rng(seed), np.random.default_rng(3)
     X = rng.normal(size=(n + seed % 7, P)).round(6)
     z = X @ (common.normal(size=P) + 0.3 * rng.normal(size=P))
-    y = np.where(z > 0, "high", "low") if kind == "classification" else np.clip(z, -10, 10).round(6)
+    numbers = np.clip(z + 0.3 * rng.normal(size=len(z)), -10, 10).round(6)
+    y = np.where(z > 0, "high", "low") if kind == "classification" else numbers
     return pd.DataFrame(X, columns=[f"x{j}" for j in range(P)]).assign(y=y)
 
 

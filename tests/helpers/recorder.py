@@ -1,6 +1,7 @@
-"""An agent whose calls to zenoh, and whose private state of every round, are recorded before they take effect.
+"""An agent whose calls to zenoh, messages and terms of sums, and whose private state of every round, are recorded.
 
-Calls are written to a file, one JSON object per line, and states to a file of the same name with ``.npz`` at its end.
+All are recorded before they take effect: calls, messages before they are sealed and terms before they are masked in a
+file, one JSON object per line, and states in a file of the same name with ``.npz`` at its end.
 """
 
 from __future__ import annotations
@@ -16,8 +17,14 @@ import numpy as np
 import zenoh
 
 from elmesh.agent import NetworkAgent
-from helpers.forked import run_command
+from elmesh.comm.masking import MaskedSums
+from elmesh.comm.network.sealing import SealedSession
+from elmesh.comm.network.wire import Message, parse
+from elmesh.comm.requests import IntegerSum
+from helpers.forked import ForkedNetwork, ForkedProcess, run_command
 
+#: What is recorded within an agent, and no call to zenoh.
+OWN = ("message", "no keys yet", "term")
 _PLAIN = (str, bytes, bytearray, int, float, bool, list, tuple, dict, type(None))
 
 
@@ -62,6 +69,7 @@ class Recorded:
 def recorded(path: Path) -> Iterator[None]:
     """Record everything, in a process of its own."""
     recorder, open_session, save = Recorder(path), zenoh.open, NetworkAgent.save
+    put, mask = SealedSession.put, MaskedSums.mask
     states: dict[str, np.ndarray] = {}
 
     def open_recorded(config: Any) -> Recorded:
@@ -76,7 +84,18 @@ def recorded(path: Path) -> Iterator[None]:
                 states[f"{state.round}/{name}"] = np.array(x)
         save(self, snapshot, history)
 
+    def put_recorded(self: SealedSession, to: str, data: bytes) -> None:
+        # Until the receiver's keys are known, this agent's keys are sent in the place of a message.
+        recorder.note("message" if self.keys_of(to) is not None else "no keys yet", [to], (data,))
+        put(self, to, data)
+
+    def mask_recorded(self: MaskedSums, request: IntegerSum) -> np.ndarray:
+        masked = mask(self, request)
+        recorder.note("term", [str(request.topic)], (request.value.astype("<i8").tobytes(), masked.tobytes()))
+        return masked
+
     zenoh.open, NetworkAgent.save = open_recorded, save_recorded
+    SealedSession.put, MaskedSums.mask = put_recorded, mask_recorded
     try:
         yield
     finally:
@@ -87,3 +106,37 @@ def run_recorded(path: Path, *args: str) -> None:
     """Run ``elmesh`` in a new process as :func:`helpers.forked.run_command` does, and record it."""
     with recorded(path):
         run_command(*args)
+
+
+class RecordedNetwork(ForkedNetwork):
+    """Agents that record what they send before it is encrypted, and their private state."""
+
+    def fork(self, name: str, *args: object) -> ForkedProcess:
+        return ForkedProcess(self.calls_of(name), *args, target=run_recorded)
+
+    def calls_of(self, name: str) -> Path:
+        return self.folder / f"{name}.calls"
+
+    def calls(self, name: str) -> list[dict]:
+        return [json.loads(line) for line in self.calls_of(name).read_text().splitlines()]
+
+    def sent(self, name: str) -> list[tuple[str, bytes]]:
+        """Return all that an agent has given to zenoh: keys of zenoh, and frames."""
+        puts = [call for call in self.calls(name) if call["data"] and call["call"] not in OWN]
+        assert {(call["call"], *call["on"][:2]) for call in puts} == {("put", "session", "declare_publisher")}
+        return [(call["on"][2], bytes.fromhex(data)) for call in puts for data in call["data"]]
+
+    def recorded(self, name: str, *what: str) -> list[list[bytes]]:
+        """Return the bytes of what was recorded within an agent."""
+        return [[bytes.fromhex(x) for x in call["data"]] for call in self.calls(name) if call["call"] in what]
+
+    def messages(self, name: str) -> list[Message]:
+        """Return all messages that an agent has sealed."""
+        return [parse(data) for (data,) in self.recorded(name, "message")]
+
+    def terms(self, name: str) -> list[tuple[np.ndarray, bytes]]:
+        """Return an agent's terms of sums, and what they were masked to."""
+        return [(np.frombuffer(value, "<i8"), masked) for value, masked in self.recorded(name, "term")]
+
+    def states(self, name: str) -> dict[str, np.ndarray]:
+        return dict(np.load(f"{self.calls_of(name)}.npz"))

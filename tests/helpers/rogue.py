@@ -1,8 +1,9 @@
-"""A hostile session: it has a certificate, and sends anything under any name."""
+"""A hostile session: it has a certificate, and sends anything under any name, sealed or not."""
 
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 import tomllib
@@ -12,6 +13,8 @@ from typing import Any
 
 import zenoh
 
+from elmesh.comm.network.keys import RunKeys, make_bundle
+from elmesh.comm.network.sealing import SealedSession
 from elmesh.comm.network.wire import Kind, Message, encode, parse
 from elmesh.comm.network.zenoh_session import session_configuration
 from elmesh.netconfig.config import NetworkConfig
@@ -47,13 +50,22 @@ class Rogue:
         self.config = NetworkConfig.read(folder / "network.toml")
         self.name = name or tomllib.loads((folder / "agent.toml").read_text())["name"]
         files = {"key": "key.pem", "certificate": "certificate.pem", "authority": "ca.pem", "state": "state"}
+        files |= {"log": "releases.jsonl", "gate": "gate.toml"}
         identity = Identity(self.name, self.config, folder, **{what: folder / file for what, file in files.items()})
         config = session_configuration(identity.endpoint(), HUGE, listening=False)
         config.pop("access_control")
         config["transport"].pop("shared_memory")  # the default of zenoh: on
         change(config)
+        #: All frames, with their keys, and all messages that were opened.
         self.received: list[tuple[str, bytes]] = []
-        self.run_id = 0x5EED
+        self.opened: list[Message] = []
+        self.run_id, self.keys = 0x5EED, RunKeys(os.urandom(32))
+        credentials = identity.credentials()
+        self.bundle = make_bundle(self.name, self.config.digest, self.run_id, self.keys, credentials)
+        self.sealed = SealedSession(
+            _Frames(self), self.name, self.config.digest, self.keys, self.bundle, credentials, routed=True
+        )
+        self.sealed.listen(self._on_message, lambda name: None, lambda *_: None)
         self._change = threading.Condition()
         self._session = zenoh.open(zenoh.Config.from_json5(json.dumps(config)))
         self._declared: list[Any] = []
@@ -67,6 +79,7 @@ class Rogue:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.sealed.close()
         self._session.close()
 
     def subscribe(self, key: str) -> None:
@@ -83,15 +96,23 @@ class Rogue:
         return "/".join(("elmesh", self.config.name, *parts))
 
     def _on_sample(self, sample: Any) -> None:
+        key, data = str(sample.key_expr), sample.payload.to_bytes()
         with self._change:
-            self.received.append((str(sample.key_expr), sample.payload.to_bytes()))
+            self.received.append((key, data))
+            self._change.notify_all()
+        sender = key.split("/")[2]
+        if sender in self.config.agent_names:
+            self.sealed.receive(sender, data)
+
+    def _on_message(self, sender: str, data: bytes) -> None:
+        with self._change:
+            self.opened.append(parse(data))
             self._change.notify_all()
 
     def messages(self, *kinds: Kind) -> list[Message]:
-        """Return the messages received so far, of these kinds."""
+        """Return the messages that were received and opened so far, of these kinds."""
         with self._change:
-            found = [parse(data) for _, data in self.received]
-        return [message for message in found if not kinds or message.kind in kinds]
+            return [message for message in self.opened if not kinds or message.kind in kinds]
 
     def until(self, condition: Callable[[], object], seconds: float = LIMIT) -> None:
         """Wait until something is true."""
@@ -120,6 +141,16 @@ class Rogue:
     def send(
         self, to: str, kind: Kind, *, sender: str | None = None, digest: bytes | None = None, **fields: Any
     ) -> None:
-        """Send a message as an agent would, except for the given fields."""
+        """Send a sealed message as an agent would, except for the given fields; before keys are known, its own keys."""
         fields = {"run_id": self.run_id, **fields}
-        self.send_bytes(to, encode(kind, sender or self.name, digest or self.config.digest, **fields))
+        self.sealed.put(to, encode(kind, sender or self.name, digest or self.config.digest, **fields))
+
+
+class _Frames:
+    """What carries the frames of a rogue's sealed session."""
+
+    def __init__(self, rogue: Rogue) -> None:
+        self._rogue = rogue
+
+    def put(self, to: str, data: bytes) -> None:
+        self._rogue.send_bytes(to, data)

@@ -42,7 +42,7 @@ from helpers.transports import CHECKS
 pytestmark = needs_mpi
 
 _PARTS = {n: ["solvers", "halting", "chain"] for n in RANKS}
-_PARTS[3] += ["full_disk", "estimators", "errors", "privacy", "transports"]
+_PARTS[3] += ["full_disk", "estimators", "errors", "privacy", "beside_the_release", "transports"]
 
 
 @pytest.fixture(scope="module")
@@ -433,6 +433,13 @@ def test_the_recorder_finds_what_is_sent(jobs):
     seen, several = notes["dgsp"][0]["public"]["columns"]
     assert seen == several > 0
     assert all(own["bytes"] > 2000 for name in RECORDED for own in notes[name])
+
+
+def test_in_a_private_fit_nothing_that_depends_on_rows_leaves_a_rank_but_the_release(jobs):
+    for plain, other, masked, other_masked in findings(jobs, 3, "beside_the_release").notes["found"]:
+        assert [found["releases"] for found in (plain, other, masked, other_masked)] == [1, 1, 1, 1]
+        assert plain["rest"] == other["rest"]
+        assert masked["rest"] == other_masked["rest"]
 
 
 def test_quantised_messages_take_a_fraction_of_the_bytes_of_exact_ones(jobs):

@@ -27,7 +27,7 @@ from rich.console import Console
 from elmesh.agent.limits import max_message_bytes
 from elmesh.cli.event_log import capture_zenoh_log
 from elmesh.cli.network_status import status_screen
-from elmesh.comm.network.wire import Kind, epoch_of
+from elmesh.comm.network.wire import Kind, encode, epoch_of
 from elmesh.comm.network.zenoh_session import Router, router_configuration, session_configuration
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.identity import Identity
@@ -42,6 +42,8 @@ from helpers.rogue import Rogue
 SHAPE = (30, 3)
 GOOD = np.zeros(SHAPE).tobytes()
 GARBAGE = np.random.default_rng(5).bytes(5000)
+# A valid message that is not sealed.
+PLAIN = encode(Kind.VALUE, "a-plain", bytes(32), shape=SHAPE, body=GOOD)
 HOSTS = ["127.0.0.1", "localhost"]
 
 
@@ -72,13 +74,16 @@ INVALID: dict[str, tuple[Send, str]] = {
     "infinity": (value(body=number(-np.inf)), "not a finite number"),
     "shape": (value(shape=SHAPE[::-1]), "it is 3 x 30, not 30 x 3"),
     "length": (value(body=GOOD[:-8]), "712 bytes, not 720"),
-    "dtype": (value(quantized=True), "it is quantised"),
+    "dtype": (value(is_bytes=True), "it holds no doubles"),
     "norm": (value(body=number(1e6)), "its norm is 1e+06, above"),
     "kind": (value(kind=Kind.TOTAL), "it is of kind TOTAL, when VALUE is due"),
     "digest": (value(digest=bytes(32)), "its network file differs"),
     "ahead": (value(number=5000), "its number is 5000, when 0 is due"),
     "garbage": (lambda rogue, _: rogue.send_bytes("north", GARBAGE), "not in the format"),
-    "short": (lambda rogue, _: rogue.send_bytes("north", b""), "fewer than a header"),
+    "sealed": (lambda rogue, _: rogue.sealed.put("north", GARBAGE), "not in the format"),
+    "short": (lambda rogue, _: rogue.sealed.put("north", b""), "fewer than a header"),
+    "plain": (lambda rogue, _: rogue.send_bytes("north", PLAIN), "not in the format"),
+    "keys": (lambda rogue, _: rogue.send_bytes("north", b"ELH1" + GARBAGE), "key bundle is not valid"),
     "name": (value(sender="south"), 'its header names the sender "south"'),
     "unknown": (eviction("eve"), "unknown names"),
     "itself": (eviction("a-itself"), "includes its sender"),
@@ -182,8 +187,8 @@ def test_a_huge_message_and_messages_under_another_name_are_not_received(tmp_pat
             assert network.wait("north") == {"north": 4}
         assert {event["name"] for event in north.events("neighbor")} == {"mallory"}
         assert {event["name"] for event in north.events("refused")} == {"mallory"}
-        # Only the requests and the last message have arrived.
-        assert 3 <= north.status["traffic"]["received_messages"] <= len(requests)
+        # Only the requests have arrived; the last bytes are no message.
+        assert 2 <= north.status["traffic"]["received_messages"] <= len(requests)
         # Mallory has received nothing that is addressed to south.
         assert {key for key, _ in rogue.received} == {"elmesh/test/north/to/mallory"}
 
@@ -292,7 +297,7 @@ def test_the_status_shows_text_from_a_neighbour_without_interpreting_it():
     traffic = dict.fromkeys(("sent_bytes", "sent_messages", "resent", "received_bytes"), 0)
     status = {"phase": "failed", "running": False, "agent": "north", "network": "test", "time": time.time()}
     status |= {"problem": "[/bold] [red]mallory\x1b[2J", "round": None, "traffic": traffic}
-    status |= {"evicted": [], "neighbors": {}, "checkpoint": {"problem": None}}
+    status |= {"evicted": [], "neighbors": {}, "checkpoint": {"problem": None}, "keys": None, "releases": None}
     console = Console(file=io.StringIO(), width=200)
     console.print(status_screen(status))
     assert "[/bold] [red]mallory [2J" in console.file.getvalue()

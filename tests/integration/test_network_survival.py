@@ -142,7 +142,7 @@ def test_fifty_kills_at_random_moments_do_not_change_the_result(tmp_path, result
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parameters", [{}, {"message_bits": 4}, {"common": "auto", "private": "auto"}])
+@pytest.mark.parametrize("parameters", [{}, {"message_bits": 16}, {"common": "auto", "private": "auto"}])
 def test_agents_that_exchange_sums_and_statistics_survive_kills_as_well(tmp_path, result_of, parameters):
     config = by_statistics(THREE, "path", parameters)
     rng = np.random.default_rng(3)
@@ -588,18 +588,43 @@ def test_an_agent_killed_after_an_eviction_resumes_with_the_rest(tmp_path, resul
         assert equal_weights(network.weights(), result_of(config.without({"west"}, "east")))
 
 
-@pytest.mark.slow
-def test_statistics_are_exchanged_again_without_a_lost_agent(tmp_path, result_of):
-    config = by_statistics(THREE, "ring", {})
+@pytest.mark.parametrize("on_loss", ["continue", pytest.param("stop", marks=pytest.mark.slow)])
+def test_a_loss_after_the_first_sum_ends_the_run_because_a_second_one_would_reveal_the_lost_part(tmp_path, on_loss):
+    config = by_statistics(FOUR, "ring", {})
     with disturbed(tmp_path, config, delay=0.06) as network:
-        network.start_all("--patience", PATIENCE, "--on-loss", "continue")
-        network.until_round("south", 2)
+        network.start_all("--patience", PATIENCE, "--on-loss", on_loss)
+        network.until_round("south", 1)
         network.kill("south")
-        network.until_event("north", "restarted")
-        network.kill("north")
-        network.start("north")
-        assert all_well(network.finish("east", "north"))
-        assert equal_weights(network.weights(), result_of(config.without({"south"}, "east")))
+        assert set(network.finish("east", "north", "west").values()) == {3}
+        agents = [network.agents[name] for name in ("east", "north", "west")]
+        assert not any(agent.out.exists() or agent.events("restarted") for agent in agents)
+        if on_loss == "continue":
+            why = "The run cannot continue without 'south': sums over all agents were released already"
+            assert any(why in agent.errors for agent in agents)
+        assert all("Traceback" not in agent.errors for agent in agents)
+
+
+def test_agents_that_exchange_sums_continue_without_one_that_never_comes(tmp_path, result_of):
+    config = by_statistics(FOUR, "ring", {"common": "auto", "private": "auto"})
+    rest = ("east", "north", "south")
+    with disturbed(tmp_path, config, delay=0.0) as network:
+        for name in rest:
+            network.start(name, "--patience", PATIENCE, "--on-loss", "continue")
+        assert all_well(network.wait(*rest))
+        assert all(network.result(name)["evicted"] == ["west"] for name in rest)
+        assert equal_weights(network.weights(), result_of(config.without({"west"}, "east")))
+
+
+def test_a_part_of_a_network_with_too_few_agents_for_a_sum_ends(tmp_path):
+    config = by_statistics(FOUR, "path", {})
+    with disturbed(tmp_path, config, delay=0.0) as network:
+        for name in ("east", "south", "west"):
+            network.start(name, "--patience", "6", "--on-loss", "continue")
+        assert set(network.wait("east", "south", "west").values()) == {3}
+        assert "There is 1 agent (east), the total is its own part" in network.agents["east"].errors
+        pair = network.agents["south"].errors + network.agents["west"].errors
+        assert "There are 2 agents (south, west), each can subtract its own part" in pair
+        assert not any(agent.out.exists() for agent in network.agents.values())
 
 
 # Mistakes of an operator.
