@@ -15,6 +15,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +40,29 @@ TIMED = (BOOSTING, INTERCEPTS, SLOPES)
 Record = dict[str, Any]
 
 
-def split(table: ArenaTable, seed: int) -> tuple[Rows, Rows]:
-    """Return training and test rows, prepared by the training rows alone."""
+def divide(table: ArenaTable, seed: int) -> tuple[Rows, Rows]:
+    """Return training and test rows, words as dummies and gaps filled by the medians of the training rows."""
     rng, train = np.random.default_rng(seed), np.zeros(len(table.y), dtype=bool)
     groups = pd.Series(table.sites)
     keys = [groups] if table.kind == "regression" else [groups, pd.Series(table.y)]
     for rows in pd.Series(np.arange(len(train))).groupby(keys).indices.values():
         train[rng.permutation(rows)[: max(2, round(table.share * len(rows)))]] = True
     X = pd.get_dummies(table.X, dtype=float)
-    X = X.fillna(X[train].median())
-    Z = ((X - X[train].mean()) / (X[train].std() + 1e-9)).to_numpy()
+    Z = X.fillna(X[train].median()).to_numpy()
     y = table.y if table.kind == "regression" else (table.y == "yes").astype(int)
     return Rows(Z[train], y[train], table.sites[train]), Rows(Z[~train], y[~train], table.sites[~train])
+
+
+def standardized(train: Rows, new: Rows) -> tuple[Rows, Rows]:
+    """Return the same rows with columns standardised by the training rows."""
+    mean, spread = train.X.mean(axis=0), train.X.std(axis=0, ddof=1) + 1e-9
+    first, second = (replace(rows, X=(rows.X - mean) / spread) for rows in (train, new))
+    return first, second
+
+
+def split(table: ArenaTable, seed: int) -> tuple[Rows, Rows]:
+    """Return training and test rows, prepared by the training rows alone."""
+    return standardized(*divide(table, seed))
 
 
 def score(new: Rows, predicted: np.ndarray) -> float:
@@ -89,7 +102,7 @@ def compare(name: str, seed: int) -> Record:
     return record
 
 
-def records(path: Path, n_splits: int) -> list[Record]:
+def records(path: Path, n_splits: int, compare: Callable[[str, int], Record]) -> list[Record]:
     """Return the figures of all tables and splits; those that are done already are read."""
     done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     known = {(record["table"], record["split"]) for record in done}
@@ -103,6 +116,11 @@ def records(path: Path, n_splits: int) -> list[Record]:
                 file.write(json.dumps(record) + "\n")
             print(f"{name} {seed}: {record['scores']}", file=sys.stderr)
     return [record for record in done if record["split"] < FIRST + n_splits]
+
+
+def splits_asked() -> int:
+    """Return the number of splits: ten, unless the environment variable says otherwise."""
+    return int(os.environ.get("ELMESH_ARENA_SPLITS", SPLITS))
 
 
 def standard_error(values: np.ndarray) -> float:
@@ -148,9 +166,9 @@ def ratios(tables: dict[str, Record], other: str) -> Record:
 
 
 def run(results: Path) -> Record:
-    path, n_splits = results / "arena.jsonl", int(os.environ.get("ELMESH_ARENA_SPLITS", SPLITS))
+    path, n_splits = results / "arena.jsonl", splits_asked()
     with threadpool_limits(1):
-        every = records(path, n_splits)
+        every = records(path, n_splits, compare)
     tables = {name: summary([row for row in every if row["table"] == name]) for name in ARENA}
     path.unlink()
     verdicts = [table["verdict"] for table in tables.values()]

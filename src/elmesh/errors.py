@@ -6,15 +6,11 @@ to do. The command line prints it on one line and exits with 2. It is a ``ValueE
 
 from __future__ import annotations
 
-__all__ = ["ElmeshError", "PrivacyWarning", "RankWarning", "UnknownSiteWarning"]
+__all__ = ["ElmeshError", "RankWarning", "UnknownSiteWarning"]
 
 
 class ElmeshError(ValueError):
     """Invalid input, an invalid file or an invalid parameter."""
-
-
-class PrivacyWarning(UserWarning):
-    """A private fit does less than was asked for, because noise would hide the rest."""
 
 
 class RankWarning(UserWarning):

@@ -144,7 +144,7 @@ def test_options_reach_the_network_file(tmp_path):
 def test_by_default_agents_exchange_masked_sums_and_all_parameters_are_automatic(tmp_path):
     worked("create", tmp_path / "net", *FOUR)
     config = NetworkConfig.read(tmp_path / "net" / "network.toml")
-    assert (config.exchange, config.rank, config.n_hidden, config.fewest_sites) == ("sums", "auto", 200, 3)
+    assert (config.exchange, config.rank, config.n_hidden, config.fewest_sites) == ("sums", 0, 200, 3)
     assert config.parameters == {"common": "auto", "private": "auto", "rows_per_feature": 10.0}
     assert config.solver == "mesh-elm"
 
@@ -168,7 +168,7 @@ def test_columns_come_from_an_example_table_with_a_warning_that_they_are_public(
     result = worked("create", tmp_path / "net", *FOUR, "--like", table, "--target", "outcome", *drop)
     config = NetworkConfig.read(tmp_path / "net" / "network.toml")
     assert config.columns == (
-        InputColumn("age", range=(18.0, 92.0)),
+        InputColumn("age", range=(21.0, 88.0)),
         InputColumn("ward", categories=("a", "b"), missing=True),
     )
     assert (config.kind, config.target_range) == ("classification", None)
@@ -200,7 +200,7 @@ def test_an_example_of_a_regression_has_the_range_of_its_target(tmp_path, table)
     drop = [part for name in ("patient", "outcome", "digit") for part in ("--drop", name)]
     result = worked("create", tmp_path / "net", *FOUR, "--like", table, "--target", "days", *drop)
     config = NetworkConfig.read(tmp_path / "net" / "network.toml")
-    assert (config.kind, config.target_range) == ("regression", (0.0, 120.0))
+    assert (config.kind, config.target_range) == ("regression", (10.0, 120.0))
     assert "the range of the target" in result.stderr
 
 
@@ -292,8 +292,8 @@ def test_json_output_is_one_object_and_quiet_prints_nothing(tmp_path, table):
         ([*FOUR, "--kind", "regression", "--target-range", "1"], "--target-range must be two numbers such as 0,100"),
         ([*FOUR, "--kind", "regression", "--target-range", "2,1"], "expected two finite numbers"),
         ([*FOUR, "--exchange", "basis", "--rank", "auto"], 'rank must be a number.*exchange = "sums"'),
-        ([*FOUR, "--rank", "many"], '"model.rank" is \'many\'; expected an integer from 1 to 100000 or "auto"'),
-        ([*FOUR, "--rank", "0"], '"model.rank" is 0'),
+        ([*FOUR, "--rank", "many"], '"model.rank" is \'many\'; expected an integer from 0 to 100000 or "auto"'),
+        ([*FOUR, "--exchange", "basis", "--rank", "0"], "rank must be "),
         ([*FOUR, "--hidden", "0"], '"model.n_hidden" is 0'),
         ([*FOUR, "--rounds", "0"], '"rounds" is 0'),
         ([*FOUR, "--seed", "-1"], '"model.seed" is -1'),

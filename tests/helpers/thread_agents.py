@@ -38,7 +38,7 @@ def run_agents(
     def run(identity: Identity) -> None:
         try:
             with NetworkAgent(identity, patience=60, log=log) as agent:
-                agent.open({})
+                agent.open({}, rows=len(rows_of(identity.name)))
                 results[identity.name] = work(agent)
                 agent.finish()
         except Exception as error:

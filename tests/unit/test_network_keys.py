@@ -245,7 +245,7 @@ def test_keys_of_another_agent_or_of_low_order_are_not_accepted(wire):
     wrong = make_bundle("west", NETWORK, 7, RunKeys(bytes(32)), NamedCredentials("west"))
     content, chain, _ = msgspec.msgpack.decode(wire.sessions["north"].bundle)
     fields = msgspec.msgpack.decode(content)
-    fields[3] = bytes(32)
+    fields[4] = bytes(32)
     low = msgspec.msgpack.encode(fields)
     low = msgspec.msgpack.encode([low, chain, NamedCredentials("north").sign(low)])
     for bundle in (wrong, low, b"", b"\x93"):

@@ -12,7 +12,7 @@ import elmesh
 from elmesh import LocalELM, MeshELM, MultiTaskELMClassifier, MultiTaskELMRegressor, Privacy, RunConfig
 from elmesh.comm.local import LocalTransport
 from elmesh.comm.requests import AllReduce, IntegerSum, NeighborSum, Topic
-from elmesh.errors import ElmeshError, PrivacyWarning, UnknownSiteWarning
+from elmesh.errors import ElmeshError, UnknownSiteWarning
 from elmesh.privacy.accounting import epsilon_of, rho_for
 from elmesh.privacy.discrete_gaussian import NoiseSource
 from elmesh.run.backend import LocalBackend
@@ -130,14 +130,16 @@ def test_scales_that_are_not_declared_are_found_and_paid_for():
     assert model.score(1e3 * X + 5e3, 1e-3 * y + 7.0, site) > 0.6
 
 
-def test_with_few_rows_nothing_is_spent_on_scales_and_it_is_said():
-    X, y, site = table(rows=20)
-    with pytest.warns(
-        PrivacyWarning, match=r"declare their usual ranges with Privacy\(input_range=..., target_range=..."
-    ):
-        report = private().fit(X, y, site).privacy_
-    assert report.scales == "as they are"
-    assert len(report.releases) == 1
+@pytest.mark.parametrize(
+    ("declared", "lacking"),
+    [({}, "inputs and targets"), ({"input_range": (-2, 2)}, "targets"), ({"target_range": (-3, 3)}, "inputs")],
+)
+def test_with_too_few_rows_for_scales_nothing_is_released_and_ranges_are_asked_for(declared, lacking, monkeypatch):
+    monkeypatch.setattr(NoiseSource, "draw", lambda *_: pytest.fail("released"))
+    X, y, site = table(rows=5)
+    with pytest.raises(ElmeshError, match=f"centre and spread of the {lacking}. Declare") as error:
+        private(**declared).fit(X, y, site)
+    assert all(f"{name}=..." not in str(error.value) for name in declared)
 
 
 def test_the_scale_of_targets_is_looked_for_where_that_of_inputs_is_declared():

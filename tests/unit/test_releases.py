@@ -448,6 +448,7 @@ def test_without_a_file_everything_is_allowed_and_nobody_is_asked(make):
         ({"kinds": []}, [], "numbers", "only none"),
         ({"most_matrix_totals": 2}, ["matrix", "numbers", "matrix", "block"], "matrix", "2 matrix totals in a run"),
         ({"most_rounds": 2}, ["matrix", "numbers"], "numbers", "2 releases in a run"),
+        ({"most_numbers": 2}, [], "numbers", '2 numbers in a release, and this one of kind "numbers" has 3'),
         ({"largest_epsilon": 1.0}, [], "numbers", "without noise has no epsilon"),
     ],
 )

@@ -34,14 +34,14 @@ def equal_noise(monkeypatch):
     monkeypatch.setattr(variance_components, "_FIRST_SPREAD", 1e-6)
 
 
-def estimate(problem, *, common=True, private=True, noise_floor=0.0, requests=None, rows_per_feature=0.0):
+def estimate(problem, *, common=True, private=True, noise_floor=0.0, requests=None, most_features=None):
     steps = estimate_components(
         problem.batches(),
         only_context(),
         common=common,
         private=private,
         noise_floor=noise_floor,
-        rows_per_feature=rows_per_feature,
+        most_features=most_features,
     )
     return run_steps(steps, requests)
 
@@ -129,15 +129,17 @@ def test_targets_without_any_spread_do_no_harm(value):
 # Few features where there are few rows -----------------------------------------------------------------------------
 
 
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.floats(0.0, 40.0))
-def test_features_with_common_weights_are_as_many_as_allowed_but_for_the_constant_and_the_inputs(widths, most):
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(0, 40))
+def test_features_with_common_weights_are_as_many_as_allowed_and_never_some_of_the_inputs(widths, most):
     groups = np.repeat(np.arange(len(widths)), widths)
     assume(len(groups))
     released = released_features(groups, most) > 0
-    assert released[groups <= 1].all()
-    least = int(np.sum(groups <= 1))
-    assert released.sum() == min(max(least, int(most)), len(groups)) or released.sum() == least
-    assert released.sum() <= max(least, most)
+    constant, inputs = (np.flatnonzero(groups == g) for g in (0, 1))
+    assert released[constant].all()
+    assert released[inputs].all() == (len(constant) + len(inputs) <= most or not len(inputs))
+    assert released[inputs].all() or not released[inputs].any()
+    available = len(groups) - len(inputs) * (not released[inputs].all())
+    assert released.sum() == max(len(constant), min(most, available))
     hidden = [released[groups == g] for g in range(2, len(widths))]
     for own in hidden:
         assert not np.any(np.diff(own.astype(int)) > 0)  # the first ones
@@ -149,8 +151,7 @@ def test_features_with_common_weights_are_as_many_as_allowed_but_for_the_constan
 
 def test_with_few_features_the_estimate_is_the_posterior_of_a_dense_model_in_which_the_others_are_private():
     problem = make_problem(3, ROWS, widths=(1, 2, 6, 6), d=2)
-    n = problem.rows.sum()
-    found = estimate(problem, rows_per_feature=n / 7.5)
+    found = estimate(problem, most_features=7)
     features = found.features
     assert features.tolist() == [0, 1, 2, 3, 4, 9, 10]
     prior = np.zeros(15)
@@ -169,7 +170,7 @@ def test_with_few_features_the_estimate_is_the_posterior_of_a_dense_model_in_whi
 
 def test_a_group_without_common_weights_has_no_common_variance():
     problem = make_problem(3, ROWS, widths=(1, 2, 6))
-    found = estimate(problem, rows_per_feature=problem.rows.sum() / 3)
+    found = estimate(problem, most_features=3)
     assert found.features.tolist() == [0, 1, 2]
     assert np.exp(found.log_c[2]) == pytest.approx(0.0, abs=1e-200)
 
@@ -177,7 +178,7 @@ def test_a_group_without_common_weights_has_no_common_variance():
 def test_only_the_totals_of_released_features_are_summed():
     requests = []
     problem = make_problem(3, [20, 30, 25], widths=(1, 2, 40), d=2)
-    estimate(problem, rows_per_feature=75 / 8, requests=requests)
+    estimate(problem, most_features=8, requests=requests)
     matrices = [request for request in requests if request.topic is Topic.MATRIX]
     assert [request.value.size for request in matrices] == [8 * 9 // 2 + 8 * 2 + 2] * MATRIX_SUMS
 
@@ -189,8 +190,9 @@ def test_neither_a_fit_nor_its_certificate_sums_anything_of_other_features(mu):
     halves = tuple(
         [SiteRows.from_rows(F[k::2], T[k::2]) for F, T in zip(problem.Phi, problem.T, strict=True)] for k in (0, 1)
     )
-    solver = MeshELM(rows_per_feature=135 / 10, mu1=mu, mu2=mu)
-    program, answer, seen = rounds(solver, Problem(problem.sites, agents, 2, problem.groups, halves=halves)), None, []
+    solver = MeshELM(mu1=mu, mu2=mu)
+    whole = Problem(problem.sites, agents, 2, problem.groups, halves=halves, most_features=10)
+    program, answer, seen = rounds(solver, whole), None, []
     try:
         while True:
             request = program.send(answer)

@@ -159,6 +159,11 @@ class NetworkBackend(Backend):
                 warnings.simplefilter("ignore")  # one agent warns for all
             return solver.rank_for(widest, width, round(directions))
 
+    def sure_rows(self, rows: Mapping[Label, int]) -> int:
+        """Return how many rows the agents that do not collude have at least, as all have stated with their keys."""
+        self._agent.masked_sums()
+        return self._agent.security.sure_rows()
+
     def noisy_sum_over_tasks(self, values: Mapping[Label, IntArray], sigma: IntArray, rho: float) -> IntArray:
         """Return the sum of integers over all agents, each with noise of its own."""
         (value,) = values.values()

@@ -38,6 +38,8 @@ class Gate(CheckedStruct, frozen=True, kw_only=True):
         (totals with noise for differential privacy), "basis" (U_t, which is not masked).
     most_matrix_totals : int or None
         Most totals of kind "matrix" in one run.
+    most_numbers : int or None
+        Most numbers in one release; a matrix total of p features and d targets has p (p + 1) / 2 + p d + d.
     most_rounds : int or None
         Most releases in one run, of any kind.
     fewest_rows, fewest_sites : int or None
@@ -52,6 +54,7 @@ class Gate(CheckedStruct, frozen=True, kw_only=True):
 
     kinds: tuple[Kind, ...] | None = None
     most_matrix_totals: Annotated[int, Meta(ge=0, le=10**6)] | None = None
+    most_numbers: Annotated[int, Meta(ge=0, le=10**12)] | None = None
     most_rounds: Annotated[int, Meta(ge=0, le=10**9)] | None = None
     fewest_rows: Annotated[int, Meta(ge=0, le=10**12)] | None = None
     fewest_sites: Annotated[int, Meta(ge=1, le=10**6)] | None = None
@@ -77,13 +80,13 @@ class Gate(CheckedStruct, frozen=True, kw_only=True):
                 f"{sites}."
             )
 
-    def check_release(self, what: str, releases: int, matrices: int, epsilon: float) -> None:
+    def check_release(self, what: str, numbers: int, releases: int, matrices: int, epsilon: float) -> None:
         """Raise if a release is not allowed.
 
         Parameters
         ----------
-        what : str
-            Its kind.
+        what, numbers : str, int
+            Its kind, and how many numbers it has.
         releases, matrices : int
             Releases of this run so far, and those of kind "matrix".
         epsilon : float
@@ -96,6 +99,11 @@ class Gate(CheckedStruct, frozen=True, kw_only=True):
             raise GateError(f"The gate of this site allows {count(self.most_rounds, 'release')} in a run.")
         if what == "matrix" and self.most_matrix_totals is not None and matrices >= self.most_matrix_totals:
             raise GateError(f"The gate of this site allows {count(self.most_matrix_totals, 'matrix total')} in a run.")
+        if self.most_numbers is not None and numbers > self.most_numbers:
+            raise GateError(
+                f"The gate of this site allows {count(self.most_numbers, 'number')} in a release, and this one of kind "
+                f'"{what}" has {numbers}.'
+            )
         if self.largest_epsilon is not None and epsilon > self.largest_epsilon * (1 + 1e-9):
             spent = "without noise has no epsilon" if epsilon == float("inf") else f"would make it {epsilon:.3g}"
             raise GateError(

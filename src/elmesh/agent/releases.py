@@ -192,7 +192,7 @@ class Releases:
             return make() if stored is None else stored
         rho = release.rho
         spent = math.inf if self._without_noise or rho == 0 else self._epsilon(self._rho + rho)
-        self._gate.check_release(release.what, run.releases, run.matrices, spent)
+        self._gate.check_release(release.what, math.prod(release.shape), run.releases, run.matrices, spent)
         if self._gate.confirm and not run.confirmed:
             self._ask(run, release)
         data = make() if stored is None else stored

@@ -17,6 +17,7 @@ from elmesh.comm.network.messenger import Log, ReliableMessenger, Session
 from elmesh.comm.network.roster import Roster, agree_on_roster, confirm_view
 from elmesh.comm.network.sealing import SealedSession
 from elmesh.comm.network.wire import eviction_body
+from elmesh.comm.row_counts import sure_rows
 from elmesh.netconfig.config import NetworkConfig
 from elmesh.netconfig.identity import Identity
 from elmesh.privacy.accounting import epsilon_of, rho_for
@@ -55,6 +56,7 @@ class RunSecurity:
             lambda rho: epsilon_of(rho, delta),
         )
         checkpoint.on_saved = self.releases.forget
+        self._rows = 0
         self._roster: Roster | None = None
         self._sums: MaskedSums | None = None
         #: Bytes of keys that were sent to each neighbour.
@@ -67,7 +69,7 @@ class RunSecurity:
 
     def begin(self, config: NetworkConfig, table: str, rows: int, *, again: bool) -> None:
         """Begin a run with the agents of ``config``, or begin it anew without those that were evicted."""
-        self._roster = self._sums = None
+        self._roster, self._sums, self._rows = None, None, rows
         facts = RunFacts(
             run=f"{self._checkpoint.run_id:016x}",
             network=config.name,
@@ -95,7 +97,8 @@ class RunSecurity:
         checkpoint, identity = self._checkpoint, self._identity
         if "bundle" not in checkpoint.notes:
             digest = identity.config.digest
-            bundle = make_bundle(identity.name, digest, checkpoint.run_id, self._keys, self._credentials)
+            keys = self._keys, self._credentials
+            bundle = make_bundle(identity.name, digest, checkpoint.run_id, *keys, self._rows)
             checkpoint.note("bundle", bundle.hex())
         return bytes.fromhex(checkpoint.notes["bundle"])
 
@@ -106,6 +109,12 @@ class RunSecurity:
             self._sums = self._roster.masked_sums(config.index(self._identity.name), self._keys, self._epoch)
             self._log("keys", fingerprint=self._roster.fingerprint, digest=self._roster.digest.hex())
         return self._sums
+
+    def sure_rows(self) -> int:
+        """Return how many rows the agents that do not collude have at least, once all have agreed on keys."""
+        if self._roster is None:
+            raise TypeError("The agents have not agreed on keys yet.")
+        return sure_rows([keys.rows for keys in self._roster.keys])
 
     def _agree_on_keys(self, config: NetworkConfig, messenger: ReliableMessenger) -> Roster:
         network, known = self._identity.config.digest, self._checkpoint.notes.get("roster")

@@ -17,6 +17,9 @@ from elmesh.typing import FloatArray, StrPath
 if TYPE_CHECKING:
     from elmesh.netconfig.config import NetworkConfig
 
+# Of a usual range, so many values may lie outside without a remark.
+_MOST_OUTSIDE = 0.2
+
 __all__ = ["exchange_caution", "load_table", "present_values", "table_cautions", "table_digest"]
 
 
@@ -38,10 +41,17 @@ def table_digest(frame: pd.DataFrame) -> str:
     return hashlib.sha256(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes()).hexdigest()
 
 
+_SHARED_CAUTION = (
+    "Caution: with a shared part (rank other than 0) many sums are exchanged, and a site that sends what it pleases "
+    "can steer them so that totals reveal the parts of single sites; with rank = 0 few sums are exchanged. See "
+    "docs/security.md."
+)
+
+
 def exchange_caution(config: NetworkConfig) -> str | None:
     """Return what must be said, whatever else is not, about what the network file lets agents exchange."""
     if config.exchange == "sums":
-        return None
+        return None if config.rank == 0 or config.epsilon is not None else _SHARED_CAUTION
     return (
         'Caution: with exchange = "basis" U_t is sent as it is, and a neighbour that tries can reconstruct rows and '
         'labels from it; masked sums (exchange = "sums") reveal the totals of all sites alone. See docs/security.md.'
@@ -58,10 +68,11 @@ def table_cautions(frame: pd.DataFrame, config: NetworkConfig) -> Iterator[str]:
         if column.range is not None:
             low, high = column.range
             outside = int(np.sum((values < low) | (values > high)))
-            if outside:
+            if outside > _MOST_OUTSIDE * len(values):
                 yield (
                     f'Column "{column.name}": {outside} of {len(values)} values are outside the range {low:g} to '
-                    f"{high:g} that the network file declares; they are used as they are."
+                    f"{high:g} that the network file declares as usual; they are used as they are, up to three times "
+                    "as far from its middle."
                 )
         if missing and not column.missing:
             yield (

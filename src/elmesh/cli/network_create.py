@@ -71,8 +71,8 @@ def create(
     rank: Annotated[
         str | None,
         typer.Option(
-            help="Number of directions that the agents share.",
-            show_default="auto; with --exchange basis 6, or one less than classes if more",
+            help="Columns of U, the shared part; auto with sums: as many as help, in many more sums.",
+            show_default="0; with --exchange basis 6, or one less than classes if more",
         ),
     ] = None,
     exchange: Annotated[
@@ -176,7 +176,7 @@ def _rank(text: str | None, exchange: str, data: DataSpec) -> int | str:
     """Return the rank, which the config checks."""
     if text is None:
         # With fewer directions than differences between classes, some classes cannot be distinguished.
-        return "auto" if exchange == "sums" else max(6, len(data.classes or ()) - 1)
+        return 0 if exchange == "sums" else max(6, len(data.classes or ()) - 1)
     return int(text) if text.isdecimal() and len(text) < 10 else text
 
 

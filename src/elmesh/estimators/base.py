@@ -175,7 +175,8 @@ class MultiTaskELM(BaseEstimator):
             floor = _CLASS_NOISE if self._kind == "classification" else 0.0
             classes = self._kind == "classification" and solver.has_common_part
             totals, self.privacy_ = (None, None) if private is None else private.totals(layer, X, own_groups, targets)
-            features = GroupedFeatures(layer.groups, floor, halves, classes, totals)
+            most = self._most_features(solver, own_groups, backend)
+            features = GroupedFeatures(layer.groups, floor, halves, classes, totals, most)
             context = replace(context, features=features)
         # A run may be resumed for longer than was first asked.
         fields = {name: value for name, value in context.fields.items() if name != "solver__max_iter"}
@@ -203,6 +204,14 @@ class MultiTaskELM(BaseEstimator):
         prior = solution.prior
         by_task = None if prior is None else {t: prior[k] for k, t in enumerate(labels)}
         return Fitted(layer, heads, solution.mu2, prior=by_task)
+
+    @staticmethod
+    def _most_features(solver: Solver, groups: Groups, backend: Backend) -> int | None:
+        """Return how many features the common part may have; None for no limit."""
+        least = solver.rows_per_feature
+        if not least or solver.privacy is not None:
+            return None
+        return int(backend.sure_rows({t: len(rows) for t, rows in groups.items()}) / least)
 
     def _set_run(self, result: RunResult, context: FitContext, tasks: Sequence[Statistics]) -> None:
         """Set what is known of a run."""

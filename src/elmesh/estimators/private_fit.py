@@ -7,7 +7,6 @@ what is common to all sites but the totals of :mod:`elmesh.privacy.release`.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from elmesh.data.features import FeatureMap
 from elmesh.data.tasks import Groups
-from elmesh.errors import ElmeshError, PrivacyWarning
+from elmesh.errors import ElmeshError
 from elmesh.privacy.accounting import epsilon_of, rho_for
 from elmesh.privacy.budget import Privacy
 from elmesh.privacy.release import Mechanism, make_mechanism
@@ -112,7 +111,7 @@ def start_private_fit(
     With ``classes`` targets are indicators of classes, whose scale is known.
     """
     columns, outputs = (next(iter(parts.values())).shape[1] for parts in (inputs, targets))
-    unit = _scale_arrays([], columns), _scale_arrays([], outputs)
+    unit = _scale_arrays([None] * columns), _scale_arrays([None] * outputs)
     if backend.most_rows is not None:
         # Columns are in units of their declared ranges; the number of all rows is not known, and need not be.
         rows = float(n_sites * sum(len(X) for X in inputs.values()))
@@ -124,42 +123,33 @@ def start_private_fit(
     if of_inputs is not None and of_targets is not None:
         return PrivateFit(privacy, n_sites, rows, rows, Scales(of_inputs, of_targets, "declared"), (), classes)
     search = ScaleSearch(privacy, backend, n_sites)
-    wanted = _Weights(columns if of_inputs is None else 0, outputs if of_targets is None else 0)
-    # All columns, or the targets alone, as far as the rows are enough for it.
-    parts = wanted, _Weights(0, wanted.targets), _Weights(0, 0)
-    chosen = next(part for part in parts if part == parts[-1] or search.suffices(part.all, rows))
-    if chosen != wanted:
-        _warn_of_units(privacy, rows, inputs=chosen.inputs < wanted.inputs, targets=chosen.targets < wanted.targets)
-    found: list[tuple[float, float] | None] = []
-    releases: tuple[ReleasedTotal, ...] = ()
-    if chosen.all:
-        own = {t: np.hstack([X[:, : chosen.inputs], targets[t][:, : chosen.targets]]) for t, X in inputs.items()}
-        found, releases = search.run(own, chosen.all)
+    n_inputs, n_targets = columns * (of_inputs is None), outputs * (of_targets is None)
+    weights = (1,) * n_inputs + (_TARGET_WEIGHT,) * n_targets
+    if not search.suffices(weights, rows):
+        raise _undeclared(privacy, rows, inputs=of_inputs is None, targets=of_targets is None)
+    own = {t: np.hstack([X[:, :n_inputs], targets[t][:, :n_targets]]) for t, X in inputs.items()}
+    found, releases = search.run(own, weights)
     scales = Scales(
-        of_inputs or _scale_arrays(found[: chosen.inputs], columns),
-        of_targets or _scale_arrays(found[chosen.inputs :], outputs),
-        "found" if chosen == wanted else "found for targets" if chosen.targets else "as they are",
+        of_inputs or _scale_arrays(found[:n_inputs]), of_targets or _scale_arrays(found[n_inputs:]), "found"
     )
     return PrivateFit(privacy, n_sites, rows, rows, scales, releases, classes)
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """Numbers of inputs and of targets whose scale is to be found."""
-
-    inputs: int
-    targets: int
-
-    @property
-    def all(self) -> tuple[int, ...]:
-        """How often a value of each of these columns counts."""
-        return (1,) * self.inputs + (_TARGET_WEIGHT,) * self.targets
-
-
-def _scale_arrays(scales: Sequence[tuple[float, float] | None], n: int) -> tuple[FloatArray, FloatArray]:
-    """Return centres and spreads of n columns; those that are not known are in units of their spread about zero."""
-    centre, spread = np.array([_UNIT if one is None else one for one in scales or [None] * n]).T
+def _scale_arrays(scales: Sequence[tuple[float, float] | None]) -> tuple[FloatArray, FloatArray]:
+    """Return centres and spreads of columns; those that are not known are in units of their spread about zero."""
+    centre, spread = np.array([_UNIT if one is None else one for one in scales]).T
     return centre, spread
+
+
+def _undeclared(privacy: Privacy, rows: float, *, inputs: bool, targets: bool) -> ElmeshError:
+    """Return the error that noise would hide the scales of columns."""
+    what = " and ".join(name for name, lacks in (("inputs", inputs), ("targets", targets)) if lacks)
+    arguments = ", ".join(f"{name}_range=..." for name, lacks in (("input", inputs), ("target", targets)) if lacks)
+    return ElmeshError(
+        f"With {rows:,.0f} rows and epsilon={privacy.epsilon:g} noise would hide the centre and spread of the {what}. "
+        f"Declare their usual ranges with Privacy({arguments}), such as (-2, 2) for standardised columns, or use a "
+        "larger epsilon; nothing was released."
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,14 +204,3 @@ class ScaleSearch:
         size = len(next(iter(terms.values())))
         sigma = np.full(size, histogram.per_site, dtype=np.int64)
         return histogram.split(self.backend.noisy_sum_over_tasks(terms, sigma, histogram.cost()))
-
-
-def _warn_of_units(privacy: Privacy, rows: float, *, inputs: bool, targets: bool) -> None:
-    what = " and ".join(name for name, lacks in (("inputs", inputs), ("targets", targets)) if lacks)
-    warnings.warn(
-        f"With {rows:,.0f} rows and epsilon={privacy.epsilon:g} noise would hide the centre and spread of columns, so "
-        f"that nothing is spent on them: {what} are taken to be in units of their spread about zero. If they are not, "
-        "declare their usual ranges with Privacy(input_range=..., target_range=...).",
-        PrivacyWarning,
-        stacklevel=5,
-    )

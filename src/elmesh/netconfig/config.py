@@ -63,7 +63,7 @@ The columns to learn from, the same at every agent: name, and
   missing = true             if values may be missing; an additional column then marks them."""
 
 
-_Rank = Annotated[int, Meta(ge=1, le=_MAX_HIDDEN)] | Literal["auto"]
+_Rank = Annotated[int, Meta(ge=0, le=_MAX_HIDDEN)] | Literal["auto"]
 _Scale = Annotated[float, Meta(gt=0, le=1e6)] | Literal["auto"]
 
 
@@ -133,7 +133,9 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
     # The integers of TOML have 64 bits, one of them the sign.
     seed: Annotated[int, _doc("seed of the hidden weights and the initial U; not secret", ge=0, le=2**63 - 1)] = 0
     fit_intercept: Annotated[bool, _doc("whether each agent's outputs have an intercept")] = True
-    rank: Annotated[_Rank, _doc('number of columns of U; "auto" only with exchange "sums"')] = "auto"
+    rank: Annotated[_Rank, _doc('columns of U, the shared part; 0 for none and "auto" only with exchange "sums"')] = (
+        "auto"
+    )
     solver: Annotated[str, _doc("the method: mesh-elm, or with exchange basis dmtl-elm or fo-dmtl-elm")] = "mesh-elm"
     parameters: Annotated[dict[str, Any], _doc("parameters of the solver")] = field(default_factory=dict)
 
@@ -183,7 +185,7 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
             )
         check_choice("activation", self.activation, ACTIVATIONS)
         if self.rank != "auto" and self.rank > self.n_hidden:
-            raise ElmeshError(f"rank is {self.rank}; expected an integer from 1 to {self.n_hidden}, which is n_hidden.")
+            raise ElmeshError(f"rank is {self.rank}; expected an integer from 0 to {self.n_hidden}, which is n_hidden.")
         solver, parameters = current_solver(self.solver, self.parameters, self.exchange)
         force_setattr(self, "solver", solver)
         force_setattr(self, "parameters", normalize_parameters(solver, parameters))
@@ -207,10 +209,10 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
                 'Differential privacy is for masked sums; set exchange = "sums" and solver = "mesh-elm", or remove '
                 "[privacy]."
             )
-        if self.rank != "auto" or any(self.parameters.get(name) != "auto" for name in ("common", "private")):
+        if self.rank not in (0, "auto") or any(self.parameters.get(name) != "auto" for name in ("common", "private")):
             raise ElmeshError(
-                'Differential privacy is for the common and the private part; set rank = "auto" in [model], and common '
-                '= "auto" and private = "auto" in [model.parameters].'
+                "Differential privacy is for the common and the private part; set rank = 0 in [model], and common = "
+                '"auto" and private = "auto" in [model.parameters].'
             )
         if self.kind == "classification" and self.classes is None:
             raise ElmeshError(

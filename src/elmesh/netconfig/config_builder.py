@@ -1,8 +1,8 @@
 """Build a network config from the options of ``elmesh network create``, and from an example table.
 
 The table should be made up or public, because the inferred values become public. Types of columns are inferred by the
-same rules as for any table (:mod:`elmesh.tables.inference`). Ranges of numbers are rounded outwards to two digits of
-their width; of text, the categories are taken.
+same rules as for any table (:mod:`elmesh.tables.inference`). The range of a number is the one of its middle 90 %, which
+an outlier does not widen, rounded outwards to two digits of its width; of text, the categories are taken.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ __all__ = ["DataSpec", "build_config", "default_name", "round_outwards"]
 # For features and targets of magnitude one, which declared ranges produce; this rho suits tens to thousands of rows per
 # site.
 _BASIS_PARAMETERS = {"mu1": 1.0, "mu2": 1.0, "rho": 10.0}
+# The quantiles that a usual range is between.
+_MIDDLE = (0.05, 0.95)
 # By sums agents find all parts of the weights, and their variances.
 _SUMS_PARAMETERS = {"common": "auto", "private": "auto", "rows_per_feature": ROWS_PER_FEATURE}
 
@@ -144,8 +146,12 @@ def default_name(folder: str) -> str:
 
 
 def _range(frame: pd.DataFrame, name: str) -> tuple[float, float]:
+    """Return the usual range of a column: of the middle 90 % of values or, if these are all equal, of all."""
     values = finite_numbers(frame, name)
-    return round_outwards(float(np.nanmin(values)), float(np.nanmax(values)))
+    low, high = np.nanquantile(values, _MIDDLE, method="inverted_cdf").tolist()
+    if low == high:
+        low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    return round_outwards(low, high)
 
 
 def round_outwards(low: float, high: float) -> tuple[float, float]:

@@ -41,7 +41,7 @@ class PrivacyReport:
     epsilon_without_colluders, epsilon_all_but_two : float
         What holds if no site colludes, and if all but two do.
     scales : str
-        Where centre and spread of the columns come from: "declared", "found", "found for targets" or "as they are".
+        Where centre and spread of the columns come from: "declared" or "found".
     releases : tuple of ReleasedTotal
         The totals, in their order.
     """

@@ -7,7 +7,7 @@ r"""Centre and spread of columns whose ranges are not declared, from two histogr
 
 A row has one value per column, so that another row in its place takes one from a bin and adds one to another in each
 column: for columns that count :math:`w_j` times, the squared sensitivity is :math:`2\sum_j w_j^2`. With few rows noise
-hides the window; then nothing is spent, and values are taken as they are.
+would hide the window; :meth:`Histogram.suffices` shows it before anything is spent.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from elmesh.comm.integer_sums import run_sums, sum_wide
 from elmesh.comm.local import LocalTransport
 from elmesh.comm.mpi import MPICommunicator, MPITransport, world_communicator
 from elmesh.comm.requests import AllReduce, HubReduce, IntegerSum, NeighborSum, NoisySum, Request, Topic
+from elmesh.comm.row_counts import round_down, sure_rows
 from elmesh.data.statistics import SiteRows, Statistics, Task
 from elmesh.errors import ElmeshError
 from elmesh.math.blas import limit_blas_threads
@@ -134,6 +135,10 @@ class Backend(ABC):
             return total.reshape(next(iter(values.values())).shape)
         every = merge_by_task(self.communicator, {task: value.tolist() for task, value in values.items()})
         return np.asarray(np.sum([np.asarray(value, dtype=np.float64) for value in every.values()], axis=0))
+
+    def sure_rows(self, rows: Mapping[Label, int]) -> int:
+        """Return how many rows tasks that do not collude have at least, from the number of each task here."""
+        return sure_rows(list(merge_by_task(self.communicator, {t: round_down(n) for t, n in rows.items()}).values()))
 
     def noisy_sum_over_tasks(self, values: Mapping[Label, IntArray], sigma: IntArray, rho: float) -> IntArray:
         """Return the sum of integers over the tasks of all processes, each with noise of its own, before a fit.

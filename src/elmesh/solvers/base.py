@@ -119,7 +119,8 @@ class Problem:
     ``groups`` is the group of each feature: 0 is the constant, others follow. None where features have no groups.
     ``noise_floor`` is the least variance of noise, as a share of that of the targets. ``halves`` are the two halves of
     each site's rows, for what is decided on rows left out. ``classes``: whether targets are indicators of classes,
-    less the common share of each class. ``private``: what sites release, where a fit is private.
+    less the common share of each class. ``private``: what sites release, where a fit is private. ``most_features``:
+    most features of the common and the shared part; None for no limit.
     """
 
     data: Task | Sequence[SiteRows]
@@ -130,6 +131,7 @@ class Problem:
     halves: tuple[Sequence[SiteRows], Sequence[SiteRows]] | None = None
     classes: bool = False
     private: PrivateTotals | None = None
+    most_features: int | None = None
 
     @property
     def task(self) -> Task:
@@ -173,6 +175,8 @@ class GroupedFeatures:
         Whether targets are indicators of classes that all sites share, less the common share of each class.
     private : PrivateTotals or None
         What sites release, where a fit is private.
+    most_features : int or None
+        Most features of the common and the shared part; None for no limit.
     """
 
     groups: IndexArray
@@ -180,11 +184,13 @@ class GroupedFeatures:
     halves: Sequence[tuple[SiteRows, SiteRows]] | None = None
     classes: bool = False
     private: PrivateTotals | None = None
+    most_features: int | None = None
 
     def problem(self, sites: Sequence[SiteRows], context: AgentContext, rank: int) -> Problem:
         """Return the problem of all sites of this process."""
         halves = None if self.halves is None else ([a for a, _ in self.halves], [b for _, b in self.halves])
-        return Problem(sites, context, rank, self.groups, self.noise_floor, halves, self.classes, self.private)
+        fields = self.noise_floor, halves, self.classes, self.private, self.most_features
+        return Problem(sites, context, rank, self.groups, *fields)
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,6 +299,8 @@ class Solver(BaseEstimator, ABC):
     #: Bits per number of sums over all agents, and bytes that all agents together may send.
     message_bits: int | str = 64
     max_bytes: float | None = None
+    #: Least number of rows for each feature of which totals are summed; 0 for no limit.
+    rows_per_feature: float = 0.0
     #: Differential privacy of what leaves a site; None for none.
     privacy: Privacy | None = None
 

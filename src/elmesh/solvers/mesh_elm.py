@@ -115,9 +115,10 @@ class MeshELM(LowRankSolver):
         at which left-out rows are predicted best, and no U if none is better than no U by a standard error. "auto"
         without one: a share of the features' correlation with noise (:mod:`elmesh.math.noise`).
     rows_per_feature : float, default=0.0
-        Least number of rows of all tasks together for each feature of the common and the shared part; 0 for no limit.
-        Totals of nearly as many features as rows determine single rows. Hidden units beyond the limit are features of
-        the private part only. Without common and private parts it has no effect.
+        Least number of rows for each feature of the common and the shared part; 0 for no limit. Totals of nearly as
+        many features as rows determine single rows. What counts are the rows of all tasks but the largest third
+        (:mod:`elmesh.comm.row_counts`). Features beyond the limit belong to the private part only. Without common and
+        private parts it has no effect.
     privacy : Privacy or None, default=None
         Differential privacy of what leaves a site: one total with noise, from which the common part follows; private
         parts are found at home. There is no shared part then, and no certificate.
@@ -253,9 +254,7 @@ class MeshELM(LowRankSolver):
         if not (common or private):
             start = yield from initialize(problem, self.mu1, self.mu2, "spectral")
             return (yield from self._evaluate(problem, start))
-        mixed = yield from estimate_effects(
-            problem, common=common, private=private, rows_per_feature=self.rows_per_feature
-        )
+        mixed = yield from estimate_effects(problem, common=common, private=private)
         found: tuple[float, FloatArray] | None = None
         if self.rank != 0 and private:
             columns = min(_FIRST_SHARED, problem.rank) if self.rank == "auto" else problem.rank

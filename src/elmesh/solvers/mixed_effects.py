@@ -42,9 +42,7 @@ def groups_of(problem: Problem) -> IndexArray:
     return problem.sites[0].groups
 
 
-def estimate_effects(
-    problem: Problem, *, common: bool, private: bool, rows_per_feature: float = 0.0
-) -> Steps[MixedEffects]:
+def estimate_effects(problem: Problem, *, common: bool, private: bool) -> Steps[MixedEffects]:
     """Estimate the variances and W."""
     return (
         yield from estimate_components(
@@ -54,7 +52,7 @@ def estimate_effects(
             private=private,
             noise_floor=problem.noise_floor,
             classes=problem.classes,
-            rows_per_feature=rows_per_feature,
+            most_features=problem.most_features,
         )
     )
 

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elmesh.comm.fixed_point import exponent_for, from_scaled, to_scaled
 from elmesh.comm.integer_sums import sum_wide
@@ -73,12 +74,11 @@ def estimate_components(
     private: bool,
     noise_floor: float = 0.0,
     classes: bool = False,
-    rows_per_feature: float = 0.0,
+    most_features: int | None = None,
 ) -> Steps[MixedEffects]:
     """Estimate all variances over the sites of all processes.
 
-    With ``rows_per_feature`` so few features have common weights that all sites together have at least so many rows for
-    each of them (:func:`released_features`).
+    At most ``most_features`` have common weights (:func:`released_features`); None for no limit.
 
     ``noise_floor`` is the least variance of noise as a share of the targets': classes are known for certain, but a
     model that takes their indicators for numbers without noise interpolates them. With ``classes`` the common variances
@@ -101,7 +101,7 @@ def estimate_components(
     W, S, s2 = np.zeros((p, d)), np.zeros((p, p)), np.maximum(squares, _LEAST_SQUARES * n) / n
     # Without private weights all sites have the same noise.
     spread = _FIRST_SPREAD if private else 0.0
-    released = released_features(groups, n / rows_per_feature) if rows_per_feature else None
+    released = None if most_features is None else released_features(groups, most_features)
     now = MixedEffects(log_c, log_v, spread, W, S, s2, np.zeros(sites.m), size, released=released)
     features = now.features
     if not common:
@@ -124,22 +124,28 @@ def estimate_components(
     return (yield from choose_class_scale(batches, now, totals)) if classes else now
 
 
-def released_features(groups: IndexArray, most: float) -> FloatArray:
+def released_features(groups: IndexArray, most: int) -> FloatArray:
     """Return which features may have common weights, if there may be at most so many: ones and zeros.
 
-    The constant and the inputs always may. Of hidden units as many as are left may, the first ones of each group, in
-    equal parts.
+    The constant always may. So may the inputs, if there are not too many of them: some of them would not do, but each
+    hidden unit is a combination of all. Of hidden units as many as are left may, the first ones of each group, in equal
+    parts.
 
     Examples
     --------
-    >>> released_features(np.array([0, 1, 1, 2, 2, 2, 3, 3, 3]), most=5.9)
+    >>> groups = np.array([0, 1, 1, 2, 2, 2, 3, 3, 3])
+    >>> released_features(groups, most=5)
     array([1., 1., 1., 1., 0., 0., 1., 0., 0.])
+    >>> released_features(groups, most=2)
+    array([1., 0., 0., 0., 0., 0., 1., 0., 0.])
     """
-    chosen = groups <= 1
-    hidden = [np.flatnonzero(groups == g) for g in range(2, int(groups.max()) + 1)]
-    left = max(int(most) - int(chosen.sum()), 0)
+    chosen: NDArray[np.bool_] = groups == 0
+    if np.count_nonzero(groups <= 1) <= most:
+        chosen |= groups == 1
+    hidden = sorted([np.flatnonzero(groups == g) for g in range(2, int(groups.max()) + 1)], key=len)
+    left = max(most - int(chosen.sum()), 0)
     for k, own in enumerate(hidden):
-        # What the groups before have left is shared among those that follow.
+        # What smaller groups have left is shared among those that follow.
         part = min(len(own), left // (len(hidden) - k))
         chosen[own[:part]] = True
         left -= part

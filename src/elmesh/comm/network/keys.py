@@ -2,7 +2,8 @@
 
 From one secret seed, drawn when a run starts, an agent derives an X25519 key for agreement on secrets with others, an
 Ed25519 key for signatures, its run number, and the key of its noise. Its *key bundle* has the public keys and a
-commitment to the run number, signed with the key of its certificate. So whoever trusts the authority that signed the
+commitment to the run number, and the number of the agent's rows, rounded down to one digit, signed with the key of its
+certificate. So whoever trusts the authority that signed the
 certificate knows whose keys they are, also of agents that are no neighbours. Keys last for one run, and are erased with
 its checkpoint: who obtains a key later cannot read what was sent before.
 """
@@ -24,6 +25,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from elmesh.comm.masking import MaskSecret, commitment_of
 from elmesh.comm.network.wire import WireError
+from elmesh.comm.row_counts import round_down
 from elmesh.errors import ElmeshError
 
 __all__ = ["MAX_BUNDLE_BYTES", "Credentials", "PublicKeys", "RunKeys", "make_bundle", "open_bundle"]
@@ -82,6 +84,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     name: str
     network: _Key
     run_id: int
+    rows: Annotated[int, msgspec.Meta(ge=0, le=10**12)]
     agreement: _Key
     signing: _Key
     commitment: _Key
@@ -95,10 +98,11 @@ class _Bundle(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """The verified keys of an agent for one run, and that of its certificate."""
+    """The verified keys of an agent for one run, that of its certificate, and about how many rows it has at least."""
 
     name: str
     run_id: int
+    rows: int
     agreement: bytes
     signing: bytes
     commitment: bytes
@@ -116,13 +120,17 @@ class PublicKeys:
         """SHA-256 of all of it."""
         keys = self.certificate, self.agreement, self.signing, self.commitment
         parts = [hashlib.sha256(part).digest() for part in (self.name.encode(), *keys)]
-        return hashlib.sha256(b"".join([*parts, self.run_id.to_bytes(8, "little")])).digest()
+        numbers = [number.to_bytes(8, "little") for number in (self.run_id, self.rows)]
+        return hashlib.sha256(b"".join([*parts, *numbers])).digest()
 
 
-def make_bundle(name: str, network: bytes, run_id: int, keys: RunKeys, credentials: Credentials) -> bytes:
-    """Return an agent's key bundle; ``network`` is the digest of the network file."""
+def make_bundle(
+    name: str, network: bytes, run_id: int, keys: RunKeys, credentials: Credentials, rows: int = 0
+) -> bytes:
+    """Return an agent's key bundle; ``network`` is the digest of the network file, ``rows`` its number of rows."""
     signing = keys.signing.public_key().public_bytes_raw()
-    fields = _Content(name, network, run_id, keys.mask.public, signing, commitment_of(keys.mask.number))
+    public = keys.mask.public, signing, commitment_of(keys.mask.number)
+    fields = _Content(name, network, run_id, round_down(rows), *public)
     content = msgspec.msgpack.encode(fields)
     return msgspec.msgpack.encode(_Bundle(content, credentials.chain, credentials.sign(content)))
 
@@ -144,4 +152,5 @@ def open_bundle(data: bytes, network: bytes, credentials: Credentials) -> Public
         certificate = credentials.verify(content.name, bundle.chain, bundle.content, bundle.signature)
     except ElmeshError as error:
         raise WireError(f"the keys of {content.name[:40]!r} are not valid ({str(error).rstrip('.')})") from None
-    return PublicKeys(content.name, content.run_id, content.agreement, content.signing, content.commitment, certificate)
+    keys = content.agreement, content.signing, content.commitment, certificate
+    return PublicKeys(content.name, content.run_id, content.rows, *keys)

@@ -1,0 +1,51 @@
+"""How many rows certainly belong to sites that do not collude.
+
+Totals of nearly as many features as there are rows determine single rows and labels, so that the number of features
+follows from the number of rows (:func:`elmesh.solvers.variance_components.released_features`). Colluding sites know
+their own rows, which then do not hide the others', and they may claim any number of rows. So every site states its own
+number, rounded down to one digit, and the smallest ones count, without as many of the largest as there may be
+colluders: whoever colludes, the other sites have at least so many rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["colluding_sites", "round_down", "sure_rows"]
+
+# One of so many sites may collude.
+_SHARE = 3
+
+
+def colluding_sites(m: int) -> int:
+    """Return how many of m sites may collude, where nothing else is stated: a third.
+
+    Examples
+    --------
+    >>> [colluding_sites(m) for m in (2, 3, 5, 20)]
+    [0, 1, 1, 6]
+    """
+    return m // _SHARE
+
+
+def round_down(n: int) -> int:
+    """Return a number of rows, rounded down to one digit.
+
+    Examples
+    --------
+    >>> [round_down(n) for n in (0, 7, 42, 199, 3000)]
+    [0, 7, 40, 100, 3000]
+    """
+    digits = str(n)
+    return int(digits[0] + "0" * (len(digits) - 1))
+
+
+def sure_rows(stated: Sequence[int]) -> int:
+    """Return how many rows the sites that do not collude have at least, from the number that each site states.
+
+    Examples
+    --------
+    >>> sure_rows([50, 60, 40, 10**9]), sure_rows([30, 20])
+    (150, 50)
+    """
+    return sum(sorted(stated)[: len(stated) - colluding_sites(len(stated))])
