@@ -12,7 +12,7 @@ MORE   := -n $(shell expr $(CORES) + 1)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-all docs-check lint format bench arena ahead scaling network security readme paper clean
+.PHONY: help demo quick test test-all docs-check lint format bench arena ahead scaling network security private readme paper clean
 
 help:
 	@echo "make demo        compare twelve simulated clinics alone, pooled and together, and write elmesh-demo/report.html"
@@ -25,7 +25,8 @@ help:
 	@echo "make ahead       compare with the optimum and other methods on USPS, MNIST and School (20 minutes); docs/ahead.md"
 	@echo "make scaling     measure rounds per second under MPI and model a cluster; docs/scaling.md"
 	@echo "make network     measure agents over mutual TLS: rounds per second, rejoining, memory (10 minutes); docs/network.md"
-	@echo "make security    measure what neighbours can reconstruct from messages; docs/security.md"
+	@echo "make security    attack masked sums, private totals and U_t, and time masks (an hour); docs/attacks.md"
+	@echo "make private     measure what differential privacy costs on twelve tables, and audit it (two hours); docs/privacy.md"
 	@echo "make readme      run demo and bench, and write their figures into the README"
 	@echo "make paper       reproduce the paper's evaluation with 100 runs (half an hour); docs/paper.md"
 	@echo "make format      format the code with ruff"
@@ -83,8 +84,13 @@ network: $(VENV)/stamp
 	$(BIN)/python tools/network.py
 
 security: $(VENV)/stamp
-	$(BIN)/python -m benchmarks privacy
-	$(BIN)/python tools/security.py
+	$(BIN)/python -m benchmarks basis totals masks
+	$(BIN)/python tools/attacks.py
+
+# After an interrupt the same command continues.
+private: $(VENV)/stamp
+	$(BIN)/python -m benchmarks private_arena audit
+	$(BIN)/python tools/privacy.py
 
 readme: demo bench
 	$(BIN)/python tools/readme.py

@@ -9,7 +9,7 @@ from pathlib import Path
 
 # Speed on random data; comparisons on USPS, MNIST and School; MPI; messages; networks; real tables, hard cases.
 SPEED, AHEAD, RANKS = ("startup", "rounds", "growth", "fit"), ("optimum", "bytes", "ways"), ("mpi",)
-PRIVACY, NETWORK = ("privacy", "totals", "audit", "private_arena"), ("network", "masks")
+PRIVACY, NETWORK = ("basis", "totals", "audit", "private_arena"), ("network", "masks")
 ARENA = ("arena", "adversarial", "fit_growth", "digits")
 RESULTS = Path(__file__).parent / "results"
 

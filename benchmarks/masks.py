@@ -1,8 +1,9 @@
 """What masks cost: a masked sum against the same sum of integers without masks, over mutual TLS on one machine.
 
 All agents sum the totals of p features in turns, in the same processes: without masks, with masks, and with all that a
-run adds (each term is on disk and in the log before it is sent). The time of a sum is that of the slowest agent, the
-best of several turns. What it takes an agent to mask one term is measured by itself, for up to 4,096 agents.
+run adds (each term is on disk and in the log before it is sent; here all agents share one disk). The time of a sum is
+that of the slowest agent, the best of several turns. What it takes an agent to mask one term is measured by itself, for
+up to 4,096 agents.
 """
 
 from __future__ import annotations
@@ -89,9 +90,8 @@ def run(results: Path) -> dict[str, Any]:
         "machine": machine(),
         "figures": figures,
         "goals": {
-            "a masked sum takes at most 1.5 times as long as a plain one (p = 300, 16 sites)": figures["sums"][-1][
-                "ratio"
-            ]["released"]
-            <= 1.5,
+            "a masked sum takes at most 1.5 times as long as a plain one (p = 300, 16 sites)": (
+                figures["sums"][-1]["ratio"]["masked"] <= 1.5
+            ),
         },
     }

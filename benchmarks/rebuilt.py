@@ -9,9 +9,8 @@ import numpy as np
 
 from benchmarks import attacks
 from benchmarks.defended import halved, single
-from benchmarks.eavesdrop import VICTIM, Case, Run, admm, digits, gaussian, record
+from benchmarks.eavesdrop import VICTIM, Case, Run, admm, digits, gaussian
 from benchmarks.scores import Row, known
-from elmesh import MeshELM
 
 NEAR = (0.3, 1e-2, 1e-6)
 STARTS = 100
@@ -81,9 +80,6 @@ def rows() -> tuple[list[Row], dict[str, np.ndarray]]:
         _, G, noise = attack(case, 12, 100, perturb)
         found = note("digits, ten classes", case, 100, attacks.span_of(G, noise * 2.0 ** (53 - bits) / 10), view=view)
         shown[f"100 rounds in {view}"] = nearest(found, case.X[VICTIM])
-    transport, _ = record(case, MeshELM(rank=12, graph="star", certify=False))
-    Q, s = attacks.directions(np.hstack([part / np.linalg.norm(part) for _, part in transport.parts]))
-    note("digits, ten classes", case, len(transport.parts), Q[:, s > 1e-12 * s[0]], view="sums, the hub")
     few = digits(25, 300, 10)
     run, _, noise = attack(few, 12, 100)
     for view in ("one neighbour", "one neighbour, one row known"):

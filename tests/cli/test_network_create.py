@@ -145,7 +145,7 @@ def test_by_default_agents_exchange_masked_sums_and_all_parameters_are_automatic
     worked("create", tmp_path / "net", *FOUR)
     config = NetworkConfig.read(tmp_path / "net" / "network.toml")
     assert (config.exchange, config.rank, config.n_hidden, config.fewest_sites) == ("sums", 0, 200, 3)
-    assert config.parameters == {"common": "auto", "private": "auto", "rows_per_feature": 10.0}
+    assert config.parameters == {"common": "auto", "private": "auto", "rows_per_feature": 20.0}
     assert config.solver == "mesh-elm"
 
 

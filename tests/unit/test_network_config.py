@@ -712,7 +712,7 @@ def test_with_basis_a_solver_that_sends_more_is_refused():
 def test_with_sums_all_parameters_may_be_automatic():
     solver = network(exchange="sums", rank="auto", solver="mesh-elm", parameters={}, rounds=40).make_solver()
     assert isinstance(solver, MeshELM)
-    shared_alone = MeshELM(common=False, private=False, max_iter=40, graph=solver.graph, rows_per_feature=10.0)
+    shared_alone = MeshELM(common=False, private=False, max_iter=40, graph=solver.graph, rows_per_feature=20.0)
     assert solver.get_params() == shared_alone.get_params()
     assert solver.certify
 

@@ -58,6 +58,7 @@ class ReleaseLog:
     def __init__(self, path: Path, name: str, credentials: Credentials, on_line: Callable[[Line], None]) -> None:
         self._on_line, self._lines, self._last = on_line, 0, _START
         self._path, self._name, self._credentials = path, name, credentials
+        self._seal, self._partial = str(_seal_file(path)), str(path.with_name(f".{path.name}.seal.partial"))
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -123,10 +124,12 @@ class ReleaseLog:
     def _write_seal(self, line: Line, time: datetime) -> None:
         """Replace the seal, without waiting for the disk: lines that are on disk and signed are accepted without it."""
         seal = _Seal(line["line"], line["hash"], line["signature"], time, self._chain)
-        partial = self._path.with_name(f".{self._path.name}.seal.partial")
-        partial.touch(mode=0o600)
-        partial.write_bytes(msgspec.json.encode(seal))
-        partial.replace(_seal_file(self._path))
+        descriptor = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.write(descriptor, msgspec.json.encode(seal))
+        finally:
+            os.close(descriptor)
+        os.replace(self._partial, self._seal)
 
     @cached_property
     def _chain(self) -> list[str]:

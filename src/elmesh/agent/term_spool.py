@@ -69,17 +69,19 @@ class TermSpool:
         with self._lock:
             if self._descriptor < 0:
                 self._open()
-            record = _HEAD.pack(number, label, len(term), digest) + term
+            head = _HEAD.pack(number, label, len(term), digest)
+            size = len(head) + len(term)
             try:
-                written = 0
-                while written < len(record):
-                    written += os.pwrite(self._descriptor, record[written:], self._size + written)
+                written = os.pwritev(self._descriptor, [head, term], self._size)
+                while written < size:
+                    rest = (head + term)[written:]
+                    written += os.pwrite(self._descriptor, rest, self._size + written)
                 os.fdatasync(self._descriptor)
             except OSError:
                 os.ftruncate(self._descriptor, self._size)
                 raise
             self._places[label] = number, self._size + _HEAD.size, len(term)
-            self._size += len(record)
+            self._size += size
 
     def forget(self, before: int) -> None:
         """Give up the space of terms before a number, once it is worth while; may be called from another thread."""

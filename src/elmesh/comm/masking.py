@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -59,6 +60,8 @@ __all__ = [
 
 #: Unsigned integers of 16, 32 or 64 bits.
 Words = NDArray[Any]
+# Streams are of little-endian words.
+_BIG_ENDIAN = sys.byteorder == "big"
 
 
 class MaskError(ElmeshError):
@@ -112,6 +115,11 @@ def number_digest(numbers: Sequence[bytes]) -> bytes:
     return hashlib.sha256(b"elmesh run numbers" + b"".join(numbers)).digest()
 
 
+def _within(integers: IntArray, bound: int) -> bool:
+    """Return whether all integers are below a bound in magnitude."""
+    return not len(integers) or (int(integers.max()) < bound and int(integers.min()) > -bound)
+
+
 class PairwiseMasks:
     """The masks of party ``me``: one secret key for each of its partners, by their numbers."""
 
@@ -134,8 +142,12 @@ class PairwiseMasks:
     def add(self, words: Words, label: bytes) -> Words:
         """Return words with all masks of a sum, which is identified by its label."""
         total = words.copy()
+        # Memory that is allocated anew for every stream would take longer than the cipher.
+        zeros, stream = np.zeros_like(words), np.empty_like(words)
         for j, key in self._keys.items():
-            stream = np.frombuffer(self.stream(key, label, words.nbytes), words.dtype.newbyteorder("<"))
+            self.stream(key, label, zeros.data.cast("B"), stream.data.cast("B"))
+            if _BIG_ENDIAN:
+                stream.byteswap(inplace=True)
             if j > self._me:
                 total += stream
             else:
@@ -143,11 +155,11 @@ class PairwiseMasks:
         return total
 
     @staticmethod
-    def stream(key: bytes, label: bytes, size: int) -> bytes:
-        """Return pseudo-random bytes under a key that is derived for one label."""
+    def stream(key: bytes, label: bytes, zeros: memoryview, out: memoryview) -> None:
+        """Write pseudo-random bytes under a key that is derived for one label; ``zeros`` has as many zero bytes."""
         once = HKDFExpand(hashes.SHA256(), 32, label).derive(key)
         # The key is used for this stream alone, so that the counter may start at zero.
-        return Cipher(algorithms.AES(once), modes.CTR(bytes(16))).encryptor().update(bytes(size))
+        Cipher(algorithms.AES(once), modes.CTR(bytes(16))).encryptor().update_into(zeros, out)
 
 
 class MaskedSums:
@@ -172,22 +184,25 @@ class MaskedSums:
     def mask(self, request: IntegerSum) -> Words:
         """Return this party's term of the next sum with its masks, and zero words to check the total by."""
         largest = 1 << (TOTAL_BITS if request.bits == 64 else request.bits - 1)
-        if np.any(np.abs(request.value) >= largest):
+        if not _within(request.value, largest):
             raise MaskError(f"A term of a sum is not within its bound of {largest}; scale inputs and targets.")
-        padded = np.concatenate([request.value, np.zeros(CHECK_BITS // request.bits, np.int64)])
-        return self._masks.add(padded.astype(f"u{request.bits // 8}"), self.label(request))
+        padded = np.zeros(len(request.value) + CHECK_BITS // request.bits, f"u{request.bits // 8}")
+        padded[: len(request.value)] = request.value.astype(padded.dtype)
+        return self._masks.add(padded, self.label(request))
 
     def unmask(self, total: Words, request: IntegerSum) -> IntArray:
         """Return the total of all parties' terms, and go on to the next sum; raise if a mask has not cancelled."""
         k = len(request.value)
         signed = total.view(np.dtype(f"i{request.bits // 8}"))[:k].astype(np.int64)
-        within = request.bits < 64 or bool(np.all(np.abs(signed) < 1 << TOTAL_BITS))
+        within = request.bits < 64 or _within(signed, 1 << TOTAL_BITS)
         if total[k:].any() or not within:
             raise MaskError(
                 "The masks of a sum do not cancel: a site has left out a mask, has other keys, or was sent other "
                 "totals. No model is made of it; start again with --fresh at every site, and compare their keys."
             )
-        self.view = hashlib.sha256(self.label(request) + total.tobytes()).digest()
+        digest = hashlib.sha256(self.label(request))
+        digest.update(total.astype(total.dtype.newbyteorder("<"), copy=False).data)
+        self.view = digest.digest()
         self.counter += 1
         return signed
 

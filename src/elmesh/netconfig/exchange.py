@@ -36,9 +36,9 @@ __all__ = [
 
 Exchange = Literal["basis", "sums"]
 
-#: Least number of rows of all agents for each feature whose totals are summed, unless the network file says otherwise:
-#: with fewer, totals reveal labels of known rows (docs/security.md).
-ROWS_PER_FEATURE = 10.0
+#: Least number of rows for each feature whose totals are summed, unless the network file says otherwise: with fewer,
+#: totals reveal more labels of known rows than a site's own model does (docs/attacks.md).
+ROWS_PER_FEATURE = 20.0
 
 #: Kinds of request that agents answer.
 PROVIDES: dict[Exchange, frozenset[type[Request]]] = {

@@ -1,28 +1,35 @@
-"""What U_t reveals: attacks succeed and fail where theory predicts it, and the page reports what was found."""
+"""Attacks succeed and fail where theory predicts it, and the pages report what was found."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 
 import numpy as np
 import pytest
 from benchmarks import attacks
+from benchmarks.basis import copied_model, exactness
 from benchmarks.defended import halved, noisy
-from benchmarks.eavesdrop import VICTIM, Run, admm, digits, gaussian, record
-from benchmarks.privacy import copied_model, exactness
+from benchmarks.eavesdrop import VICTIM, Run, admm, digits, gaussian
 from benchmarks.rebuilt import rebuild
 from benchmarks.scores import known, membership
+from benchmarks.separation import gradient_total, rounded, steer_basis, whitened
+from benchmarks.totals import digits as sites
+from benchmarks.totals import gram_errors, masked, similar_sites
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 import readme
-import security
-from elmesh import MeshELM
 from elmesh.solvers.initialization import random_block
 
-TEXT = security.PAGE.read_text(encoding="utf-8")
-RESULT = readme.load(readme.RESULTS / "privacy.json")
+# `attacks` is also a module of the benchmarks, so the tool is loaded from its file.
+_SPEC = importlib.util.spec_from_file_location("attacks_page", readme.ROOT / "tools" / "attacks.py")
+page = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(page)
+
+TEXT = page.PAGE.read_text(encoding="utf-8")
+RESULT = readme.load(readme.RESULTS / "basis.json")
 FIGURES = RESULT["figures"]
 
 FEW, MANY = (20, 60), (300, 15)  # rows a site and hidden units
@@ -138,14 +145,6 @@ def test_the_sites_model_is_known_in_every_round_but_for_its_sign(few, k):
     assert copied_model(few, known(few, few.received_all)[0], k) > 0.999
 
 
-def test_a_leafs_part_of_a_sum_reveals_its_weights_up_to_a_rotation():
-    case = digits(*FEW, 10)
-    transport, solutions = record(case, MeshELM(rank=8, mu1=1.0, mu2=1.0, graph="star", max_iter=5, certify=False))
-    solution, A = solutions[-1], solutions[-1].A[VICTIM]
-    seen = attacks.weights_square(solution.U, transport.parts[-1][1], 1.0)
-    np.testing.assert_allclose(seen, A @ A.T, atol=1e-9 * np.abs(A @ A.T).max())
-
-
 # Defences
 
 
@@ -176,28 +175,30 @@ def test_the_auc_is_that_of_the_textbook(members, others):
 # The page
 
 
-def test_the_section_is_what_the_committed_run_gives():
-    assert security.filled(TEXT) == TEXT
+def test_the_pages_are_what_the_committed_runs_give():
+    assert page.filled(TEXT) == TEXT
+    security = page.SECURITY.read_text(encoding="utf-8")
+    assert page.filled_security(security) == security
 
 
 def test_the_picture_it_shows_is_there():
-    shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", security.section())
-    assert [(security.PAGE.parent / picture).is_file() for picture in shown] == [True]
+    shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.section())
+    assert [(page.PAGE.parent / picture).is_file() for picture in shown] == [True]
 
 
 def of(classes: str, rows: int, units: int) -> dict:
-    return security.find(FIGURES[classes], rows=rows, units=units)
+    return page.find(FIGURES[classes], rows=rows, units=units)
 
 
 def test_statements_about_gradients_holds():
-    for row in security.views(RESULT):
+    for row in page.views(RESULT):
         assert row["gradient_error"]["all"] < 1e-12
         assert row["gradient_error"]["one, first"] < 1e-12
         assert row["gradient_error"]["one, later"] > 0.3
 
 
 def test_statements_about_few_rows_holds():
-    for row in security.views(RESULT):
+    for row in page.views(RESULT):
         if row["rows"] < row["units"]:
             assert row["auc"][-1] > 0.98
             assert row["labels_first"] == {"all": 1.0, "wrong": 1.0}
@@ -207,10 +208,10 @@ def test_statements_about_many_rows_holds():
     for classes in ("two classes", "ten classes"):
         row = of(classes, 300, 30)
         assert max(row["auc"]) < 0.6
-        assert row["labels_first"]["all"] - row["labels_by"][security.OWN]["all"] < 0.05
+        assert row["labels_first"]["all"] - row["labels_by"][page.OWN]["all"] < 0.05
         thrice = of(classes, 300, 100)
         assert max(thrice["auc"]) > 0.7
-        assert thrice["labels_first"]["wrong"] > 0.3 + thrice["labels_by"][security.OWN]["wrong"]
+        assert thrice["labels_first"]["wrong"] > 0.3 + thrice["labels_by"][page.OWN]["wrong"]
 
 
 def test_statements_about_defences_holds():
@@ -229,8 +230,73 @@ def test_statements_about_defences_holds():
         assert all(row["error"] > one["error"] for row in hidden)  # what hides labels is worse than staying alone
 
 
-def test_statements_about_sums_holds():
-    for row in FIGURES["sums"]:
-        same = security.find(FIGURES["sums"], rows=row["rows"], units=row["units"], bits=64)
-        assert row["labels"]["all"] == pytest.approx(same["labels"]["all"], abs=0.01)
-        assert row["auc"] < same["auc"] + 0.02
+# Totals of masked sums
+
+
+TOTALS = readme.load(readme.RESULTS / "totals.json")["figures"]
+
+
+def test_with_more_features_than_honest_rows_every_label_of_known_rows_is_in_the_total():
+    found = masked(sites(5, 1, 30, 0), limit=0.0)
+    assert found["rank"] == 120
+    assert found["labels"]["wrong"] == [1.0] * 3
+    assert max(found["auc"]) > 0.99
+
+
+def test_with_few_features_labels_are_not_in_the_total():
+    found = masked(sites(5, 1, 100, 0), limit=20.0)
+    assert found["features"] == 20
+    assert max(found["labels"]["wrong"]) < 0.6
+    assert max(found["auc_site"]) < 0.6
+
+
+def test_two_sites_are_taken_apart_by_three_totals_and_four_are_not():
+    errors = [min(gram_errors(h, 4, 50, "as in a fit", 3, seed)[0] for seed in range(3)) for h in (2, 4)]
+    assert errors[0] < 1e-6
+    assert errors[1] > 0.02
+
+
+def test_thirty_totals_take_four_sites_apart():
+    assert min(gram_errors(4, 4, 50, "chosen", 30, seed)[0] for seed in range(3)) < 1e-6
+
+
+@pytest.mark.parametrize(("p", "h"), [(6, 2), (8, 4)])
+def test_an_attacker_who_chooses_u_finds_the_correlations_of_every_site(p, h):
+    data = similar_sites(h, p, 50, np.random.default_rng(0))
+    own = [(Phi.T @ Phi, Phi.T @ T) for Phi, T in data]
+    length = 0.12 / np.sqrt(max(np.linalg.eigvalsh(G)[-1] for G, _ in own))
+    found = steer_basis(lambda u: rounded(gradient_total(own, u, 1.0)), p, h, 1.0, length).correlations
+    for _, c in own:
+        cosines = np.abs(c @ found) / (np.linalg.norm(c) * np.linalg.norm(found, axis=0))
+        assert cosines.max() > 0.9999
+
+
+def test_the_gradient_of_the_attack_is_that_of_the_objective_with_the_best_coefficient():
+    Phi, T = similar_sites(1, 6, 40, np.random.default_rng(1))[0]
+    G, c, u = Phi.T @ Phi, Phi.T @ T, np.random.default_rng(2).standard_normal(6)
+
+    def value(u: np.ndarray) -> float:
+        a = (u @ c) / (u @ G @ u + 2.0)
+        return float(0.5 * np.sum((Phi @ u * a - T) ** 2) + 0.5 * 2.0 * a**2)
+
+    step = 1e-6 * np.eye(6)
+    numeric = [(value(u + e) - value(u - e)) / 2e-6 for e in step]
+    np.testing.assert_allclose(gradient_total([(G, c)], u, 2.0), numeric, rtol=1e-5)
+
+
+def test_whitened_gram_matrices_are_those_of_whitened_rows():
+    Phi, _ = similar_sites(1, 5, 30, np.random.default_rng(0))[0]
+    v = np.array([0.3, 0.1, 0.2, 0.5, 1.0])
+    K = np.eye(30) + (Phi * v) @ Phi.T
+    np.testing.assert_allclose(whitened(Phi.T @ Phi, v), Phi.T @ np.linalg.solve(K, Phi), rtol=1e-9)
+
+
+def test_statements_about_totals_hold():
+    for row in TOTALS["masked, all features"]:
+        if row["rank"] < 265 and (row["sites"] - row["colluders"]) * row["rows"] <= 265:
+            assert row["labels"]["wrong"] == 1.0
+    apart = {(row["honest"], row["totals"], row["v"]): row for row in TOTALS["Gram matrices"]}
+    assert apart[2, 3, "as in a fit"]["found"] > 0
+    assert all(apart[h, 3, "as in a fit"]["found"] == 0 for h in (3, 4, 9))
+    assert apart[9, 30, "chosen"]["found"] > 0
+    assert all(row["worst_cosine"] > 0.999 for row in TOTALS["steered"])

@@ -34,7 +34,6 @@ from benchmarks.scores import (
     short,
     side_by_side,
 )
-from benchmarks.summed import sums
 
 SEEDS = range(5)
 ROUNDS = (1, 3, 10, 30, 100, 300)
@@ -170,13 +169,12 @@ def run(results: Path) -> dict[str, Any]:
             "ten classes": ten,
             "by rank": by_rank(),
             "rows": rebuilt,
-            "sums": sums(SEEDS),
             "defences": defences(SEEDS),
             "alone": [{"rows": N, "units": L, "error": alone(N, L, SEEDS)} for N, L in ((50, 100), (300, 100))],
         }
-    plot(two, shown, results / "privacy.png")
+    plot(two, shown, results / "basis.png")
     return {
-        "benchmark": "privacy",
+        "benchmark": "basis",
         "unit": "AUC of telling rows of a site from fresh ones; shares of labels; counts of rows; test error in %",
         "machine": machine(),
         "settings": {
