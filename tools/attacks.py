@@ -443,7 +443,8 @@ def apart_section(result: Row) -> list[str]:
         "",
         "**Gram matrices from totals at several v.** A fit releases three totals of whitened Gram matrices, at the "
         "private variances of its three rounds. From these an attacker can try to fit the Gram matrix of every honest "
-        f"site ({features} features here); an attacker that sends what it pleases can also choose the variances. Found means to one per cent; a guess is that all sites are alike.",
+        f"site ({features} features here); an attacker that sends what it pleases can also choose the variances. Found "
+        "means to one per cent; a guess is that all sites are alike.",
         "",
         *table(["honest sites", "totals", "variances", "found", "error", "error of a guess"], grams),
         "",

@@ -7,10 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import fields
 
 import paper
 import solvers
 from elmesh import load
+from elmesh.agent.gate import Gate
+from elmesh.netconfig.toml import decode_toml
 from helpers.code_blocks import code_blocks, run_python
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +31,7 @@ def test_the_solver_on_the_page_runs_and_its_model_loads_where_it_is_not_defined
 
 
 def test_the_python_of_every_page_is_tested():
-    tested = {"README.md", "docs/model.md", "docs/solvers.md"}
+    tested = {"README.md", "docs/model.md", "docs/privacy.md", "docs/solvers.md"}
     assert {name for name, text in PAGES.items() if code_blocks(text, "python")} == tested
 
 
@@ -44,6 +47,21 @@ def test_the_python_of_the_page_on_the_model_prints_what_the_page_states(tmp_pat
     before, after = ast.literal_eval(re.search(r"^\[.*\]$", printed, re.MULTILINE).group())
     assert after < 0.6 * before
     assert "training objective within" in printed
+
+
+def test_the_python_of_the_page_on_privacy_is_better_than_alone(tmp_path):
+    promise, score = run_python("\n".join(code_blocks(PAGES["docs/privacy.md"], "python")), tmp_path).splitlines()
+    assert promise.startswith(
+        "Differential privacy of single rows: epsilon 1, delta 1e-05 against 4 colluding sites of 12"
+    )
+    assert float(score) > 0.6
+
+
+def test_the_gate_on_the_page_on_security_is_valid_and_names_every_field():
+    (text,) = code_blocks(PAGES["docs/security.md"], "toml")
+    gate = decode_toml(text, Gate, "gate.toml")
+    assert set(re.findall(r"^(\w+) =", text, re.MULTILINE)) == {field.name for field in fields(Gate)}
+    assert (gate.fewest_sites, gate.largest_epsilon, gate.confirm) == (5, 1.0, True)
 
 
 LINKS = [(name, link) for name, text in PAGES.items() for link in re.findall(r"\]\(([^):\s]+)\)", text)]

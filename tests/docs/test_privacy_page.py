@@ -27,7 +27,7 @@ def test_lower_bounds_are_below_the_true_epsilon_and_not_far(epsilon):
     # At a confidence of 95 % a bound may be above in a few of forty times.
     assert np.mean(found[:, 0] > epsilon) <= 0.15
     assert np.mean(found[:, 1] > epsilon) <= 0.15
-    assert np.median(found[:, 1]) > 0.7 * epsilon
+    assert np.median(found[:, 1]) > 0.5 * epsilon
 
 
 def test_equal_tables_have_no_bound_above_zero_to_speak_of():
@@ -47,7 +47,9 @@ def test_what_is_released_is_the_total_with_noise_of_the_stated_size():
 
 
 @pytest.mark.parametrize(
-    ("name", "runs"), [("the same noise in every run", 40), ("targets that are not limited", 700)], ids=["same", "wide"]
+    ("name", "runs"),
+    [("the same noise in every run", 40), pytest.param("targets that are not limited", 2000, marks=pytest.mark.slow)],
+    ids=["same", "wide"],
 )
 def test_a_broken_mechanism_is_found(name, runs):
     sigma = noise_of_all()

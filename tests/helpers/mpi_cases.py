@@ -22,9 +22,12 @@ from elmesh.solvers.base import GroupedFeatures
 SEED = 3
 #: Numbers of ranks; jobs run in this order, and each resumes from the checkpoints of the one before it.
 RANKS = (3, 2, 1)
+#: Those on which everything is run; on others only the chain of checkpoints is.
+COMPLETE = (3, 1)
 #: The same for the jobs of `make test-all`: more ranks than two cores take much longer.
 MANY = 5
 RANKS_WITH_MANY = (2, MANY, 1)
+COMPLETE_WITH_MANY = (2, MANY)
 # Rows and outputs of each task: some are equal, so that processes stack them; some have more rows than features.
 _SHAPES = ((9, 1), (20, 2), (9, 1), (40, 3), (20, 2), (9, 1), (33, 2))
 

@@ -23,25 +23,28 @@ from helpers.mpi import Findings, job_folder, needs_mpi, run_ranks
 from helpers.mpi_cases import (
     CASES,
     CHAIN,
+    COMPLETE,
+    COMPLETE_WITH_MANY,
     DATA,
     ENDING_ROUNDS,
     ENDINGS,
     FITS,
     HALTED,
     HALTS_AT,
-    MANY,
     RANKS,
     RANKS_WITH_MANY,
     RECORDED,
     SEED,
+    SITES,
     placements,
     rows_of,
 )
+from helpers.parts import found_parts, gathered_parts, known_noise
 from helpers.transports import CHECKS
 
 pytestmark = needs_mpi
 
-_PARTS = {n: ["solvers", "halting", "chain"] for n in RANKS}
+_PARTS = {n: ["solvers", "halting", "chain", "parts"] if n in COMPLETE else ["chain"] for n in RANKS}
 _PARTS[3] += ["full_disk", "estimators", "errors", "privacy", "beside_the_release", "transports"]
 
 
@@ -64,7 +67,7 @@ def run_all(folder: Path) -> None:
 
 def run_many(folder: Path) -> None:
     for n in RANKS_WITH_MANY:
-        run_job(folder, n, ["solvers", "halting", "chain"] if n == MANY else ["chain"])
+        run_job(folder, n, ["solvers", "halting", "chain", "parts"] if n in COMPLETE_WITH_MANY else ["chain"])
 
 
 def run_job(folder: Path, n: int, parts: list[str]) -> None:
@@ -106,7 +109,7 @@ def in_one_process(name: str) -> RunResult:
 def test_results_have_the_same_bits_for_every_number_of_ranks_and_every_placement(jobs, name):
     alone = outcome(jobs, 1, "solvers", f"{name}/even")
     assert alone[1]["equal"]
-    for n in RANKS:
+    for n in COMPLETE:
         for placement in placements(name, n):
             assert_same_bits(alone, outcome(jobs, n, "solvers", f"{name}/{placement}"))
 
@@ -115,8 +118,9 @@ def test_results_have_the_same_bits_for_every_number_of_ranks_and_every_placemen
 @pytest.mark.parametrize("name", CASES)
 def test_results_have_the_same_bits_on_many_ranks_in_every_placement(jobs, many, name):
     alone = outcome(jobs, 1, "solvers", f"{name}/even")
-    for placement in placements(name, MANY):
-        assert_same_bits(alone, outcome(many, MANY, "solvers", f"{name}/{placement}"))
+    for n in COMPLETE_WITH_MANY:
+        for placement in placements(name, n):
+            assert_same_bits(alone, outcome(many, n, "solvers", f"{name}/{placement}"))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -177,10 +181,10 @@ def test_a_run_converges_after_more_than_ten_rounds(jobs):
 # Halting -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_ranks", [*RANKS, pytest.param(MANY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_ranks", [*COMPLETE, *(pytest.param(n, marks=pytest.mark.slow) for n in COMPLETE_WITH_MANY)])
 @pytest.mark.parametrize("name", HALTED)
 def test_a_rank_that_asks_to_stop_stops_all_ranks_after_the_same_round(request, name, n_ranks):
-    jobs = request.getfixturevalue("many" if n_ranks == MANY else "jobs")
+    jobs = request.getfixturevalue("many" if n_ranks in COMPLETE_WITH_MANY else "jobs")
     halted, notes = outcome(jobs, n_ranks, "halting", f"{name}/halted")
     assert notes["stop"] == "INTERRUPTED"
     assert notes["equal"]
@@ -446,3 +450,36 @@ def test_quantised_messages_take_a_fraction_of_the_bytes_of_exact_ones(jobs):
     notes = findings(jobs, 3, "privacy").notes
     quantised, exact = (sum(own["bytes"] for own in notes[name]) for name in ("mesh with 2 bits", "mesh"))
     assert quantised < exact / 3
+
+
+# Common, shared and private weights ----------------------------------------------------------------------------------
+
+
+@cache
+def one_process(name: str) -> dict[str, np.ndarray]:
+    data, make, _ = SITES[name]
+    X, y, sites = data()
+    with known_noise():
+        model = make().fit(X, y, tasks=sites)
+    labels = np.unique(sites)
+    own = {"V": np.stack([model.V_[t] for t in labels]), "noise": np.stack([model.noise_[t] for t in labels])}
+    return found_parts(model) | own | gathered_parts(model, X, sites)
+
+
+def test_some_fits_keep_a_shared_part_and_some_have_none():
+    ranks = {name: one_process(name)["U"].shape[1] for name in SITES}
+    assert ranks["regression"] > 0
+    assert ranks["classes with a shared part"] > 0
+    assert ranks["no shared part"] == 0
+
+
+@pytest.mark.parametrize("n_ranks", [*COMPLETE, *(pytest.param(n, marks=pytest.mark.slow) for n in COMPLETE_WITH_MANY)])
+@pytest.mark.parametrize(("name", "placement"), [(name, how) for name, case in SITES.items() for how in case[2]])
+def test_every_part_has_the_bits_of_one_process(request, name, placement, n_ranks):
+    jobs = request.getfixturevalue("many" if n_ranks in COMPLETE_WITH_MANY else "jobs")
+    arrays, notes = outcome(jobs, n_ranks, "parts", f"{name}/{placement}")
+    assert notes["equal"]
+    expected = one_process(name)
+    assert arrays.keys() == expected.keys()
+    for what, value in expected.items():
+        assert np.array_equal(arrays[what], value), what

@@ -44,7 +44,7 @@ def fixed_noise(monkeypatch):
 
 
 def test_a_fit_with_declared_ranges_releases_one_total_and_nothing_else(monkeypatch):
-    X, y, site = table()
+    X, y, site = table(rows=20)
     seen = []
     integer_sum = LocalTransport.integer_sum
 
@@ -73,7 +73,7 @@ def test_a_fit_with_declared_ranges_releases_one_total_and_nothing_else(monkeypa
 
 def test_sites_release_the_same_whatever_else_is_in_their_tables(fixed_noise):
     """Of two tables that differ in one row of one site, all other sites' weights differ by the release alone."""
-    X, y, site = table()
+    X, y, site = table(rows=20)
     changed = X.copy()
     changed[0] = [50.0, -50.0, 50.0]
     one, other = (private(**RANGES).fit(Z, y, site) for Z in (X, changed))
@@ -82,14 +82,14 @@ def test_sites_release_the_same_whatever_else_is_in_their_tables(fixed_noise):
 
 
 def test_noise_is_other_noise_in_every_fit():
-    X, y, site = table()
+    X, y, site = table(rows=20)
     first, second = (private(**RANGES).fit(X, y, site).W_ for _ in range(2))
     assert np.linalg.norm(first - second) > 1e-6
 
 
 def test_the_noise_of_a_fit_is_as_large_as_stated(monkeypatch):
     """Differences of two releases of the same table, in units of the stated noise."""
-    X, y, site = table()
+    X, y, site = table(rows=20)
     totals = []
     integer_sum = LocalTransport.integer_sum
     monkeypatch.setattr(
@@ -107,7 +107,7 @@ def test_the_noise_of_a_fit_is_as_large_as_stated(monkeypatch):
 
 
 def test_without_colluders_the_same_epsilon_takes_less_noise_of_each_site():
-    X, y, site = table()
+    X, y, site = table(rows=20)
     reports = [private(max_colluders=k, **RANGES).fit(X, y, site).privacy_ for k in (0, 3, 7)]
     assert [round(report.epsilon, 3) for report in reports] == [1.0, 1.0, 1.0]
     rho = rho_for(1.0, 1e-5)
