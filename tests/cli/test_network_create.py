@@ -24,6 +24,7 @@ from elmesh.netconfig.identity import Identity
 from elmesh.netconfig.schema import make_schema
 
 FOUR = ["--agents", "north,south,east,west", "--listen", "127.0.0.1:7451"]
+REGRESSION = ["--kind", "regression", "--target-range", "0,1"]
 TWO = ["--agents", "north,south", "--listen", "north.example.org:7451,192.0.2.7:7451", "--fewest-sites", "2"]
 FILES = ["agent.toml", "ca.pem", "certificate.pem", "key.pem", "network.toml"]
 
@@ -294,6 +295,10 @@ def test_json_output_is_one_object_and_quiet_prints_nothing(tmp_path, table):
         ([*FOUR, "--exchange", "basis", "--rank", "auto"], 'rank must be a number.*exchange = "sums"'),
         ([*FOUR, "--rank", "many"], '"model.rank" is \'many\'; expected an integer from 0 to 100000 or "auto"'),
         ([*FOUR, "--exchange", "basis", "--rank", "0"], "rank must be "),
+        ([*FOUR, *REGRESSION, "--epsilon", "0"], '"privacy.epsilon" is 0.0; expected a number above 0'),
+        ([*FOUR, *REGRESSION, "--epsilon", "1", "--max-colluders", "3"], "max_colluders is 3, and there are 4 sites"),
+        ([*FOUR, *REGRESSION, "--epsilon", "1", "--exchange", "basis"], "Differential privacy is for masked sums"),
+        ([*FOUR, *REGRESSION, "--delta", "1e-5"], "delta in \\[privacy\\] has no effect without epsilon"),
         ([*FOUR, "--hidden", "0"], '"model.n_hidden" is 0'),
         ([*FOUR, "--rounds", "0"], '"rounds" is 0'),
         ([*FOUR, "--seed", "-1"], '"model.seed" is -1'),

@@ -24,6 +24,7 @@ from elmesh.agent.release_log import Line, ReleaseLog
 from elmesh.agent.term_spool import TermSpool
 from elmesh.comm.network.keys import Credentials
 from elmesh.comm.network.transport import Release
+from elmesh.comm.row_counts import round_down
 from elmesh.errors import ElmeshError
 from elmesh.text import listed
 
@@ -130,7 +131,9 @@ class Releases:
         if not rho and not again:
             self._check_differences(facts)
         if known is None or known.facts != facts:
-            self._append({"event": "run", **vars(facts), "sites": list(facts.sites)})
+            # With its keys an agent states about how many rows it has.
+            stated = {"stated_rows": round_down(facts.rows)}
+            self._append({"event": "run", **vars(facts), "sites": list(facts.sites), **stated})
         self._now = self._runs[facts.run]
 
     def _check_differences(self, facts: RunFacts) -> None:

@@ -214,6 +214,8 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
                 "Differential privacy is for the common and the private part; set rank = 0 in [model], and common = "
                 '"auto" and private = "auto" in [model.parameters].'
             )
+        if self.privacy is not None:
+            self.privacy.colluders(len(self.agents))  # raises if there would be too few others
         if self.kind == "classification" and self.classes is None:
             raise ElmeshError(
                 "Differential privacy needs the classes of all agents in the network file; add classes = [...] to "
