@@ -372,7 +372,9 @@ def test_dates_in_all_tasks_are_dates_and_beside_words_they_are_text():
     def frames(words: list[str]) -> dict[str, pd.DataFrame]:
         return {"a": table("a", x=["2024-01-31"] * 2, y=["p", "q"]), "b": table("b", x=words, y=["p", "q"])}
 
-    assert 'Column "x" holds dates or times; convert' in agreed(frames(["10:30", "31.01.2024"]))
+    assert 'Column "x" has "10:30" at line 2 of b, of which day' in agreed(frames(["10:30", "31.01.2024"]))
+    (column,) = agreed(frames(["2024-02-03", "31.01.2024"])).dates
+    assert (column.name, column.cycles) == ("x", ())
     assert agreed(frames(["later", "later"])).feature_names == ["x = 2024-01-31", "x = later"]
 
 

@@ -779,7 +779,11 @@ def bad(**changes: object) -> pd.DataFrame:
         (bad(y=[*"pq" * 14, "p", None]), r'1 row has no target in column "y", at row 30;'),
         (bad(x=[*range(29), np.inf]), r'Column "x" has an infinite value at row 30'),
         (bad(x=[*["1", "2"] * 14, "3", "1e999"]), r'Column "x" has an infinite value at row 30'),
-        (bad(when=["2024-01-31"] * 30), r'Column "when" holds dates or times; .* --drop "when"'),
+        (
+            bad(when=["03/04/2024", "03/05/2024"] * 15),
+            r'"when" has "03/04/2024" at row 1, of which day.* --drop "when"',
+        ),
+        (bad(when=["10:30", "11:30"] * 15), r'"when" has "10:30" at row 1, .* a time without a date'),
         (bad(y=pd.to_datetime(["2024-01-31"] * 30)), r'The target column "y" holds dates'),
         (bad(c=["1,5", "2,5"] * 15), r'Column "c" has numbers with commas, such as "1,5"'),
         (bad(y=["1,000", "2"] * 15), r'Column "y" has numbers with commas, such as "1,000"'),

@@ -9,12 +9,13 @@ from elmesh.tables.csv_format import CSVFormat
 from elmesh.tables.dataset import find_tasks, read_data
 from elmesh.tables.files import check_table_name, read_table, write_table
 from elmesh.tables.fitting import agree_schema, fit_schema, infer_kind, whole_labels
-from elmesh.tables.schema import CategoricalColumn, NumericColumn, ProblemKind, TableSchema, TargetColumn
+from elmesh.tables.schema import CategoricalColumn, DateColumn, NumericColumn, ProblemKind, TableSchema, TargetColumn
 
 __all__ = [
     "FILE_TASK",
     "CSVFormat",
     "CategoricalColumn",
+    "DateColumn",
     "NumericColumn",
     "ProblemKind",
     "TableSchema",

@@ -15,13 +15,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
-from elmesh.tables.columns import ColumnType, parse_column, to_labels
+from elmesh.tables.columns import ColumnType, parse_column, parse_dates, to_labels
 from elmesh.text import more
 from elmesh.typing import FloatArray
 
 __all__ = [
-    "FILE_TASK", "TableWarning", "check_column_names", "check_same_columns", "describe_row", "find_column",
-    "finite_numbers", "infinite_error", "missing_error", "number_rows", "require_complete", "task_labels",
+    "FILE_TASK", "TableWarning", "check_column_names", "check_same_columns", "date_numbers", "describe_row",
+    "find_column", "finite_numbers", "infinite_error", "missing_error", "number_rows", "require_complete",
+    "task_labels",
 ]  # fmt: skip
 
 #: The task column where each file is a task; its value is the name of the file without the suffix.
@@ -64,9 +65,9 @@ def finite_numbers(frame: pd.DataFrame, name: str) -> FloatArray:
     """Return a column as numbers, NaN where missing, or raise an error that names a row without a finite number."""
     column = find_column(frame, name)
     parsed = parse_column(column)
+    if parsed.column_type is ColumnType.DATE:
+        raise ElmeshError(f'Column "{name}" must hold numbers, but it holds dates or times.')
     if parsed.not_numeric.any():
-        if parsed.column_type is ColumnType.DATE:
-            raise ElmeshError(f'Column "{name}" must hold numbers, but it holds dates or times.')
         first = int(np.argmax(parsed.not_numeric))
         raise ElmeshError(
             f'Column "{name}" must hold numbers, but {describe_row(frame, first)} has "{column.iloc[first]}"; '
@@ -76,6 +77,20 @@ def finite_numbers(frame: pd.DataFrame, name: str) -> FloatArray:
     if infinite.any():
         raise infinite_error(name, describe_row(frame, int(np.argmax(infinite))))
     return parsed.numbers
+
+
+def date_numbers(frame: pd.DataFrame, name: str) -> FloatArray:
+    """Return a column of dates as days since 1970, NaN where missing, or raise an error that names another value."""
+    column = find_column(frame, name)
+    days = parse_dates(column)
+    wrong = column.notna().to_numpy() & np.isnan(days)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise ElmeshError(
+            f'Column "{name}" must hold dates such as 2024-03-31, but {describe_row(frame, first)} has '
+            f'"{column.iloc[first]}"; correct it, or leave the cell empty if the value is missing.'
+        )
+    return days
 
 
 def require_complete(frame: pd.DataFrame, name: str, values: _Values, role: str) -> _Values:

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from elmesh.tables.dates import days_of, days_of_column
 from elmesh.typing import FloatArray, IndexArray
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "ValueType",
     "concat_tables",
     "parse_column",
+    "parse_dates",
     "parse_label",
     "to_labels",
 ]
@@ -145,7 +147,7 @@ def parse_label(value: Any) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class ParsedColumn:
-    """The values of a column."""
+    """The values of a column; a column of dates is numbers of days."""
 
     numbers: FloatArray  # NaN where the value is missing or not a number
     not_numeric: Mask  # where there is a value that is not a number
@@ -171,6 +173,9 @@ def parse_column(column: pd.Series[Any]) -> ParsedColumn:
         numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
         of_all = ValueType.BOOL if pd.api.types.is_bool_dtype(column.dtype) else ValueType.NUMBER
         return ParsedColumn(numbers, np.zeros(len(numbers), dtype=np.bool_), np.where(np.isnan(numbers), 0, of_all))
+    if pd.api.types.is_datetime64_any_dtype(column.dtype):
+        days = days_of_column(column)
+        return ParsedColumn(days, np.zeros(len(days), dtype=np.bool_), np.where(np.isnan(days), 0, ValueType.DATE))
     parsed = _parse_number_text(column)
     if parsed is not None:
         return parsed
@@ -184,7 +189,19 @@ def parse_column(column: pd.Series[Any]) -> ParsedColumn:
     numbers = np.array([*map(_parse_number, values), np.nan])
     not_numeric = np.append(np.isnan(numbers[:-1]), False)
     value_types = np.array([*(_value_type(value) | categorical for value in values), 0], dtype=np.int64)
+    if ValueType(int(np.bitwise_or.reduce(value_types))).column_type is ColumnType.DATE:
+        numbers[:-1] = [days_of(value) for value in values]
+        not_numeric[:-1] = np.isnan(numbers[:-1])
     return ParsedColumn(numbers[codes], not_numeric[codes], value_types[codes])
+
+
+def parse_dates(column: pd.Series[Any]) -> FloatArray:
+    """Return a column as days since 1970; NaN where there is no date, or no certain one."""
+    if pd.api.types.is_datetime64_any_dtype(column.dtype):
+        return days_of_column(column)
+    codes, values = pd.factorize(column)
+    # A missing value has code -1 and so takes the last entry.
+    return np.array([*map(days_of, values), np.nan])[codes]
 
 
 def _parse_number_text(column: pd.Series[Any]) -> ParsedColumn | None:

@@ -1,15 +1,15 @@
 """Rules that decide from the statistics of a table how each column is used.
 
-A column that is neither task nor target is numeric or categorical by its type. A column that cannot be learned from
-(dates, identifiers, numbers with decimal commas) is an error that says how to correct it, because a guess would give a
-model that works only on the training data.
+A column that is neither task nor target is numeric, categorical or dates by its type. A column that cannot be learned
+from (identifiers, ambiguous dates, numbers with decimal commas) is an error that says how to correct it, because a
+guess would give a model that works only on the training data.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ import pandas as pd
 from elmesh.errors import ElmeshError
 from elmesh.tables.access import TableWarning, infinite_error, missing_error
 from elmesh.tables.columns import ColumnType, Mask, ValueType, parse_column, to_labels
+from elmesh.tables.dates import choose_cycles
 from elmesh.tables.leaks import warn_of_leaks
-from elmesh.tables.schema import CategoricalColumn, NumericColumn, ProblemKind, TableSchema, TargetColumn
+from elmesh.tables.schema import CategoricalColumn, DateColumn, NumericColumn, ProblemKind, TableSchema, TargetColumn
 from elmesh.tables.stats import ColumnStats, DistinctValues, TableStats
 
 __all__ = ["choose_kind", "has_whole_labels", "infer_schema"]
@@ -53,14 +54,16 @@ def infer_schema(
         target_columns, whole = (TargetColumn(target),), _check_classes(stats, target, labels.pop(target))
     numeric: list[NumericColumn] = []
     categorical: list[CategoricalColumn] = []
+    dates: list[DateColumn] = []
     constant: list[str] = []
     for name in features:
-        _reject_unusable(stats.columns[name], f'Column "{name}"', f', or leave the column out with --drop "{name}"')
-        column = _categorical(stats, name, labels[name]) if name in labels else _numeric(stats, name)
+        column = _describe(stats, name, labels)
         if isinstance(column, NumericColumn):
             numeric.append(column)
         elif isinstance(column, CategoricalColumn):
             categorical.append(column)
+        elif isinstance(column, DateColumn):
+            dates.append(column)
         else:
             constant.append(name)
     if row_numbers:
@@ -71,11 +74,23 @@ def infer_schema(
         warnings.warn(
             f"Left out because all rows have the same value: {', '.join(constant)}.", TableWarning, stacklevel=3
         )
-    if not numeric and not categorical:
+    if not numeric and not categorical and not dates:
         raise ElmeshError("No column is left to learn from; the table needs one besides the task and the target.")
-    schema = TableSchema(task, kind, target_columns, whole, tuple(numeric), tuple(categorical))
+    schema = TableSchema(task, kind, target_columns, whole, tuple(numeric), tuple(categorical), tuple(dates))
     warn_of_leaks(stats, schema)
     return schema
+
+
+def _describe(
+    stats: TableStats, name: str, labels: Mapping[str, DistinctValues]
+) -> NumericColumn | CategoricalColumn | DateColumn | None:
+    """Describe a column to learn from; return None if all rows have the same value."""
+    if name in labels:
+        return _categorical(stats, name, labels[name])
+    if stats.columns[name].column_type is ColumnType.DATE:
+        return _date(stats, name)
+    _reject_other(stats.columns[name], f'Column "{name}"', f', or leave the column out with --drop "{name}"')
+    return _numeric(stats, name)
 
 
 def _find_row_numbers(stats: TableStats, inputs: Sequence[str], use: Collection[str]) -> list[str]:
@@ -172,6 +187,22 @@ def _numeric(stats: TableStats, name: str) -> NumericColumn | None:
     return NumericColumn(name, mean, std, mean, column.n_missing > 0)
 
 
+def _date(stats: TableStats, name: str) -> DateColumn | None:
+    """Describe a column of dates; return None if all rows have the same one."""
+    column = stats.columns[name]
+    if column.n_not_numeric:
+        row, text = stats.first_cell(name, _is_not_numeric)
+        raise ElmeshError(
+            f'Column "{name}" has "{text}" at {row}, of which day, month and year are not certain, or which is a time '
+            f'without a date; write dates as 2024-03-31, or leave the column out with --drop "{name}".'
+        )
+    if column.min == column.max:
+        return DateColumn(name, column.min, 0.0, True, ()) if column.n_missing else None
+    mean, std = _scale(column, name)
+    cycles = choose_cycles(column.min, column.max, has_times=column.n_fractional > 0)
+    return DateColumn(name, mean, std, column.n_missing > 0, cycles)
+
+
 def _scale(column: ColumnStats, name: str) -> tuple[float, float]:
     if column.scale is None:
         raise ElmeshError(f'The values of column "{name}" are too large or too close together to scale.')
@@ -194,11 +225,13 @@ def _categorical(stats: TableStats, name: str, found: DistinctValues) -> Categor
     return CategoricalColumn(name, found.values, found.n_missing > 0)
 
 
-def _reject_unusable(column: ColumnStats, subject: str, alternative: str = "") -> None:
+def _reject_unusable(column: ColumnStats, subject: str) -> None:
     if column.column_type is ColumnType.DATE:
-        raise ElmeshError(
-            f"{subject} holds dates or times; convert them to numbers, such as days since a start{alternative}."
-        )
+        raise ElmeshError(f"{subject} holds dates or times; convert them to numbers, such as days since a start.")
+    _reject_other(column, subject)
+
+
+def _reject_other(column: ColumnStats, subject: str, alternative: str = "") -> None:
     if column.column_type is ColumnType.OTHER:
         raise ElmeshError(f"{subject} holds {column.column_type.value}; convert them{alternative}.")
 

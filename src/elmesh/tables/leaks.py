@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from elmesh.comm.communicator import merge_by_task
 from elmesh.tables.access import TableWarning
 from elmesh.tables.columns import parse_column, to_labels
-from elmesh.tables.schema import CategoricalColumn, NumericColumn, TableSchema
+from elmesh.tables.schema import CategoricalColumn, DateColumn, NumericColumn, TableSchema
 from elmesh.tables.stats import TableStats
 from elmesh.typing import FloatArray, IndexArray
 
@@ -68,7 +68,7 @@ def warn_of_leaks(stats: TableStats, schema: TableSchema) -> None:
                 )
                 break
         else:
-            if _is_identifier(stats, column.name, int(n_distinct[:, 0].sum())):
+            if not isinstance(column, DateColumn) and _is_identifier(stats, column.name, int(n_distinct[:, 0].sum())):
                 _warn(
                     f'Column "{column.name}" has another whole number in every row of a task; if it is an identifier, '
                     f'leave it out with --drop "{column.name}".'
@@ -129,14 +129,14 @@ def _measure_tasks(stats: TableStats, schema: TableSchema) -> dict[str, list[Any
 
 def _measure(
     stats: TableStats,
-    column: NumericColumn | CategoricalColumn,
+    column: NumericColumn | CategoricalColumn | DateColumn,
     task: IndexArray,
     targets: Sequence[NDArray[Any]],
     schema: TableSchema,
 ) -> Iterator[FloatArray]:
     """Yield for each target an array with a row for each task."""
     series = stats.rows.column(column.name)
-    is_number = isinstance(column, NumericColumn)
+    is_number = not isinstance(column, CategoricalColumn)
     values: NDArray[Any] = parse_column(series).numbers if is_number else to_labels(series)
     codes, different = pd.factorize(values)  # missing has code -1
     # A group is the rows of a task with the same value.

@@ -4,6 +4,8 @@ The rules for the columns to learn from:
 
 - A number is standardised by the mean and the standard deviation of the training rows. A missing number takes that
   mean. If the training rows had missing values in the column, a further column indicates which values are missing.
+- A date is its number of days, standardised in the same way, and, if the training rows span enough of them, its place
+  in the year, in the week and in the day, each as a sine and a cosine. A missing date is treated as a missing number.
 - A category is one-hot encoded. Missing is a category of its own if the training rows had missing values. A category
   that the training rows did not have is encoded as zeros, with a warning.
 - An infinite value is an error.
@@ -24,15 +26,24 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
-from elmesh.tables.access import TableWarning, describe_row, find_column, finite_numbers, require_complete, task_labels
+from elmesh.tables.access import (
+    TableWarning,
+    date_numbers,
+    describe_row,
+    find_column,
+    finite_numbers,
+    require_complete,
+    task_labels,
+)
 from elmesh.tables.columns import to_labels
+from elmesh.tables.dates import CYCLES, cycle_angles
 from elmesh.typing import FloatArray
 
-__all__ = ["CategoricalColumn", "NumericColumn", "ProblemKind", "TableSchema", "TargetColumn"]
+__all__ = ["CategoricalColumn", "DateColumn", "NumericColumn", "ProblemKind", "TableSchema", "TargetColumn"]
 
 ProblemKind = Literal["classification", "regression"]
 
-_VERSION = 1
+_VERSION = 2
 # Names of fields in JSON where they differ, so that version 0.4 reads models of this one.
 _JSON_NAMES = {"fill_value": "median"}
 
@@ -62,6 +73,35 @@ class NumericColumn:
         if self.indicator:
             encoded.append(missing.astype(np.float64))
         return encoded
+
+
+@dataclass(frozen=True)
+class DateColumn:
+    """A column of dates or times with the statistics of the training rows that have a value, in days since 1970."""
+
+    name: str
+    mean: float
+    std: float  # 0 if the column has one value
+    indicator: bool  # whether a further column indicates which values are missing
+    cycles: tuple[str, ...]  # some of "year", "week" and "day"
+
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of the encoded columns."""
+        waves = [f"{self.name}, {wave} of {cycle}" for cycle in self.cycles for wave in ("sine", "cosine")]
+        return [self.name] * (self.std > 0) + waves + [f"{self.name} is missing"] * self.indicator
+
+    def encode(self, frame: pd.DataFrame) -> list[FloatArray]:
+        """Return the encoded columns."""
+        days = date_numbers(frame, self.name)
+        missing = np.isnan(days)
+        days = np.where(missing, self.mean, days)
+        encoded = [(days - self.mean) / self.std] if self.std > 0 else []
+        for cycle in self.cycles:
+            angles = cycle_angles(days, cycle)
+            # A missing date is nowhere in a cycle.
+            encoded += [np.where(missing, 0.0, wave(angles)) for wave in (np.sin, np.cos)]
+        return [*encoded, missing.astype(np.float64)] if self.indicator else encoded
 
 
 @dataclass(frozen=True)
@@ -119,11 +159,12 @@ class TableSchema:
     whole_labels: bool  # for classification: whether the classes are whole numbers instead of text
     numeric: tuple[NumericColumn, ...]
     categorical: tuple[CategoricalColumn, ...]
+    dates: tuple[DateColumn, ...] = ()
 
     @property
-    def features(self) -> tuple[NumericColumn | CategoricalColumn, ...]:
+    def features(self) -> tuple[NumericColumn | CategoricalColumn | DateColumn, ...]:
         """The columns to learn from, in the order in which they are encoded."""
-        return (*self.numeric, *self.categorical)
+        return (*self.numeric, *self.categorical, *self.dates)
 
     @property
     def feature_names(self) -> list[str]:
@@ -135,9 +176,11 @@ class TableSchema:
 
         The table needs the columns to learn from; any others, such as the targets, are ignored.
         """
-        tasks = task_labels(frame, self.task)
-        encoded = [values for column in self.features for values in column.encode(frame)]
-        return np.column_stack(encoded), tasks
+        return self.encode_features(frame), task_labels(frame, self.task)
+
+    def encode_features(self, frame: pd.DataFrame) -> FloatArray:
+        """Encode the columns to learn from as numbers."""
+        return np.column_stack([values for column in self.features for values in column.encode(frame)])
 
     def targets(self, frame: pd.DataFrame) -> NDArray[Any]:
         """Return the targets of a table.
@@ -177,9 +220,14 @@ class TableSchema:
     def to_json(self) -> dict[str, Any]:
         """Return the content of the schema as JSON values; :meth:`from_json` reads it."""
         data = asdict(self, dict_factory=lambda items: {_JSON_NAMES.get(field, field): x for field, x in items})
-        columns = {key: list(data[key]) for key in ("target_columns", "numeric", "categorical")}
-        for column in columns["categorical"]:
-            column["categories"] = list(column["categories"])
+        columns = {key: list(data[key]) for key in ("target_columns", "numeric", "categorical", "dates")}
+        for key, values in (("categorical", "categories"), ("dates", "cycles")):
+            for column in columns[key]:
+                column[values] = list(column[values])
+        if not self.dates:
+            # Without dates earlier versions can read it.
+            del data["dates"], columns["dates"]
+            return {"version": 1, **data, **columns}
         return {"version": _VERSION, **data, **columns}
 
     @classmethod
@@ -191,6 +239,8 @@ class TableSchema:
                 raise ElmeshError("The table description in the model is of a newer version; update elmesh to read it.")
             if version < 1:
                 raise _damaged("table.version", "is less than 1")
+            # Version 1 had no dates.
+            data = {"dates": [], **data} if version == 1 else data
             data = {key: value for key, value in data.items() if key != "version"}
         schema: TableSchema = _read_json(cls, data, "table")
         targets = schema.target_columns
@@ -199,9 +249,7 @@ class TableSchema:
         for i, target in enumerate(targets):
             if target.std <= 0:
                 raise _damaged(f"table.target_columns[{i}].std", "is not positive")
-        for i, number in enumerate(schema.numeric):
-            if number.std < 0:
-                raise _damaged(f"table.numeric[{i}].std", "is negative")
+        _check_columns(schema)
         names = {"table.columns": (schema.task, *(column.name for column in (*targets, *schema.features)))}
         names |= {f"table.categorical[{i}].categories": c.categories for i, c in enumerate(schema.categorical)}
         for path, group in names.items():
@@ -210,6 +258,18 @@ class TableSchema:
         if not schema.feature_names:
             raise _damaged("table.columns", "are none")
         return schema
+
+
+def _check_columns(schema: TableSchema) -> None:
+    """Raise if the columns of a schema from a file have values that no fit gives them."""
+    deviations = {f"numeric[{i}]": column.std for i, column in enumerate(schema.numeric)}
+    deviations |= {f"dates[{i}]": column.std for i, column in enumerate(schema.dates)}
+    for path, std in deviations.items():
+        if std < 0:
+            raise _damaged(f"table.{path}.std", "is negative")
+    for i, date in enumerate(schema.dates):
+        if not set(date.cycles) <= CYCLES.keys() or len(set(date.cycles)) < len(date.cycles):
+            raise _damaged(f"table.dates[{i}].cycles", "are not different cycles")
 
 
 def _whole_numbers(frame: pd.DataFrame, name: str) -> FloatArray:
