@@ -62,7 +62,9 @@ def ranges(table: ArenaTable, way: str) -> dict[str, Any]:
 def private(train: Rows, new: Rows, privacy: Privacy) -> float | None:
     """Return the score of a private fit; None if it is refused because noise would hide everything."""
     make = MultiTaskELMClassifier if train.classification else MultiTaskELMRegressor
-    model = make(solver=MeshELM(privacy=privacy), random_state=0)
+    # A private fit must not find the classes from the rows; those of the arena are 0 and 1.
+    declared_classes = {"shared_classes": [0, 1]} if train.classification else {}
+    model = make(solver=MeshELM(privacy=privacy), random_state=0, **declared_classes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -27,6 +27,9 @@ from benchmarks.measure import machine
 from benchmarks.scores import Row, mean, short
 from benchmarks.separation import fit_grams, gradient_total, matched_error, rounded, steer_basis, whitened
 from elmesh import MeshELM, MultiTaskELMRegressor, Privacy, RunConfig
+from elmesh.comm.fixed_point import LIMBS, exponent_for, from_wide, to_scaled, to_wide
+from elmesh.comm.graph import make_topology
+from elmesh.comm.requests import Topic
 from elmesh.comm.row_counts import round_down, sure_rows
 from elmesh.data.statistics import SiteRows
 from elmesh.math.random_effects import site_batches, whiten
@@ -34,8 +37,10 @@ from elmesh.privacy.accounting import rho_for
 from elmesh.privacy.discrete_gaussian import NoiseSource
 from elmesh.privacy.release import make_mechanism
 from elmesh.run import LocalBackend, run_local
+from elmesh.run.runner import agent_context
 from elmesh.solvers import variance_components
 from elmesh.solvers.private_part import private_features
+from elmesh.solvers.variance_components import estimate_components
 
 SEEDS = range(20)
 WRONG, ROWS_PER_FEATURE, EPSILON, DELTA = 0.2, 20.0, 1.0, 1e-5
@@ -84,7 +89,8 @@ class Fit:
     def model(self) -> MultiTaskELMRegressor:
         case = self.case
         sites = np.repeat([f"{t:02d}" for t in range(len(case.X))], [len(X) for X in case.X])
-        model = MultiTaskELMRegressor(solver=MeshELM(rank=0, rows_per_feature=self.limit), clip=None, random_state=0)
+        solver = MeshELM(rank=0, rows_per_feature=self.limit, weigh_sites=False)
+        model = MultiTaskELMRegressor(solver=solver, clip=None, random_state=0)
         run = RunConfig(backend=LocalBackend(mask=True))
         return model.fit(np.vstack(case.X), np.concatenate(case.y), tasks=sites, run=run)
 
@@ -112,20 +118,20 @@ class Fit:
         groups = self.model.model_.layer.groups
         sites = [SiteRows.from_rows(self.features(X), T) for X, T in zip(self.case.X, self.targets, strict=True)]
         batches, found = site_batches(sites, groups), []
-        for log_v, log_w in self.steps:
+        for log_v in self.steps:
             Q, b = np.zeros((len(self.released),) * 2), np.zeros((len(self.released), 1))
             for batch in batches:
                 (X, Y), _ = whiten(batch, np.exp(log_v), batch.Phi, batch.T)
                 for k, t in enumerate(batch.index.tolist()):
                     if t < self.case.honest:
-                        Z, w = X[k][:, self.released], float(np.exp(log_w[t]))
-                        Q, b = Q + w * Z.T @ Z, b + w * Z.T @ Y[k]
+                        Z = X[k][:, self.released]
+                        Q, b = Q + Z.T @ Z, b + Z.T @ Y[k]
             found.append((rounded(Q), rounded(b)))
         return found
 
     @cached_property
-    def steps(self) -> list[tuple[FloatArray, FloatArray]]:
-        """The private variances and the weights of sites at each sum of matrices."""
+    def steps(self) -> list[FloatArray]:
+        """The private variances at each sum of matrices."""
         layer = self.model.model_.layer
         sites = [SiteRows.from_rows(self.features(X), T) for X, T in zip(self.case.X, self.targets, strict=True)]
         found, usual = [], variance_components.MATRIX_SUMS
@@ -134,7 +140,7 @@ class Fit:
                 # The search ends with the variances of its last sum.
                 variance_components.MATRIX_SUMS = k
                 effects = _effects(sites, layer.groups, len(self.released) if self.limit else None)
-                found.append((effects.log_v, effects.log_w))
+                found.append(effects.log_v)
         finally:
             variance_components.MATRIX_SUMS = usual
         return found
@@ -144,7 +150,9 @@ def _effects(sites: list[SiteRows], groups: FloatArray, most: int | None) -> Any
     from elmesh.solvers.base import GroupedFeatures  # noqa: PLC0415
 
     features = GroupedFeatures(groups, most_features=most)
-    return run_local(MeshELM(rank=0, certify=False), sites, None, 0, features=features).solution.effects
+    return run_local(
+        MeshELM(rank=0, certify=False, weigh_sites=False), sites, None, 0, features=features
+    ).solution.effects
 
 
 # Membership and labels, from totals as they are.
@@ -335,13 +343,64 @@ def steered(seeds: Iterable[int], N: int = 50, mu: float = 1.0) -> list[Row]:
     return rows
 
 
+def weights(seeds: Iterable[int], h: int = 4, p: int = 6, N: int = 50) -> list[Row]:
+    """Steer W so that all sites but one weigh nothing, where sites have weights, and take the next total."""
+    return [
+        {"weights": weigh, "honest": h, "features": p,
+         "error": float(np.median([total_of_victim(h, p, N, weigh, seed) for seed in seeds]))}
+        for weigh in (True, False)
+    ]  # fmt: skip
+
+
+def total_of_victim(h: int, p: int, N: int, weigh: bool, seed: int) -> float:
+    """Return how far the second matrix total of honest sites is from the term of one site that is under attack.
+
+    In all rows of that site, and in no others, the last feature is one. The attacker's terms in the first total give
+    W a size that predicts zero for the victim and 10^5 for all others, and then end the search for variances.
+    """
+    rng = np.random.default_rng(seed)
+    sites = [
+        (np.c_[Phi[:, :-1], np.full(N, float(t == 0))], T) for t, (Phi, T) in enumerate(similar_sites(h, p, N, rng))
+    ]
+    rows = [SiteRows.from_rows(Phi, T[:, None]) for Phi, T in sites]
+    topology, groups = make_topology("complete", range(h), 0), np.array([0, *[1] * (p - 1)])
+    honest = [
+        estimate_components(site_batches(own, groups), agent_context(topology, 0, np.array(index)), common=True,
+                            private=True, weigh=weigh)
+        for own, index in ((rows[:1], [0]), (rows[1:], list(range(1, h))))
+    ]  # fmt: skip
+    large, size, bounds, matrices = 1e7, 1e5, np.zeros(2), 0
+    answer: Any = None
+    while True:
+        victim, others = (program.send(answer) for program in honest)
+        answer = victim.value + others.value
+        if victim.topic == Topic.MATRIX:
+            matrices += 1
+            if matrices == 2:
+                n = p * (p + 1) // 2 + p
+                return float(np.linalg.norm(others.value[:n]) / np.linalg.norm(victim.value[:n]))
+            W = np.zeros(p)
+            W[[0, -1]] = size, -size
+            e = [exponent_for(bound) for bound in (bounds[0], np.sqrt(bounds[0] * bounds[1]), bounds[1])]
+            Q = (large * np.eye(p))[np.triu_indices(p)]
+            parts = (Q, large * W, np.array([2 * large * size**2]))
+            answer += np.concatenate([to_scaled(part, k) for part, k in zip(parts, e, strict=True)])
+        elif matrices == 0 and len(answer) == 2 * LIMBS:  # bounds of the matrices
+            answer += to_wide(np.array([large, 10 * large * size**2])).ravel()
+            bounds = from_wide(answer.reshape(-1, LIMBS))
+        elif matrices == 1 and len(answer) == (1 + 3 + 6) * LIMBS:  # value, gradient and Hessian of three variances
+            flat = np.zeros(10)
+            flat[[4, 7, 9]] = 1e18
+            answer += to_wide(flat).ravel()
+
+
 def differences(seeds: Iterable[int], N: int = 50) -> list[Row]:
     """Compare the totals of two runs between which one site has added a row, or has left."""
     cosines, ranks, sites = [], [], []
     for seed in seeds:
         case = digits(5, 1, N, seed)
         fit = Fit(case, ROWS_PER_FEATURE)
-        v = np.exp(fit.steps[0][0])[fit.model.model_.layer.groups]
+        v = np.exp(fit.steps[0])[fit.model.model_.layer.groups]
 
         def total(rows: list[FloatArray], fit: Fit = fit, v: FloatArray = v) -> FloatArray:
             Q = np.zeros((len(fit.released),) * 2)
@@ -377,6 +436,7 @@ def run(results: Path) -> dict[str, Any]:
             "private": attacked("private", SEEDS),
             "Gram matrices": grams(range(6)),
             "steered": steered(SEEDS),
+            "weights": weights(SEEDS),
             "differences": differences(SEEDS),
         }
     # Networks protect against a third of the sites.

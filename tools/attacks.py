@@ -434,6 +434,7 @@ def apart_section(result: Row) -> list[str]:
         for row in figures["steered"]
     ]
     row, site = figures["differences"]
+    weighed, alike = figures["weights"]
     features = figures["Gram matrices"][0]["features"]
     return [
         "## Totals taken apart",
@@ -449,8 +450,8 @@ def apart_section(result: Row) -> list[str]:
         *table(["honest sites", "totals", "variances", "found", "error", "error of a guess"], grams),
         "",
         "The three totals of a fit separate two honest sites, and not three or more. Thirty totals would separate "
-        "nine: that is why a fit has three (EM, [model.md](model.md)), and why a gate can limit their number. Networks "
-        "should have at least three sites more than may collude.",
+        "nine: that is why a fit has three (EM, [model.md](model.md)), and why a site releases at most nine of the "
+        "same rows over all runs. Networks should have at least three sites more than may collude.",
         "",
         "**Correlations from totals of gradients at chosen U.** With a shared part, every round releases the total of "
         "the sites' gradients at a U that follows from the totals before. An attacker that sends what it pleases "
@@ -463,12 +464,18 @@ def apart_section(result: Row) -> list[str]:
         "So networks have no shared part unless `--rank` asks for one, which is then said on screen. Without one a fit "
         "has three matrix totals, a few dozen times a few numbers, and one block.",
         "",
+        "**Weights of sites.** Where sites with more noise weigh less, as in a fit of one process, an attacker that "
+        "sends what it pleases can steer W until all honest sites but one weigh nothing: of "
+        f"{weighed['honest']} honest sites, the second matrix total is then that of one site, to "
+        f"{100 * weighed['error']:.1g} %. In networks all sites weigh the same (`weigh_sites`), and the same attack "
+        f"obtains a total that is {100 * alike['error']:.0f} % away from that site's.",
+        "",
         "**Differences between runs.** If one site has one row more in a second run, the difference of the totals "
         f"points to that row: sorted by the direction of the difference, it is in the median number {row['rank']:.0f} "
         f"of {row['candidates']:,} candidates. If one site is missing in the second run, the difference is that site's "
         f"whole term (relative error {site['error']:.0e}). Agents therefore refuse a second run with other rows, or "
-        "with one or two sites more or less, unless they are told to accept it (`--release-again`), and a run ends if "
-        "a site is lost after its first total.",
+        "with a few sites more or less, unless they are told to accept it (`--release-again`), and a run ends if a "
+        "site is lost after its first total.",
         "",
     ]
 

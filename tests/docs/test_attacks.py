@@ -15,7 +15,7 @@ from benchmarks.rebuilt import rebuild
 from benchmarks.scores import known, membership
 from benchmarks.separation import gradient_total, rounded, steer_basis, whitened
 from benchmarks.totals import digits as sites
-from benchmarks.totals import gram_errors, masked, similar_sites
+from benchmarks.totals import gram_errors, masked, similar_sites, total_of_victim
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
@@ -301,3 +301,11 @@ def test_statements_about_totals_hold():
     assert all(apart[h, 3, "as in a fit"]["found"] == 0 for h in (3, 4, 9))
     assert apart[9, 30, "chosen"]["found"] > 0
     assert all(row["worst_cosine"] > 0.999 for row in TOTALS["steered"])
+    weighed, alike = TOTALS["weights"]
+    assert weighed["error"] < 0.05
+    assert alike["error"] > 1.0
+
+
+@pytest.mark.parametrize(("weigh", "isolated"), [(True, True), (False, False)])
+def test_an_attacker_who_steers_w_isolates_a_site_only_where_sites_have_weights(weigh, isolated):
+    assert (total_of_victim(4, 6, 50, weigh, seed=0) < 0.05) == isolated

@@ -349,7 +349,7 @@ MESSAGES = {
     "another rank": r"Rank 1 differs from rank 0 in .*rank.*: .*3.* and .*2.*",
     "another width": r"Rank 1 differs from rank 0 in n_hidden: 11 and 10",
     "another intercept": r"Rank 1 differs from rank 0 in fit_intercept: false and true",
-    "other columns": r'Rank 1 differs from rank 0 in columns: \["a", "b", "c", "z"\] and ',
+    "other columns": r'Every task must have the same columns, but task "\w+" has a column "[dz]" and task',
     "fewer columns": r"Rank 1 differs from rank 0 in columns: 3 and 4",
     "another version": rf'Rank 1 differs from rank 0 in version: "0.0.1" and "{re.escape(elmesh.__version__)}"',
     "another estimator": r'Rank 1 differs from rank 0 in kind: "classification" and "regression"',

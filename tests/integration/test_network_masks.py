@@ -149,7 +149,7 @@ def test_what_the_gate_does_not_allow_does_not_leave_and_the_run_resumes_once_it
         gate.write_text("most_matrix_totals = 1\n")
         network.start_all()
         assert network.wait("north") == {"north": 2}
-        assert "The gate of this site allows 1 matrix total in a run" in network.agents["north"].errors
+        assert "This site allows 1 matrix total of the same rows" in network.agents["north"].errors
         lines = released(network.agents["north"])
         assert [line["what"] for line in lines].count("matrix") == 1
         gate.write_text("most_matrix_totals = 3\n")
@@ -232,9 +232,25 @@ def test_a_second_run_with_a_changed_table_is_refused_unless_the_site_accepts_wh
     with ForkedNetwork(tmp_path, config) as network:
         network.start_all()
         assert set(network.wait().values()) == {0}, network.logs()
+        north = network.agents["north"].folder
+        kept = {path: path.read_bytes() for path in north.glob("releases.jsonl*")}
+        assert len(kept) == 2
         # The same again is no difference.
         network.start_all("--force")
         assert set(network.wait().values()) == {0}, network.logs()
+        # An earlier state of the log and its seal is found by what other sites were told.
+        witness = ("--witness", f"south={network.agents['south'].folder / 'releases.jsonl'}")
+        assert elmesh("network", "audit", north / "agent.toml", *witness).exit_code == 0
+        after = {path: path.read_bytes() for path in kept}
+        for path, content in kept.items():
+            path.write_bytes(content)
+        assert elmesh("network", "audit", north / "agent.toml").exit_code == 0
+        found = elmesh("network", "audit", north / "agent.toml", *witness)
+        assert found.exit_code == 1
+        assert "lines were removed" in found.stdout
+        assert elmesh("network", "audit", north / "agent.toml", "--witness", "nobody=x").exit_code == 2
+        for path, content in after.items():
+            path.write_bytes(content)
         rows_of("north", 60).to_csv(tmp_path / "net" / "north.csv", index=False)
         network.start("north", "--force")
         assert network.wait("north") == {"north": 2}

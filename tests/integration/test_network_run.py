@@ -140,7 +140,7 @@ def test_scripts_compute_the_same_bits_as_mpi(tmp_path, reference, case):
         assert np.array_equal(weights["A.0"], found[f"A.{name}"])
         frame = rows_of(name)
         model = load(agent.out)
-        assert model.score(frame.drop(columns="y").to_numpy(), frame["y"], tasks=[name] * len(frame)) > 0.8
+        assert model.score(frame.drop(columns="y"), frame["y"], tasks=[name] * len(frame)) > 0.8
         assert not (agent.folder / "state" / "run.json").exists()
 
 

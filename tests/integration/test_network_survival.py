@@ -182,13 +182,13 @@ def test_agents_with_common_shared_and_private_parts_survive_kills_as_well(tmp_p
         assert equal_weights(found, result_of(config))
 
 
-def by_statistics(names, graph, parameters):
+def by_statistics(names, graph, parameters, **more):
     """Return a config whose agents exchange sums and statistics."""
     columns = tuple(InputColumn(f"x{j}") for j in range(4))
     changes = {"exchange": "sums", "solver": "mesh-elm", "rank": "auto", "rounds": 200, "parameters": parameters}
     if "common" in parameters:
         changes["classes"] = ("high", "low")
-    return make_config(names, graph, columns=columns, statistics=True, **changes)
+    return make_config(names, graph, columns=columns, statistics=True, **changes, **more)
 
 
 def test_all_agents_killed_at_once_resume_from_their_checkpoints(tmp_path, result_of):
@@ -605,7 +605,7 @@ def test_a_loss_after_the_first_sum_ends_the_run_because_a_second_one_would_reve
 
 
 def test_agents_that_exchange_sums_continue_without_one_that_never_comes(tmp_path, result_of):
-    config = by_statistics(FOUR, "ring", {"common": "auto", "private": "auto"})
+    config = by_statistics(FOUR, "ring", {"common": "auto", "private": "auto"}, max_colluders=0)
     rest = ("east", "north", "south")
     with disturbed(tmp_path, config, delay=0.0) as network:
         for name in rest:

@@ -620,14 +620,18 @@ def test_without_lost_agents_each_connected_component_has_a_config(made, data):
     assert sorted(map(tuple, parts)) == sorted(tuple(sorted(part)) for part in nx.connected_components(graph))
     for part in parts:
         for me in part:
-            if (made.exchange == "sums" or made.statistics) and len(part) < made.fewest_sites:
-                with pytest.raises(ElmeshError, match=f"masked sums are over at least {made.fewest_sites} agents"):
+            masked = made.exchange == "sums"
+            fewest = made.colluders + 3 if masked and len(part) < len(made.agents) else made.fewest_sites
+            if (masked or made.statistics) and len(part) < max(fewest, made.fewest_sites):
+                with pytest.raises(ElmeshError, match=r"(masked sums are|sums without some agents are) over at least"):
                     made.without(lost, me)
                 continue
             rest = made.without(lost, me)
+            assert rest.colluders == made.colluders or not masked
             assert rest.agent_names == part
             assert set(rest.edges) == {tuple(sorted(edge)) for edge in graph.subgraph(part).edges}
-            assert replace(rest, agents=made.agents, edges=made.edges) == made
+            whole = {"agents": made.agents, "edges": made.edges, "max_colluders": made.max_colluders}
+            assert replace(rest, **whole) == made
 
 
 def test_unknown_and_lost_agents_have_no_component():
@@ -712,7 +716,9 @@ def test_with_basis_a_solver_that_sends_more_is_refused():
 def test_with_sums_all_parameters_may_be_automatic():
     solver = network(exchange="sums", rank="auto", solver="mesh-elm", parameters={}, rounds=40).make_solver()
     assert isinstance(solver, MeshELM)
-    shared_alone = MeshELM(common=False, private=False, max_iter=40, graph=solver.graph, rows_per_feature=20.0)
+    shared_alone = MeshELM(
+        common=False, private=False, max_iter=40, graph=solver.graph, rows_per_feature=20.0, weigh_sites=False
+    )
     assert solver.get_params() == shared_alone.get_params()
     assert solver.certify
 
@@ -752,10 +758,25 @@ def test_masked_sums_of_fewer_than_three_agents_are_refused_unless_the_file_allo
 
 
 def test_a_part_of_a_network_that_is_too_small_for_sums_is_refused():
-    whole = network(exchange="sums", parameters={})
+    whole = network(exchange="sums", parameters={}, max_colluders=0)
     assert len(whole.without(["west"], "north").agents) == 3
     with pytest.raises(ElmeshError, match=r"There are 2 agents .*masked sums are over at least 3 agents"):
         whole.without(["west", "east"], "north")
+
+
+def test_colluders_cannot_have_others_declared_lost_to_see_a_sum_of_few():
+    whole = network(exchange="sums", parameters={})
+    with pytest.raises(ElmeshError, match=r"Of 4 agents 3 would be left, of which 1 may collude.* at least 4"):
+        whole.without(["west"], "north")
+
+
+def test_more_colluders_than_leave_two_others_are_refused():
+    with pytest.raises(ElmeshError, match="max_colluders is 3, and there are 4 sites"):
+        network(exchange="sums", parameters={}, max_colluders=3)
+    with pytest.raises(ElmeshError, match="no effect without exchange"):
+        network(exchange="basis", max_colluders=1)
+    assert network(exchange="sums", parameters={}, max_colluders=2).colluders == 2
+    assert network(exchange="sums", parameters={}).colluders == 1
 
 
 @pytest.mark.parametrize(

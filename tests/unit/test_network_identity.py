@@ -26,8 +26,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from elmesh.agent.release_log import LogDamagedError, ReleaseLog, read_log
 from elmesh.netconfig.config import AgentEntry, NetworkConfig
-from elmesh.netconfig.identity import Identity, agent_toml
+from elmesh.netconfig.identity import FORMER_AUTHORITIES, Identity, agent_toml
 from elmesh.netconfig.pki.authority import Authority, make_authority, sign
 from elmesh.netconfig.pki.csr import load_request, make_request
 from elmesh.netconfig.pki.keys import make_key
@@ -661,3 +662,27 @@ def test_zenoh_connects_two_agents_and_refuses_a_third(tmp_path, authority, stra
             with pytest.raises(zenoh.ZError):
                 session("east", stranger, 1000, connect=[address])
             assert [str(peer) for peer in south.info.peers_zid()] == [str(north.zid())]
+
+
+# The log after a change of the authority.
+
+
+def test_a_log_is_verified_by_the_former_authority_which_is_trusted_for_nothing_else(tmp_path, authority, stranger):
+    before = Identity.read(site(tmp_path / "before", stranger))
+    old = before.credentials()
+    log = ReleaseLog(tmp_path / "log", "north", old, lambda line: None)
+    log.append({"event": "run"})
+    log.close()
+    after = Identity.read(site(tmp_path / "after", authority))
+    with pytest.raises(LogDamagedError, match=r"keep the certificate of the former one as former-ca\.pem"):
+        list(read_log(tmp_path / "log", "north", after.credentials()))
+    (after.folder / FORMER_AUTHORITIES).write_bytes(before.authority.read_bytes())
+    credentials = after.credentials()
+    assert len(list(read_log(tmp_path / "log", "north", credentials))) == 1
+    log = ReleaseLog(tmp_path / "log", "north", credentials, lambda line: None)
+    log.append({"event": "run"})
+    log.close()
+    (after.folder / FORMER_AUTHORITIES).unlink()
+    assert len(list(read_log(tmp_path / "log", "north", after.credentials()))) == 2
+    with pytest.raises(ElmeshError):
+        credentials.verify("north", old.chain, b"data", old.sign(b"data"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 
@@ -13,6 +14,7 @@ from elmesh import LocalELM, MeshELM, MultiTaskELMClassifier, MultiTaskELMRegres
 from elmesh.comm.local import LocalTransport
 from elmesh.comm.requests import AllReduce, IntegerSum, NeighborSum, Topic
 from elmesh.errors import ElmeshError, UnknownSiteWarning
+from elmesh.estimators.private_fit import PrivateFit, Scales, ScaleSearch, start_private_fit
 from elmesh.privacy.accounting import epsilon_of, rho_for
 from elmesh.privacy.discrete_gaussian import NoiseSource
 from elmesh.run.backend import LocalBackend
@@ -30,8 +32,9 @@ def table(seed: int = 0, rows: int = 100, sites: int = 9):
     return X, y, site
 
 
-def private(make=MultiTaskELMRegressor, solver: dict | None = None, **privacy: object):
-    return make(solver=MeshELM(privacy=Privacy(**privacy), **(solver or {})), random_state=0)
+def private(make=MultiTaskELMRegressor, solver: dict | None = None, classes: object = None, **privacy: object):
+    declared = {} if classes is None else {"shared_classes": classes}
+    return make(solver=MeshELM(privacy=Privacy(**privacy), **(solver or {})), random_state=0, **declared)
 
 
 @pytest.fixture
@@ -194,7 +197,7 @@ def test_intervals_cover_new_rows():
 def test_classes_are_learnt_privately():
     X, y, site = table(rows=200)
     label = np.where(y > 0, "high", "low")
-    model = private(MultiTaskELMClassifier, input_range=(-2, 2)).fit(X, label, site)
+    model = private(MultiTaskELMClassifier, classes=["low", "high"], input_range=(-2, 2)).fit(X, label, site)
     assert model.privacy_.scales == "declared"
     assert model.score(X, label, site) > 0.75
     assert np.all(model.predict_proba(X, site).sum(axis=1) == pytest.approx(1.0))
@@ -207,7 +210,7 @@ def test_three_classes_of_which_sites_lack_some():
     X, y, site = table(rows=100)
     label = np.digitize(y, [-0.7, 0.7])
     label[(site == SITES[0]) & (label == 2)] = 1
-    model = private(MultiTaskELMClassifier, epsilon=5.0, input_range=(-2, 2)).fit(X, label, site)
+    model = private(MultiTaskELMClassifier, classes=[0, 1, 2], epsilon=5.0, input_range=(-2, 2)).fit(X, label, site)
     assert set(model.task_classes_[SITES[0]]) == {0, 1}
     assert set(model.predict(X[:100], site[:100])) <= {0, 1}
     assert model.score(X, label, site) > 0.6
@@ -227,7 +230,8 @@ def test_a_site_may_be_added_later_from_its_own_rows_alone():
 def test_a_model_is_saved_with_what_it_promises(make, tmp_path):
     X, y, site = table(rows=50)
     targets = y if make is MultiTaskELMRegressor else (y > 0).astype(int)
-    model = private(make, **RANGES).fit(X, targets, site)
+    classes = None if make is MultiTaskELMRegressor else [0, 1]
+    model = private(make, classes=classes, **RANGES).fit(X, targets, site)
     model.save(tmp_path / "model")
     loaded = elmesh.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(X, site), model.predict(X, site))
@@ -312,11 +316,167 @@ def test_an_epsilon_that_is_too_small_for_any_result_is_refused_before_anything_
         private(epsilon=0.01, **RANGES).fit(X, y, site)
 
 
-def test_classes_that_sites_do_not_share_are_refused():
+@pytest.mark.parametrize("shared_classes", ["auto", True, False])
+@pytest.mark.parametrize("sites", [1, 9])
+def test_classes_that_are_not_declared_are_refused_also_in_one_process(shared_classes, sites, monkeypatch):
+    monkeypatch.setattr(NoiseSource, "draw", lambda *_: pytest.fail("something was released"))
+    X, y, site = table(rows=30, sites=sites)
+    model = private(MultiTaskELMClassifier, classes=shared_classes, **RANGES)
+    with pytest.raises(ElmeshError, match=r"needs the names of all classes.*Declare them.*shared_classes=\["):
+        model.fit(X, np.where(y > 0, "high", "low"), site)
+
+
+def test_a_class_outside_of_those_that_are_declared_is_refused():
     X, y, site = table(rows=30)
-    label = np.array([f"{s} {int(v > 0)}" for s, v in zip(site, y, strict=True)])
-    with pytest.raises(ElmeshError, match="classes that tasks share"):
-        private(MultiTaskELMClassifier, **RANGES).fit(X, label, site)
+    with pytest.raises(ElmeshError, match="has the class 'low', which is not among the declared classes"):
+        private(MultiTaskELMClassifier, classes=["high", "other"], **RANGES).fit(
+            X, np.where(y > 0, "high", "low"), site
+        )
+
+
+def test_what_is_released_does_not_depend_on_which_classes_occur(monkeypatch):
+    """Also if all rows have the same class: as many numbers, at the same cost, and weights for all classes."""
+    X, y, site = table(rows=30)
+    seen = []
+    integer_sum = LocalTransport.integer_sum
+    monkeypatch.setattr(
+        LocalTransport, "integer_sum", lambda self, request: seen.append(request) or integer_sum(self, request)
+    )
+    for label in (np.digitize(y, [-0.7, 0.7]), (y > 0).astype(int), np.zeros(len(y), dtype=int)):
+        model = private(MultiTaskELMClassifier, classes=[0, 1, 2], **RANGES).fit(X, label, site)
+        assert model.classes_.tolist() == [0, 1, 2]
+        assert model.W_.shape[1] == 3
+    assert len({(len(request.value), request.rho) for request in seen}) == 1
+    assert len(seen) == 3
+
+
+# Networks: nothing is spent on a run that is refused.
+
+
+class StatedBackend(LocalBackend):
+    """One site of a network, whose sites have stated so many rows, and which releases nothing."""
+
+    most_rows = 10**6
+
+    def __init__(self, stated: int) -> None:
+        super().__init__()
+        self._stated = stated
+
+    def sure_rows(self, rows):
+        return self._stated
+
+    def noisy_sum_over_tasks(self, values, sigma, rho):
+        pytest.fail("something was released")
+
+
+def search(stated: int, sites: int = 9, **privacy: object) -> ScaleSearch:
+    return ScaleSearch(Privacy(**privacy), StatedBackend(stated), sites)
+
+
+def test_scales_of_a_network_are_not_looked_for_where_noise_would_hide_them():
+    search(3000).check_network(["age", "dose"], 3000, 10, 0)
+    with pytest.raises(
+        ElmeshError, match=r"the 300 rows .* hide the centre and spread of 'age', 'dose'. Declare a range"
+    ):
+        search(300).check_network(["age", "dose"], 300, 10, 0)
+
+
+@pytest.mark.parametrize(("columns", "classes"), [(4000, 0), (200, 50)])
+def test_scales_of_a_network_are_not_looked_for_where_noise_would_hide_the_totals_after_them(columns, classes):
+    search(500).check_network(["age"], 500, 10, 3)
+    with pytest.raises(ElmeshError, match="too small for any usable result"):
+        search(500).check_network(["age"], 500, columns, classes)
+
+
+def test_scales_of_a_network_are_not_looked_for_where_totals_could_overflow():
+    large = search(10**6, sites=4000)
+    large.check_network(["age"], 10**6, 10, 0)
+    large.backend.most_rows = 10**12
+    with pytest.raises(ElmeshError, match="too large for 64-bit integers; lower most_rows"):
+        large.check_network(["age"], 10**6, 10, 0)
+
+
+def test_what_is_checked_before_the_scales_is_what_is_checked_after_them():
+    """Whether a fit of as many features is refused once the scales are found."""
+    refused = set()
+    for columns in range(3000, 4000, 50):
+        try:
+            search(500).check_network(["age"], 500, columns, 0)
+        except ElmeshError:
+            refused.add(columns)
+        _, costs = ScaleSearch(Privacy(), LocalBackend(), 9).run({"a": np.ones((500, 1))}, (1,))
+        unit = np.zeros(1), np.ones(1)
+        fit = PrivateFit(Privacy(), 9, 500.0, 9e6, Scales(unit, unit, "found"), costs)
+        if columns in refused:
+            with pytest.raises(ElmeshError, match="too small for any usable result"):
+                fit.mechanism(columns + 9, 1)
+        else:
+            fit.mechanism(columns + 9, 1)
+    assert 0 < len(refused) < 20
+
+
+@pytest.mark.parametrize("own", [1, 5000])
+@pytest.mark.parametrize(("stated", "possible"), [(10, False), (2000, True)])
+def test_whether_a_network_fits_at_all_depends_on_what_all_sites_state_and_not_on_a_sites_own_rows(
+    own, stated, possible
+):
+    rows, T = {"here": np.zeros((own, 3))}, {"here": np.zeros((own, 1))}
+    fit = start_private_fit(Privacy(epsilon=0.5), StatedBackend(stated), 9, rows, T)
+    assert fit.rows == stated
+    if possible:
+        fit.mechanism(12, 1)
+    else:
+        with pytest.raises(ElmeshError, match="too small for any usable result"):
+            fit.mechanism(12, 1)
+
+
+def agent_without_range(folder, **changes: object):
+    """Return an agent that is not open, of a private network whose file lacks the range of a column."""
+    from elmesh.agent import NetworkAgent
+    from elmesh.netconfig.columns import InputColumn
+    from elmesh.netconfig.layout import NetworkLayout
+    from helpers.network import make_config
+
+    fields = {
+        "exchange": "sums",
+        "solver": "mesh-elm",
+        "rank": "auto",
+        "kind": "regression",
+        "target_range": (-4.0, 4.0),
+        "parameters": {"common": "auto", "private": "auto"},
+        "epsilon": 1.0,
+        "columns": (InputColumn("x0"), InputColumn("x1", range=(0.0, 1.0))),
+        "statistics": True,
+    }
+    NetworkLayout(folder, make_config(**(fields | changes))).write(days=2)
+    return NetworkAgent(folder / "north" / "agent.toml")
+
+
+@pytest.mark.parametrize(("stated", "why"), [(300, "Declare a range"), (30_000, None)])
+def test_an_agent_asks_how_many_rows_there_are_before_it_releases_anything_for_scales(
+    stated, why, tmp_path, monkeypatch
+):
+    from elmesh.agent.backend import NetworkBackend
+
+    steps = []
+
+    def release(self, values, sigma, rho):
+        steps.append("released")
+        return next(iter(values.values())) * stated
+
+    monkeypatch.setattr(NetworkBackend, "sure_rows", lambda *_: steps.append("stated") or stated)
+    monkeypatch.setattr(NetworkBackend, "noisy_sum_over_tasks", release)
+    frame = pd.DataFrame({"x0": [1.5, 1.7], "x1": [0.1, 0.2], "y": [1.0, 2.0]})
+    with agent_without_range(tmp_path / "net") as agent:
+        monkeypatch.setattr(agent.checkpoint, "note", lambda *_: None)
+        if why is None:
+            found = agent.exchange_statistics(frame, ["x0"])
+            assert 1.0 < found["x0"][0] < 2.0
+            assert steps == ["stated", "released", "released"]
+        else:
+            with pytest.raises(ElmeshError, match=why):
+                agent.exchange_statistics(frame, ["x0"])
+            assert steps == ["stated"]
 
 
 def test_a_private_solver_asks_for_one_kind_of_sum():

@@ -95,6 +95,32 @@ def test_every_value_counts_once_and_missing_ones_do_not():
     assert (counts[0, 0], counts[0, -1]) == (1, 1)
 
 
+def test_values_of_a_column_without_a_window_count_in_no_bin():
+    X = np.array([[0.0], [1.0], [-1.0], [1e300], [np.nan]])
+    assert not equal_bins(X, [None]).any()
+    counts = equal_bins(np.hstack([X, X]), [None, Window(-2.0, 2.0, 3.0)])
+    assert counts.sum(axis=1).tolist() == [0, 3]
+
+
+def test_both_ends_of_a_window_are_in_its_end_bins_and_values_outside_in_none():
+    X = np.array([-8.0, 0.0, np.nextafter(-8.0, -9.0), np.nextafter(0.0, 1.0), -9.0, 1.0, np.inf, -np.inf, np.nan])
+    (counts,) = equal_bins(X[:, None], [Window(-8.0, 0.0, 3.0)])
+    assert np.flatnonzero(counts).tolist() == [0, 31]
+    assert counts.sum() == 2
+    # A value below the end whose place is rounded to that of the end.
+    high = 3.0
+    (counts,) = equal_bins(np.array([[np.nextafter(high, 0.0)]]), [Window(-1e12, high, 1.0)])
+    assert counts[31] == 1
+
+
+def test_zeros_count_in_the_scale_of_a_column_without_positive_values():
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((5000, 1)) < 0.7, 0.0, -rng.uniform(2.0, 8.0, size=(5000, 1)))
+    for seed in range(20):
+        ((found, _),) = search(X, 0.1 * rho_for(1.0, 1e-5), seed)
+        assert abs(found) < 0.5
+
+
 def test_whether_rows_suffice_depends_on_their_number_and_on_that_of_the_columns():
     few, many = Histogram.make((1,), 0.0036, SITES), Histogram.make((1,) * 30, 0.0036, SITES)
     assert not few.suffices(100, SITES)

@@ -29,8 +29,10 @@ ME = NamedCredentials("north")
 SITES = ("east", "north", "south", "west")
 
 
-def facts(run: str = "1", sites: tuple[str, ...] = SITES, table: str = "t", rows: int = 50) -> RunFacts:
-    return RunFacts(run, "net", "ab", "sums", tuple(sorted(sites)), table, rows)
+def facts(
+    run: str = "1", sites: tuple[str, ...] = SITES, table: str = "t", rows: int = 50, k: int = 0, delta: float = 1e-5
+) -> RunFacts:
+    return RunFacts(run, "net", "ab", "sums", tuple(sorted(sites)), table, rows, k, delta)
 
 
 def masked(number: int = 0, what: str = "matrix", label: bytes | None = None, rho: float = 0.0) -> Release:
@@ -54,7 +56,7 @@ class Site:
             self.releases.close()
         self.releases = Releases(
             self.log, self._folder / "masked.bin", "north", ME, self.gate, lambda write: write(), self._confirm,
-            epsilon=lambda rho: 10 * rho,
+            epsilon=lambda rho, delta: 1e-4 / delta * rho,
         )  # fmt: skip
         return self.releases
 
@@ -83,11 +85,29 @@ def make(tmp_path):
 # The log.
 
 
+BASIS = {"event": "release", "what": "basis", "rho": 0.0}
+
+
 def write_log(path: Path, n: int, frequent: bool = False) -> None:
     log = ReleaseLog(path, "north", ME, lambda line: None)
     for k in range(n):
-        log.append({"event": "release", "what": k}, frequent=frequent)
+        log.append({**BASIS, "k": k} if frequent else {"event": "release", "what": k}, frequent=frequent)
     log.close()
+
+
+def read(path: Path) -> list[dict]:
+    return list(read_log(path, "north", ME))
+
+
+def chained(lines: list[dict]) -> bytes:
+    """Lines whose hashes are right, as anybody can make them."""
+    last, made = "0" * 64, []
+    for line in lines:
+        content = {key: value for key, value in line.items() if key not in ("hash", "signature")} | {"previous": last}
+        own = {"previous": last, "hash": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}
+        made.append(json.dumps(line | own) + "\n")
+        last = hashlib.sha256(json.dumps(line | own, sort_keys=True).encode()).hexdigest()
+    return "".join(made).encode()
 
 
 def test_a_log_is_read_back_and_goes_on_where_it_was(tmp_path):
@@ -185,23 +205,65 @@ def test_lines_whose_seal_was_not_written_before_a_failure_are_accepted_if_they_
         list(read_log(path, "north", ME))
 
 
-def test_frequent_lines_are_signed_together(tmp_path):
+def sealed_lines(path: Path) -> int:
+    return json.loads(path.with_name(path.name + ".seal").read_text())["lines"]
+
+
+def test_the_last_lines_cannot_be_removed_with_what_the_log_itself_holds(tmp_path):
+    """The hash and the signature of an earlier line are no seal."""
+    path = tmp_path / "log"
+    write_log(path, 5)
+    seal = json.loads((tmp_path / "log.seal").read_text())
+    lines = read(path)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
+    forged = seal | {"lines": 3, "hash": lines[2]["hash"], "signature": lines[2]["signature"]}
+    (tmp_path / "log.seal").write_text(json.dumps(forged))
+    with pytest.raises(LogDamagedError, match="not signed by this agent"):
+        read(path)
+    (tmp_path / "log.seal").write_text(json.dumps(seal | {"lines": 3, "hash": lines[2]["hash"]}))
+    with pytest.raises(LogDamagedError, match="not signed by this agent"):
+        read(path)
+
+
+@pytest.mark.parametrize("change", [{"event": "confirmed"}, {"what": "matrix"}, {"rho": -1.0}])
+def test_lines_that_need_no_signature_are_those_of_a_basis_only(tmp_path, change):
+    path = tmp_path / "log"
+    write_log(path, 1)
+    added = {"line": 2, "time": "2026-01-01T00:00:00+00:00", **BASIS, "frequent": True}
+    path.write_bytes(chained([*read(path), added]))
+    assert len(read(path)) == 2
+    path.write_bytes(chained([*read(path)[:1], added | change]))
+    with pytest.raises(LogDamagedError, match=r"Line 2 of .* was changed"):
+        read(path)
+
+
+def test_a_line_that_only_reads_the_same_is_found(tmp_path):
+    """Another reader may take the first of two values of the same name."""
+    path = tmp_path / "log"
+    write_log(path, 2)
+    path.write_text(path.read_text().replace('{"line": 1,', '{"line": 7, "line": 1,'))
+    with pytest.raises(LogDamagedError, match=r"Line 1 of .* was changed"):
+        read(path)
+
+
+def test_frequent_lines_are_signed_together_and_at_the_end(tmp_path):
     path = tmp_path / "log"
     write_log(path, 300, frequent=True)
-    seal = json.loads((tmp_path / "log.seal").read_text())
-    assert seal["line"] == 256
-    lines = list(read_log(path, "north", ME))
-    assert len(lines) == 300
-    assert [line["line"] for line in lines if "signature" in line] == [256]
+    lines = read(path)
+    assert [line["line"] for line in lines if "signature" in line] == [256, 301]
+    assert (lines[-1]["event"], sealed_lines(path)) == ("closed", 301)
     write_log(path, 1)
-    assert json.loads((tmp_path / "log.seal").read_text())["line"] == 301
+    assert sealed_lines(path) == 302
 
 
 def test_more_frequent_lines_than_are_signed_together_are_not_accepted(tmp_path, monkeypatch):
     path = tmp_path / "log"
     write_log(path, 1)
     monkeypatch.setattr("elmesh.agent.release_log._SIGN_EVERY", 1000)
-    write_log(path, 400, frequent=True)
+    log = ReleaseLog(path, "north", ME, lambda line: None)
+    for _ in range(400):
+        log.append(BASIS, frequent=True)
+    os.close(log._descriptor)
     monkeypatch.setattr("elmesh.agent.release_log._SIGN_EVERY", 256)
     with pytest.raises(LogDamagedError, match=r"The last 400 lines of .* are not signed"):
         list(read_log(path, "north", ME))
@@ -416,7 +478,86 @@ def test_a_private_release_is_nothing_to_compare_with(make):
     site.releases.begin(facts(), rho=0.1)
     site.releases.release(masked(what="private", rho=0.1), lambda: b"x")
     assert not site.releases.begun
+    site.open().begin(facts("2", SITES[:3], "other"), rho=0.1)
+
+
+def test_sites_that_may_collude_do_not_hide_a_difference(make):
+    site = make()
+    site.releases.begin(facts(sites=tuple("abcdefgh"), k=1))
+    site.releases.release(masked(), lambda: b"x")
+    with pytest.raises(ElmeshError, match="same sites but for 'a', 'b', 'c'"):
+        site.open().begin(facts("2", tuple("defgh"), k=1))
+    site.open().begin(facts("2", tuple("efgh"), k=1))
+
+
+def test_what_is_sent_as_it_is_has_no_total_to_compare_with(make):
+    site = make()
+    site.releases.begin(facts())
+    site.releases.release(Release("basis", (3,), ("south",), 0), lambda: b"x")
+    assert not site.releases.begun
     site.open().begin(facts("2", SITES[:3], "other"))
+
+
+def test_a_basis_that_others_receive_is_another_release(make):
+    site = make()
+    site.releases.begin(facts())
+    site.releases.release(Release("basis", (3,), ("south",), 0), lambda: b"x")
+    site.releases.begin(facts(sites=SITES[:3]))
+    site.releases.release(Release("basis", (3,), ("south",), 0), lambda: b"y")
+    site.releases.release(Release("basis", (3,), ("south",), 0), lambda: b"y")
+    assert [line["digest"] for line in site.lines("release")] == [hashlib.sha256(x).hexdigest() for x in (b"x", b"y")]
+
+
+def test_the_rows_of_a_site_are_in_few_matrix_totals_over_all_runs(make):
+    site = make()
+    for k in range(3):
+        releases = site.open()
+        releases.begin(facts(str(k)))
+        for number in range(3):
+            releases.release(masked(number, label=b"%d %d" % (k, number)), lambda: b"x")
+    releases = site.open()
+    releases.begin(facts("2"))  # resumes
+    with pytest.raises(GateError, match="allows 9 matrix totals of the same rows"):
+        releases.release(masked(4), lambda: b"x")
+    with pytest.raises(ElmeshError, match="released 9 totals of matrices of the same rows"):
+        releases.begin(facts("3"))
+    releases.begin(facts("3"), again=True)
+    releases.release(masked(), lambda: b"x")
+
+
+def test_after_private_runs_nothing_without_noise_leaves_unless_it_is_accepted(make):
+    site = make()
+    site.releases.begin(facts(), rho=0.1)
+    site.releases.release(masked(what="private", rho=0.1), lambda: b"x")
+    with pytest.raises(ElmeshError, match="epsilon 1, which would not hold any more"):
+        site.open().begin(facts("2"))
+    site.open().begin(facts("2"), again=True)
+
+
+def test_the_budget_is_that_of_the_smallest_delta(make):
+    site = make(largest_epsilon=3.0)
+    site.releases.begin(facts(), rho=0.1)
+    site.releases.release(masked(what="private", rho=0.1), lambda: b"x")
+    with pytest.raises(ElmeshError, match="epsilon 1 of 3 is spent, and the run would make it 4"):
+        site.open().begin(facts("2", delta=1e-3), rho=0.3)
+
+
+def test_a_log_that_is_shorter_than_in_an_earlier_run_is_named(make):
+    site = make()
+    site.releases.begin(facts())
+    assert site.releases.witness({"east": (5, b"a" * 32), "south": (7, b"b" * 32)}) == []
+    assert site.releases.witness({"east": (0, b"a" * 32)}) == []  # once per run
+    releases = site.open()
+    releases.begin(facts("2"))
+    ends = {"east": (4, b"c" * 32), "south": (7, b"c" * 32), "west": (0, bytes(32))}
+    assert releases.witness(ends) == ["east", "south"]
+    assert [line["replaced"] for line in site.lines("witness")] == [[], ["east", "south"]]
+
+
+def test_the_gate_may_state_a_smaller_delta(make):
+    site = make(largest_epsilon=3.0, delta=1e-6)
+    with pytest.raises(ElmeshError, match="the run would make it 10"):
+        site.releases.begin(facts(), rho=0.1)
 
 
 def test_a_run_has_begun_with_its_first_release_without_noise(make):
@@ -446,7 +587,12 @@ def test_without_a_file_everything_is_allowed_and_nobody_is_asked(make):
     [
         ({"kinds": ["numbers"]}, ["numbers"] * 3, "matrix", 'kind "matrix", only numbers'),
         ({"kinds": []}, [], "numbers", "only none"),
-        ({"most_matrix_totals": 2}, ["matrix", "numbers", "matrix", "block"], "matrix", "2 matrix totals in a run"),
+        (
+            {"most_matrix_totals": 2},
+            ["matrix", "numbers", "matrix", "block"],
+            "matrix",
+            "2 matrix totals of the same rows",
+        ),
         ({"most_rounds": 2}, ["matrix", "numbers"], "numbers", "2 releases in a run"),
         ({"most_numbers": 2}, [], "numbers", '2 numbers in a release, and this one of kind "numbers" has 3'),
         ({"largest_epsilon": 1.0}, [], "numbers", "without noise has no epsilon"),

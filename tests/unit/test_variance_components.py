@@ -14,13 +14,14 @@ from elmesh import MeshELM
 from elmesh.comm.graph import make_topology
 from elmesh.comm.requests import Topic
 from elmesh.data.statistics import SiteRows
+from elmesh.errors import ElmeshError
 from elmesh.math.evidence import HYPERPRIOR
 from elmesh.run.batches import join_programs
 from elmesh.run.runner import agent_context
 from elmesh.solvers import variance_components
 from elmesh.solvers.base import Decision, Problem, RoundReport, rounds
 from elmesh.solvers.variance_components import MATRIX_SUMS, estimate_components, released_features, sum_wide
-from helpers.mixed import MixedProblem, digest, make_problem, only_context, run_steps
+from helpers.mixed import MixedProblem, digest, make_problem, only_context, run_steps, solve_mixed
 from helpers.peers import lockstep
 
 pytestmark = pytest.mark.thorough
@@ -31,15 +32,16 @@ ROWS = (6, 9, 4, 12, 7, 1, 10)
 @pytest.fixture
 def equal_noise(monkeypatch):
     """All sites have the same noise: the prior of their weights allows for nothing else."""
-    monkeypatch.setattr(variance_components, "_FIRST_SPREAD", 1e-6)
+    monkeypatch.setattr(variance_components, "FIRST_SPREAD", 1e-6)
 
 
-def estimate(problem, *, common=True, private=True, noise_floor=0.0, requests=None, most_features=None):
+def estimate(problem, *, common=True, private=True, weigh=True, noise_floor=0.0, requests=None, most_features=None):
     steps = estimate_components(
         problem.batches(),
         only_context(),
         common=common,
         private=private,
+        weigh=weigh,
         noise_floor=noise_floor,
         most_features=most_features,
     )
@@ -97,15 +99,78 @@ def test_the_estimate_is_the_posterior_of_the_dense_model_at_its_variances():
     np.testing.assert_allclose(found.S, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_louder_sites_weigh_less():
+def loud_and_quiet():
+    """Sites of which some have ten times the noise of others, and the deviation of each."""
     rng = np.random.default_rng(0)
     noise = np.array([0.1, 0.1, 1.0, 1.0, 0.1, 1.0])
     Phi = [np.column_stack([np.ones(60), rng.normal(size=(60, 2))]) for _ in noise]
     errors = [loud * rng.normal(size=(60, 1)) for loud in noise]
     T = [f @ np.ones((3, 1)) + error for f, error in zip(Phi, errors, strict=True)]
-    found = estimate(MixedProblem(Phi, T, np.array([0, 1, 1])))
-    deviations = np.sqrt(found.s2 * np.exp(-found.log_w))
-    np.testing.assert_allclose(deviations, [np.std(error) for error in errors], rtol=0.15)
+    return MixedProblem(Phi, T, np.array([0, 1, 1])), np.array([np.std(error) for error in errors])
+
+
+def deviations_of(effects):
+    return np.sqrt(effects.s2 * np.exp(-effects.log_w))
+
+
+def test_louder_sites_weigh_less():
+    problem, expected = loud_and_quiet()
+    np.testing.assert_allclose(deviations_of(estimate(problem)), expected, rtol=0.15)
+
+
+def test_without_weights_all_sites_count_alike_whatever_others_send():
+    """Whoever steers W cannot make the terms of other sites small, to be left with those of one."""
+    problem, _ = loud_and_quiet()
+    terms = {}
+    for weigh in (False, True):
+        steps = estimate_components(problem.batches(), only_context(), common=True, private=True, weigh=weigh)
+        answer, matrices = None, []
+        while len(matrices) < 2:
+            request = steps.send(answer)
+            answer = request.value.copy()
+            if request.topic == Topic.MATRIX:
+                matrices.append(request.value)
+                answer[6:9] = 2000 * answer[[0, 3, 5]]  # products with the targets: of weights as large as this
+        terms[weigh] = matrices[1][0] / matrices[0][0]
+    assert terms[False] > 1e-3
+    assert terms[True] < 1e-4
+
+
+def test_without_weights_each_site_finds_its_own_noise_for_itself():
+    """Towards that of all sites, as 60 rows say much but not everything."""
+    problem, expected = loud_and_quiet()
+    found = deviations_of(solve_mixed(MeshELM(weigh_sites=False, rank=0, graph=None), problem).solution.effects)
+    loud = expected > 0.5
+    np.testing.assert_allclose(found[loud], expected[loud], rtol=0.2)
+    assert np.all((expected[~loud] < found[~loud]) & (found[~loud] < 2 * expected[~loud]))
+
+
+@pytest.mark.parametrize("liar", [0, 3])
+def test_other_variances_than_follow_from_the_totals_are_refused(liar):
+    """All take the variances of the first agent, and each has computed them as well."""
+    problem, sent = make_problem(5, ROWS), []
+
+    def lying(program, turn):
+        answer = None
+        while True:
+            try:
+                request = program.send(answer)
+            except StopIteration as end:
+                return end.value
+            if getattr(request, "topic", None) == Topic.MATRIX:
+                sent.append(turn)
+            elif sent.count(turn) == 1 and not isinstance(request, RoundReport):
+                # The next sum after the first matrix total is that of the common variances.
+                sent.append(turn)
+                wrong = request.value.copy()
+                wrong[..., 0] += 1 << 40
+                request = replace(request, value=wrong)
+            answer = yield request
+
+    programs = list(programs_of(problem, [[t] for t in range(len(ROWS))]))
+    programs[liar] = lying(programs[liar], liar)
+    with pytest.raises(ElmeshError, match="other variances than those that follow from the totals"):
+        run_together(programs)
 
 
 def test_a_floor_is_the_least_noise():

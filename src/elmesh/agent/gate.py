@@ -37,7 +37,8 @@ class Gate(CheckedStruct, frozen=True, kw_only=True):
         of all sites together), "block" (blocks of the size of U), "matrix" (products of all features), "private"
         (totals with noise for differential privacy), "basis" (U_t, which is not masked).
     most_matrix_totals : int or None
-        Most totals of kind "matrix" in one run.
+        Most totals of kind "matrix" of the same rows, over all runs; three for a run without a shared part. Without
+        this limit there are at most 9, unless the agent is run with ``--release-again``.
     most_numbers : int or None
         Most numbers in one release; a matrix total of p features and d targets has p (p + 1) / 2 + p d + d.
     most_rounds : int or None
@@ -46,6 +47,8 @@ class Gate(CheckedStruct, frozen=True, kw_only=True):
         Least number of rows of this site, and of sites whose terms are in a sum.
     largest_epsilon : float or None
         Largest epsilon of all releases of this site's rows together; with a limit nothing without noise may leave.
+    delta : float or None
+        The delta that ``largest_epsilon`` is meant for; that of the network file, if this is not given or larger.
     confirm : bool
         Whether a person has to confirm before the first release of a run.
     content : bool
@@ -59,6 +62,7 @@ class Gate(CheckedStruct, frozen=True, kw_only=True):
     fewest_rows: Annotated[int, Meta(ge=0, le=10**12)] | None = None
     fewest_sites: Annotated[int, Meta(ge=1, le=10**6)] | None = None
     largest_epsilon: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    delta: Annotated[float, Meta(gt=0, le=0.01)] | None = None
     confirm: bool = False
     content: bool = False
 
@@ -80,7 +84,9 @@ class Gate(CheckedStruct, frozen=True, kw_only=True):
                 f"{sites}."
             )
 
-    def check_release(self, what: str, numbers: int, releases: int, matrices: int, epsilon: float) -> None:
+    def check_release(
+        self, what: str, numbers: int, releases: int, matrices: int, epsilon: float, most_matrices: int | None = None
+    ) -> None:
         """Raise if a release is not allowed.
 
         Parameters
@@ -88,17 +94,23 @@ class Gate(CheckedStruct, frozen=True, kw_only=True):
         what, numbers : str, int
             Its kind, and how many numbers it has.
         releases, matrices : int
-            Releases of this run so far, and those of kind "matrix".
+            Releases of this run so far, and of kind "matrix" of the same rows in any run.
         epsilon : float
             What all releases of this site's rows cost with this one; infinite if one of them has no noise.
+        most_matrices : int or None
+            Most of kind "matrix" where the file states none.
         """
         if self.kinds is not None and what not in self.kinds:
             allowed = ", ".join(self.kinds) or "none"
             raise GateError(f'The gate of this site does not allow releases of kind "{what}", only {allowed}.')
         if self.most_rounds is not None and releases >= self.most_rounds:
             raise GateError(f"The gate of this site allows {count(self.most_rounds, 'release')} in a run.")
-        if what == "matrix" and self.most_matrix_totals is not None and matrices >= self.most_matrix_totals:
-            raise GateError(f"The gate of this site allows {count(self.most_matrix_totals, 'matrix total')} in a run.")
+        most = most_matrices if self.most_matrix_totals is None else self.most_matrix_totals
+        if what == "matrix" and most is not None and matrices >= most:
+            raise GateError(
+                f"This site allows {count(most, 'matrix total')} of the same rows, over all runs; set "
+                "most_matrix_totals in gate.toml to allow more."
+            )
         if self.most_numbers is not None and numbers > self.most_numbers:
             raise GateError(
                 f"The gate of this site allows {count(self.most_numbers, 'number')} in a release, and this one of kind "

@@ -55,6 +55,8 @@ from elmesh.typing import StrPath
 __all__ = ["AgentResult", "NetworkAgent", "Phase"]
 
 Phase = Literal["starting", "waiting", "fitting", "staying", "ended", "failed", "stopped"]
+# Most root mean square of a site's own values of a column, in standard deviations of all.
+_MOST_SPREAD = 5.0
 # Seconds between looks for a person's answer.
 _CONFIRMATION_INTERVAL = 0.2
 Estimator = MultiTaskELMClassifier | MultiTaskELMRegressor
@@ -341,7 +343,16 @@ class NetworkAgent:
         n, total = np.split(backend.sum(counts_and_sums, Topic.STATISTICS, transport), 2)
         mean = total / np.maximum(n, 1.0)
         squares = [float(np.sum((values[name] - m) ** 2)) for name, m in zip(columns, mean.tolist(), strict=True)]
-        std = np.sqrt(backend.sum(squares, Topic.STATISTICS, transport) / np.maximum(n, 1.0))
+        std = np.sqrt(np.maximum(backend.sum(squares, Topic.STATISTICS, transport), 0.0) / np.maximum(n, 1.0))
+        for name, own, spread in zip(columns, squares, std.tolist(), strict=True):
+            # Wrong sums of others could scale a column so that single rows stand out.
+            if own > _MOST_SPREAD**2 * spread**2 * len(values[name]):
+                raise ElmeshError(
+                    f'The sums of all agents give column "{name}" a standard deviation of {spread:.3g}, and the values '
+                    f"of this site are on average {math.sqrt(own / len(values[name])):.3g} from the mean of all: an "
+                    f"agent has sent wrong numbers, or sites differ too much; declare a range for the column in the "
+                    "network file."
+                )
         found = {name: (float(m), float(s)) for name, m, s in zip(columns, mean, std, strict=True)}
         self.checkpoint.note("statistics", found)
         return found
@@ -352,8 +363,12 @@ class NetworkAgent:
         """Find centre and spread of columns with all agents, by histograms with noise."""
         known = self.checkpoint.notes.get("scales")
         if known is None or self.checkpoint.latest_state() is None:
+            config, backend = self.config, NetworkBackend(self)
+            search = ScaleSearch(privacy, backend, len(config.agents))
+            # Before anything leaves: a run that is refused must not have spent a part of the budget.
+            stated = backend.sure_rows({self.name: len(frame)})
+            search.check_network(columns, stated, config.n_encoded, len(config.classes or ()))
             self._log("statistics", columns=list(columns), sent="two histograms with noise, as masked sums")
-            search = ScaleSearch(privacy, NetworkBackend(self), len(self.config.agents))
             values = np.column_stack([finite_numbers(frame, name) for name in columns])
             found, released = search.run({self.name: values}, (1,) * len(columns))
             known = {"scales": found, "released": [list(astuple(one)) for one in released]}
@@ -485,7 +500,7 @@ class NetworkAgent:
     def _evict(self, evicted: frozenset[str]) -> None:
         """Start again without some agents, unless a second total without them would reveal what the first one hides."""
         network, names = self.identity.config, listed(sorted(evicted))
-        if network.exchange == "sums" and self.security.releases.begun:
+        if self.security.releases.begun:
             raise self._fail(
                 FailedError(
                     [],

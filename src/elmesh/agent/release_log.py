@@ -2,20 +2,22 @@
 
 A line is a JSON object. Its ``hash`` is the SHA-256 of its content, signed with the key of the agent's certificate, and
 ``previous`` is the SHA-256 of the line before with its signature: a line that is removed, changed or moved breaks the
-chain, and the chain cannot be made anew without that key. Beside the log a small file, its *seal*, has a copy of the
-last hash and signature, so that the last lines cannot be removed either. A line is on disk before what it describes is
-sent.
+chain, and the chain cannot be made anew without that key. Beside the log a small file, its *seal*, states how many
+lines there are and the hash of the last one, with a signature that is nowhere else, so that the last lines cannot be
+removed either. A line is on disk before what it describes is sent.
 
 Lines that come many times a second (a U_t in every round) are signed together, by the next line that is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
 import json
 import os
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
@@ -26,12 +28,17 @@ import msgspec
 
 from elmesh.comm.network.keys import Credentials
 from elmesh.errors import ElmeshError
+from elmesh.files import sync_folder
 
-__all__ = ["LogDamagedError", "ReleaseLog", "read_log"]
+__all__ = ["FREQUENT", "LogDamagedError", "ReleaseLog", "line_digest", "read_log"]
 
 _START = "0" * 64
 # Of frequent lines, every so many is signed.
 _SIGN_EVERY = 256
+# The seal is written in place, as one block of the disk.
+_SEAL_BYTES = 4096
+#: Event, kind and cost of the lines that come often.
+FREQUENT = ("release", "basis", 0.0)
 Line = dict[str, Any]
 
 
@@ -40,9 +47,9 @@ class LogDamagedError(ElmeshError):
 
 
 class _Seal(msgspec.Struct, forbid_unknown_fields=True):
-    """The number of the last signed line, its hash, and the signature with the certificates of that time."""
+    """The number of lines and the hash of the last one, signed, and the certificates of that time, in base64."""
 
-    line: int
+    lines: int
     hash: str
     signature: str
     time: datetime
@@ -56,12 +63,12 @@ class ReleaseLog:
     """
 
     def __init__(self, path: Path, name: str, credentials: Credentials, on_line: Callable[[Line], None]) -> None:
-        self._on_line, self._lines, self._last = on_line, 0, _START
-        self._path, self._name, self._credentials = path, name, credentials
-        self._seal, self._partial = str(_seal_file(path)), str(path.with_name(f".{path.name}.seal.partial"))
+        self._on_line, self._lines, self._last, self._unsigned = on_line, 0, _START, 0
+        self._path, self._name, self._credentials, self._seal = path, name, credentials, -1
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            sync_folder(path.parent)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise ElmeshError(f"The log {path} cannot be opened ({reason}), so that nothing may leave.") from None
@@ -75,12 +82,18 @@ class ReleaseLog:
             for line in read_log(path, name, credentials):
                 self._note(line)
         except BaseException:
-            self.close()
+            os.close(self._descriptor)
             raise
         self._size = os.fstat(self._descriptor).st_size
 
+    @property
+    def end(self) -> tuple[int, bytes]:
+        """The number of lines, and the digest of the last one."""
+        return self._lines, bytes.fromhex(self._last)
+
     def _note(self, line: Line) -> None:
-        self._lines, self._last = line["line"], _digest(line)
+        self._lines, self._last = line["line"], line_digest(line)
+        self._unsigned = self._unsigned + 1 if line.get("frequent") else 0
         self._on_line(line)
 
     def _cut_incomplete_line(self) -> None:
@@ -107,7 +120,7 @@ class ReleaseLog:
         line["hash"] = _hash(line)
         if signed:
             line["signature"] = self._credentials.sign(_statement(self._name, line["hash"])).hex()
-        data = (json.dumps(line) + "\n").encode()
+        data = _text(line)
         try:
             if os.write(self._descriptor, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -122,45 +135,54 @@ class ReleaseLog:
         return line
 
     def _write_seal(self, line: Line, time: datetime) -> None:
-        """Replace the seal, without waiting for the disk: lines that are on disk and signed are accepted without it."""
-        seal = _Seal(line["line"], line["hash"], line["signature"], time, self._chain)
-        descriptor = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.write(descriptor, msgspec.json.encode(seal))
-        finally:
-            os.close(descriptor)
-        os.replace(self._partial, self._seal)
+        """Replace the seal, without waiting for the disk: lines that it then lacks are signed themselves."""
+        if self._seal < 0:
+            self._seal = os.open(_seal_file(self._path), os.O_WRONLY | os.O_CREAT, 0o600)
+            sync_folder(self._path.parent)
+        signature = self._credentials.sign(_seal_statement(self._name, line["line"], line["hash"]))
+        seal = _Seal(line["line"], line["hash"], signature.hex(), time, self._chain)
+        os.pwrite(self._seal, msgspec.json.encode(seal).ljust(_SEAL_BYTES), 0)
 
     @cached_property
     def _chain(self) -> list[str]:
-        return [one.hex() for one in self._credentials.chain]
+        return [b64encode(one).decode() for one in self._credentials.chain]
 
     def close(self) -> None:
-        """Release the file."""
-        os.close(self._descriptor)
+        """Sign what is not signed yet, and release the files."""
+        try:
+            # On a full disk the next process signs them.
+            with contextlib.suppress(OSError):
+                if self._unsigned:
+                    self.append({"event": "closed"})
+                if self._seal >= 0:
+                    os.fsync(self._seal)
+        finally:
+            os.close(self._descriptor)
+            if self._seal >= 0:
+                os.close(self._seal)
 
 
 def read_log(path: Path, name: str, credentials: Credentials) -> Iterator[Line]:
     """Yield the lines of an agent's log; raise :class:`LogDamagedError` if they are not those that were written."""
     seal = _read_seal(path, name, credentials)
-    number, last, waiting = 0, _START, 0
+    number, last, unsigned = 0, _START, 0
     for number, line in enumerate(_parsed(path), 1):
-        if line is None or line.get("hash") != _hash(line):
+        if line is None or line.get("hash") != _hash(line) or not _may_be_unsigned(line):
             raise LogDamagedError(f"Line {number} of {path} was changed.")
         if line.get("line") != number or line.get("previous") != last:
             raise LogDamagedError(f"Before line {number} of {path} a line was removed, added or moved.")
-        last, waiting = _digest(line), waiting + 1 if line.get("frequent") else 0
-        if seal is None or number > seal.line:
+        last, unsigned = line_digest(line), unsigned + 1 if line.get("frequent") else 0
+        if seal is None or number > seal.lines:
             # After the seal come lines of a process that was killed, or whose machine failed, before it was written.
             if not line.get("frequent"):
                 _check_signature(path, number, line, name, credentials)
-        elif number == seal.line and (seal.hash, seal.signature) != (line["hash"], line.get("signature")):
+        elif number == seal.lines and seal.hash != line["hash"]:
             raise LogDamagedError(f"{path} is not the log that this agent has sealed.")
         yield line
-    if waiting > _SIGN_EVERY:
-        raise LogDamagedError(f"The last {waiting} lines of {path} are not signed.")
-    if seal is not None and seal.line > number:
-        raise LogDamagedError(f"The last {seal.line - number} of {seal.line} lines of {path} were removed.")
+    if unsigned > _SIGN_EVERY:
+        raise LogDamagedError(f"The last {unsigned} lines of {path} are not signed.")
+    if seal is not None and seal.lines > number:
+        raise LogDamagedError(f"The last {seal.lines - number} of {seal.lines} lines of {path} were removed.")
     if seal is None and number > 1:
         raise LogDamagedError(f"{_seal_file(path)} is missing, by which the end of {path} is verified.")
 
@@ -171,11 +193,14 @@ def _read_seal(path: Path, name: str, credentials: Credentials) -> _Seal | None:
         return None
     try:
         seal = msgspec.json.decode(file.read_bytes(), type=_Seal)
-        chain, signature = [bytes.fromhex(one) for one in seal.chain], bytes.fromhex(seal.signature)
+        chain, signature = [b64decode(one, validate=True) for one in seal.chain], bytes.fromhex(seal.signature)
         # With the certificate of that time, which may have expired since.
-        credentials.verify(name, chain, _statement(name, seal.hash), signature, seal.time)
+        credentials.verify(name, chain, _seal_statement(name, seal.lines, seal.hash), signature, seal.time)
     except (ValueError, RecursionError):  # errors of msgspec and ElmeshErrors are ValueErrors
-        raise LogDamagedError(f"{file} was not signed by this agent.") from None
+        raise LogDamagedError(
+            f"{file} was not signed by this agent. If the network's authority has changed, keep the certificate of the "
+            "former one as former-ca.pem beside agent.toml."
+        ) from None
     return seal
 
 
@@ -195,8 +220,21 @@ def _statement(name: str, last: str) -> bytes:
     return f"elmesh log of {name} {last}".encode()
 
 
+def _seal_statement(name: str, lines: int, last: str) -> bytes:
+    return f"elmesh seal of {name} {lines} lines {last}".encode()
+
+
+def _may_be_unsigned(line: Line) -> bool:
+    """Return whether a line is signed, or one of those that are signed together."""
+    return not line.get("frequent") or (line.get("event"), line.get("what"), line.get("rho")) == FREQUENT
+
+
+def _text(line: Line) -> bytes:
+    return (json.dumps(line) + "\n").encode()
+
+
 def _parsed(path: Path) -> Iterator[Line | None]:
-    """Yield each line, None if it is no JSON object."""
+    """Yield each line, None if it is no JSON object as this module writes it."""
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -205,13 +243,14 @@ def _parsed(path: Path) -> Iterator[Line | None]:
                 line = json.loads(data)
             except (ValueError, RecursionError):
                 line = None
-            yield line if isinstance(line, dict) else None
+            yield line if isinstance(line, dict) and _text(line) == data else None
 
 
 def _hash(line: Mapping[str, Any]) -> str:
     """Return the hash of a line's content, which is signed."""
-    return _digest({key: value for key, value in line.items() if key not in ("hash", "signature")})
+    return line_digest({key: value for key, value in line.items() if key not in ("hash", "signature")})
 
 
-def _digest(line: Mapping[str, Any]) -> str:
+def line_digest(line: Mapping[str, Any]) -> str:
+    """Return the digest of a line, which the next one contains, and which other sites keep."""
     return hashlib.sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()

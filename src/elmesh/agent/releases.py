@@ -4,36 +4,38 @@ A masked term is on disk, too, before it is sent, and an agent that is restarted
 never used for two different terms. The log is also the memory of the site's rows over all runs:
 
 - what their releases have cost so far in differential privacy, and whether the budget is spent;
-- with which other sites, and with which rows, totals were released. Two totals of the same rows and sites but for one
-  or two sites differ by the terms of these, and two totals before and after a change of the rows differ by the change:
-  where nothing else hides such a difference, the second one is not released.
+- with which other sites, and with which rows, totals were released. Two totals of the same rows and sites but for a
+  few sites differ by the terms of these, and two totals before and after a change of the rows differ by the change:
+  where nothing else hides such a difference, the second one is not released;
+- how many totals of matrices were released of the same rows: many of them separate the sites' terms.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from elmesh.agent.gate import Gate
-from elmesh.agent.release_log import Line, ReleaseLog
+from elmesh.agent.release_log import FREQUENT, Line, ReleaseLog
 from elmesh.agent.term_spool import TermSpool
 from elmesh.comm.network.keys import Credentials
 from elmesh.comm.network.transport import Release
-from elmesh.comm.row_counts import round_down
+from elmesh.comm.row_counts import FEWEST_HONEST, round_down
 from elmesh.errors import ElmeshError
 from elmesh.text import listed
 
-__all__ = ["FEWEST_DIFFERENT", "Releases", "RunFacts"]
+__all__ = ["MOST_MATRIX_TOTALS", "Releases", "RunFacts"]
 
 # Rounding of a budget that is spent exactly.
 _TOLERANCE = 1 + 1e-9
-#: Two totals of the same statistic are released only if the sets of their sites differ by so many, or not at all.
-FEWEST_DIFFERENT = 3
+#: Totals of matrices of the same rows, over all runs, unless the gate says otherwise: those of three runs.
+MOST_MATRIX_TOTALS = 9
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class RunFacts:
     sites: tuple[str, ...]
     table: str  # digest of this site's rows
     rows: int
+    colluders: int  # sites that may put together what they know
+    delta: float
 
 
 @dataclass
@@ -56,8 +60,10 @@ class _Run:
     facts: RunFacts
     releases: int = 0
     matrices: int = 0
+    masked: int = 0  # without noise
     private: int = 0
     confirmed: bool = False
+    witnessed: bool = False
     known: set[str] = field(default_factory=set)
 
 
@@ -79,7 +85,7 @@ class Releases:
     confirm : callable
         Called with a text that describes what is to be released; returns whether a person has confirmed it.
     epsilon : callable
-        From a cost in zero-concentrated differential privacy to epsilon.
+        From a cost in zero-concentrated differential privacy, and delta, to epsilon.
     """
 
     def __init__(
@@ -91,12 +97,14 @@ class Releases:
         gate: Gate,
         persist: Callable[[Callable[[], None]], None],
         confirm: Callable[[str], bool],
-        epsilon: Callable[[float], float] = lambda rho: math.inf if rho else 0.0,
+        epsilon: Callable[[float, float], float],
     ) -> None:
         self._spool, self._gate, self._persist, self._confirm = TermSpool(spool), gate, persist, confirm
-        self._epsilon, self._runs = epsilon, dict[str, _Run]()
+        self._epsilon_of, self._runs = epsilon, dict[str, _Run]()
         self._rho, self._without_noise = 0.0, False
+        self._others: dict[str, list[Any]] = {}  # of other sites' logs, the number of lines and the end
         self._now: _Run | None = None
+        self._most_matrices: int | None = MOST_MATRIX_TOTALS
         self._log = ReleaseLog(path, name, credentials, self._note)
 
     def _note(self, line: Line) -> None:
@@ -107,41 +115,72 @@ class Releases:
                 facts = RunFacts(**{name: line[name] for name in RunFacts.__dataclass_fields__})
                 before = run or _Run(facts)
                 self._runs[line["run"]] = before
-                before.facts = RunFacts(**{**vars(facts), "sites": tuple(facts.sites)})
+                # Other sites are another question to the person who confirms.
+                before.facts, before.confirmed = RunFacts(**{**vars(facts), "sites": tuple(facts.sites)}), False
+                before.witnessed = False
             case "release" if run is not None:
                 run.releases += 1
                 run.matrices += line["what"] == "matrix"
+                run.masked += line["rho"] == 0 and line["what"] != "basis"
                 run.private += line["rho"] > 0
                 run.known.add(line["label"])
                 self._rho += line["rho"]
                 self._without_noise |= line["rho"] == 0
             case "confirmed" if run is not None:
                 run.confirmed = True
+            case "witness" if run is not None:
+                run.witnessed = True
+                self._others |= line["logs"]
 
     def begin(self, facts: RunFacts, *, rho: float = 0.0, again: bool = False) -> None:
         """Note the start of a run, or that it starts again with fewer sites.
 
         ``rho`` is what a private run is going to cost; 0 if nothing that leaves has noise. With ``again`` a run is
-        allowed whose totals differ from those of an earlier one by few sites or by changed rows.
+        allowed whose totals differ from those of an earlier one by few sites or by changed rows, or are further ones of
+        the same rows, or have no noise as those of earlier runs have.
         """
         self._gate.check_site(facts.rows, len(facts.sites))
         known = self._runs.get(facts.run)
         if rho and (known is None or not known.releases):
-            self._check_budget(rho)
+            self._check_budget(rho, facts.delta)
         if not rho and not again:
+            self._check_noise_free(facts)
             self._check_differences(facts)
+        self._most_matrices = None if again else MOST_MATRIX_TOTALS
         if known is None or known.facts != facts:
             # With its keys an agent states about how many rows it has.
             stated = {"stated_rows": round_down(facts.rows)}
             self._append({"event": "run", **vars(facts), "sites": list(facts.sites), **stated})
         self._now = self._runs[facts.run]
 
+    def _check_noise_free(self, facts: RunFacts) -> None:
+        """Raise if totals without noise would make the epsilon of earlier runs void, or be too many."""
+        if self._rho > 0:
+            raise ElmeshError(
+                f"An earlier run released totals with differential privacy of epsilon {self._epsilon(self._rho):.3g}, "
+                "which would not hold any more after totals without noise. Run with differential privacy, or with "
+                "--release-again if this site accepts that."
+            )
+        known = self._runs.get(facts.run)
+        begun = known is not None and known.matrices > 0
+        if not begun and self._gate.most_matrix_totals is None and self._matrices(facts) >= MOST_MATRIX_TOTALS:
+            raise ElmeshError(
+                f"Earlier runs released {self._matrices(facts)} totals of matrices of the same rows, and many of them "
+                "separate the parts of sites. Run with differential privacy, or with --release-again if this site "
+                "accepts that."
+            )
+
+    def _matrices(self, facts: RunFacts) -> int:
+        """Return how many totals of matrices were released of the same rows."""
+        return sum(run.matrices for run in self._runs.values() if run.facts.table == facts.table)
+
     def _check_differences(self, facts: RunFacts) -> None:
+        """Raise if totals of this run, less those of an earlier one, would be those of few sites or of few rows."""
         for other in self._runs.values():
-            if other.facts.run == facts.run or other.releases == other.private:
+            if other.facts.run == facts.run or not other.masked:
                 continue
             difference = set(facts.sites) ^ set(other.facts.sites)
-            if len(difference) >= FEWEST_DIFFERENT:
+            if len(difference) >= FEWEST_HONEST + max(facts.colluders, other.facts.colluders):
                 continue
             if difference:
                 raise ElmeshError(
@@ -157,7 +196,11 @@ class Releases:
                     "--release-again if this site accepts that."
                 )
 
-    def _check_budget(self, rho: float) -> None:
+    def _epsilon(self, rho: float, delta: float = 1.0) -> float:
+        """Return epsilon at the smallest delta of all runs, of the gate, and of ``delta``."""
+        return self._epsilon_of(rho, min(delta, self._gate.delta or 1.0, *(r.facts.delta for r in self._runs.values())))
+
+    def _check_budget(self, rho: float, delta: float) -> None:
         """Raise before anything leaves if a run of this cost would exceed the budget of the site's rows."""
         most = self._gate.largest_epsilon
         if most is None:
@@ -167,24 +210,27 @@ class Releases:
                 "Totals without noise have left this site before, so that no epsilon holds for its rows. If this site "
                 "accepts that, start a new log: move the file of releases and its seal away, and keep them."
             )
-        if self._epsilon(self._rho + rho) > most * _TOLERANCE:
+        spent, after = self._epsilon(self._rho, delta), self._epsilon(self._rho + rho, delta)
+        if after > most * _TOLERANCE:
             raise ElmeshError(
-                f"The budget of this site's rows does not allow another run: epsilon {self._epsilon(self._rho):.3g} of "
-                f"{most:g} is spent, and the run would make it {self._epsilon(self._rho + rho):.3g}. Nothing leaves. A "
-                "larger budget is set by largest_epsilon in gate.toml."
+                f"The budget of this site's rows does not allow another run: epsilon {spent:.3g} of {most:g} is spent, "
+                f"and the run would make it {after:.3g}. Nothing leaves. A larger budget is set by largest_epsilon in "
+                "gate.toml."
             )
 
     @property
     def begun(self) -> bool:
-        """Whether anything was released in this run that has no noise."""
-        return self._now is not None and self._now.releases > self._now.private
+        """Whether sums without noise were released in this run."""
+        return self._now is not None and self._now.masked > 0
 
     def release(self, release: Release, make: Callable[[], bytes]) -> bytes:
         """Return the bytes to send: allowed, on disk if they are masked, and in the log."""
         run = self._now
         if run is None:
             raise TypeError("No run has begun.")
-        label = hashlib.sha256(release.label or f"{release.what} {release.number}".encode()).hexdigest()
+        # What has no mask is known by its number, its receivers, and the sites of the run.
+        plain = json.dumps([release.what, release.number, release.to, run.facts.sites]).encode()
+        label = hashlib.sha256(release.label or plain).hexdigest()
         stored = self._spool.get(bytes.fromhex(label)) if release.label else None
         if label in run.known:
             if release.label and stored is None:
@@ -195,7 +241,8 @@ class Releases:
             return make() if stored is None else stored
         rho = release.rho
         spent = math.inf if self._without_noise or rho == 0 else self._epsilon(self._rho + rho)
-        self._gate.check_release(release.what, math.prod(release.shape), run.releases, run.matrices, spent)
+        numbers, matrices = math.prod(release.shape), self._matrices(run.facts)
+        self._gate.check_release(release.what, numbers, run.releases, matrices, spent, self._most_matrices)
         if self._gate.confirm and not run.confirmed:
             self._ask(run, release)
         data = make() if stored is None else stored
@@ -219,9 +266,28 @@ class Releases:
                 "epsilon": spent if math.isfinite(spent) else None,
                 **content,
             },
-            frequent=not release.label,
+            frequent=("release", release.what, rho) == FREQUENT,
         )
         return data
+
+    @property
+    def log_end(self) -> tuple[int, bytes]:
+        """The number of lines of the log, and the digest of the last one."""
+        return self._log.end
+
+    def witness(self, ends: Mapping[str, tuple[int, bytes]]) -> list[str]:
+        """Keep the ends of other sites' logs, as they have stated them; return those whose log was replaced.
+
+        A log only grows: one that is shorter than it was, or has another line where it ended, is not the same.
+        """
+        run = self._now
+        if run is None or run.witnessed:
+            return []
+        logs = {name: [lines, end.hex()] for name, (lines, end) in sorted(ends.items())}
+        known = {name: self._others[name] for name in logs if name in self._others}
+        replaced = [n for n, old in known.items() if logs[n][0] < old[0] or (logs[n][0] == old[0] and logs[n] != old)]
+        self._append({"event": "witness", "run": run.facts.run, "logs": logs, "replaced": replaced})
+        return replaced
 
     def _ask(self, run: _Run, release: Release) -> None:
         sites = listed(run.facts.sites)

@@ -44,7 +44,6 @@ class RunSecurity:
         if privacy is not None and gate.largest_epsilon is None:
             # What the network file states is the budget of the site's rows, over all runs.
             gate = structs.replace(gate, largest_epsilon=privacy.epsilon)
-        delta = _DELTA if privacy is None else privacy.delta
         self.releases = Releases(
             identity.log,
             checkpoint.spool,
@@ -53,10 +52,10 @@ class RunSecurity:
             gate,
             checkpoint.persist,
             confirm,
-            lambda rho: epsilon_of(rho, delta),
+            epsilon_of,
         )
         checkpoint.on_saved = self.releases.forget
-        self._rows = 0
+        self._rows, self._colluders = 0, identity.config.colluders
         self._roster: Roster | None = None
         self._sums: MaskedSums | None = None
         #: Bytes of keys that were sent to each neighbour.
@@ -69,7 +68,7 @@ class RunSecurity:
 
     def begin(self, config: NetworkConfig, table: str, rows: int, *, again: bool) -> None:
         """Begin a run with the agents of ``config``, or begin it anew without those that were evicted."""
-        self._roster, self._sums, self._rows = None, None, rows
+        self._roster, self._sums, self._rows, privacy = None, None, rows, config.privacy
         facts = RunFacts(
             run=f"{self._checkpoint.run_id:016x}",
             network=config.name,
@@ -78,8 +77,9 @@ class RunSecurity:
             sites=tuple(config.agent_names),
             table=table,
             rows=rows,
+            colluders=config.colluders,
+            delta=_DELTA if privacy is None else privacy.delta,
         )
-        privacy = config.privacy
         rho = 0.0 if privacy is None else rho_for(privacy.epsilon, privacy.delta)
         self.releases.begin(facts, rho=rho, again=again)
 
@@ -88,25 +88,33 @@ class RunSecurity:
         identity = self._identity
         network, routed = identity.config.digest, bool(identity.config.routers)
         return SealedSession(
-            session, identity.name, network, self._keys, self._bundle, self._credentials, routed=routed, log=self._log
-        )
+            session, identity.name, network, self._keys, self._bundle("bundle", self._keys), self._credentials,
+            routed=routed, log=self._log,
+        )  # fmt: skip
 
     @property
-    def _bundle(self) -> bytes:
-        """The key bundle of this run, which is on disk before it is sent: no two signatures are the same."""
+    def _sum_keys(self) -> RunKeys:
+        """The keys of sums: new ones after an eviction."""
+        return self._keys.without(self._epoch) if self._checkpoint.evicted else self._keys
+
+    def _bundle(self, note: str, keys: RunKeys) -> bytes:
+        """Return a key bundle, which is on disk before it is sent: no two signatures are the same."""
         checkpoint, identity = self._checkpoint, self._identity
-        if "bundle" not in checkpoint.notes:
-            digest = identity.config.digest
-            keys = self._keys, self._credentials
-            bundle = make_bundle(identity.name, digest, checkpoint.run_id, *keys, self._rows)
-            checkpoint.note("bundle", bundle.hex())
-        return bytes.fromhex(checkpoint.notes["bundle"])
+        if note not in checkpoint.notes:
+            digest, about = identity.config.digest, (self._credentials, self._rows, self.releases.log_end)
+            bundle = make_bundle(identity.name, digest, checkpoint.run_id, keys, *about)
+            checkpoint.note(note, bundle.hex())
+        return bytes.fromhex(checkpoint.notes[note])
 
     def masked_sums(self, config: NetworkConfig, messenger: ReliableMessenger) -> MaskedSums:
         """Return the masked sums of this run; all agents agree on keys first."""
         if self._sums is None:
             self._roster = self._agree_on_keys(config, messenger)
-            self._sums = self._roster.masked_sums(config.index(self._identity.name), self._keys, self._epoch)
+            self._sums = self._roster.masked_sums(config.index(self._identity.name), self._sum_keys, self._epoch)
+            others = [one for one in self._roster.keys if one.name != self._identity.name]
+            replaced = self.releases.witness({one.name: (one.log_lines, one.log_end) for one in others})
+            if replaced:
+                self._log("replaced logs", names=replaced)
             self._log("keys", fingerprint=self._roster.fingerprint, digest=self._roster.digest.hex())
         return self._sums
 
@@ -114,7 +122,7 @@ class RunSecurity:
         """Return how many rows the agents that do not collude have at least, once all have agreed on keys."""
         if self._roster is None:
             raise TypeError("The agents have not agreed on keys yet.")
-        return sure_rows([keys.rows for keys in self._roster.keys])
+        return sure_rows([keys.rows for keys in self._roster.keys], self._colluders)
 
     def _agree_on_keys(self, config: NetworkConfig, messenger: ReliableMessenger) -> Roster:
         network, known = self._identity.config.digest, self._checkpoint.notes.get("roster")
@@ -122,8 +130,9 @@ class RunSecurity:
         if known is not None and self._checkpoint.latest_state() is not None:
             return Roster.from_json(known, network, self._credentials)
         gather = _gather(config, messenger)
-        names = config.agent_names
-        roster = agree_on_roster(gather, names, self._keys, self._bundle, network, self._credentials)
+        keys = self._sum_keys
+        bundle = self._bundle("bundle" if keys is self._keys else "sum bundle", keys)
+        roster = agree_on_roster(gather, config.agent_names, keys, bundle, network, self._credentials)
         self.keys_sent = gather.sent
         self._checkpoint.note("roster", roster.to_json())
         return roster
@@ -140,7 +149,7 @@ class RunSecurity:
     def confirm_totals(self, config: NetworkConfig, messenger: ReliableMessenger) -> None:
         """Make sure that all agents have the same keys and were sent the same totals; raise otherwise."""
         if self._roster is not None and self._sums is not None:
-            confirm_view(_gather(config, messenger), self._roster, self._keys, self._sums.view)
+            confirm_view(_gather(config, messenger), self._roster, self._sum_keys, self._sums.view)
 
     def close(self) -> None:
         """Close the log."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,8 +38,9 @@ def load_table(data: StrPath | pd.DataFrame, config: NetworkConfig, agent: str, 
 
 
 def table_digest(frame: pd.DataFrame) -> str:
-    """Return a digest of a table's rows."""
-    return hashlib.sha256(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes()).hexdigest()
+    """Return a digest of a table's rows, with the names of its columns."""
+    names = json.dumps([str(name) for name in frame.columns]).encode()
+    return hashlib.sha256(names + pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes()).hexdigest()
 
 
 _SHARED_CAUTION = (

@@ -7,7 +7,6 @@ term was not sent.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import struct
@@ -90,13 +89,14 @@ class TermSpool:
                 return
             kept = [(start - _HEAD.size, _HEAD.size + n) for k, start, n in self._places.values() if k >= before]
             records = b"".join(os.pread(self._descriptor, size, start) for start, size in kept)
-            # A full disk is no problem here: the file just stays as it is.
-            with contextlib.suppress(OSError):
+            try:
                 atomic_write(self._path, records, mode=0o600)
-                os.close(self._descriptor)
-                self._places = {}
-                self._open()
-                self._read()
+            except OSError:
+                return  # a full disk is no problem here: the file just stays as it is
+            os.close(self._descriptor)
+            self._descriptor, self._places = -1, {}
+            self._open()
+            self._read()
 
     def close(self) -> None:
         """Release the file."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import typer
 
 from elmesh.cli.console import DecimalOption, DelimiterOption, EncodingOption, JsonOption, Output, QuietOption
-from elmesh.cli.predict import load_model, note_unknown, predict_rows, read_rows
+from elmesh.cli.predict import load_model, note_unknown, predict_rows, read_rows, tasks_of
 from elmesh.tables import FILE_TASK, CSVFormat, TableSchema
 
 __all__ = ["evaluate"]
@@ -66,8 +66,8 @@ def evaluate(
         estimator, schema = load_model(model)
         frame = read_rows(test, estimator, schema, csv_format)
         truth = schema.in_units(schema.targets(frame))
-        X, tasks = schema.encode(frame)
-        predicted = schema.in_units(predict_rows(estimator, X, tasks))
+        tasks = tasks_of(estimator, schema, frame)
+        predicted = predict_rows(estimator, frame, tasks)
         known = np.isin(tasks, estimator.tasks_)
         note_unknown(output, estimator, known)
         if schema.kind == "classification":
@@ -80,7 +80,7 @@ def evaluate(
             return _Line(name, int(rows.sum()), _scores(schema, truth[rows], predicted[rows], baseline[rows]))
 
         by_task = {str(task): score(str(task), tasks == task) for task in estimator.tasks_ if (tasks == task).any()}
-        overall = score("all", np.ones(len(X), dtype=np.bool_))
+        overall = score("all", np.ones(len(frame), dtype=np.bool_))
         few = [name for name, line in by_task.items() if line.rows < _FEW_ROWS] if len(by_task) > _FEW_TASKS else []
         lines = [line for name, line in by_task.items() if name not in few or len(few) == 1]
         lines.sort(key=lambda line: -line.error)
@@ -91,7 +91,7 @@ def evaluate(
             {
                 "command": "evaluate",
                 "kind": schema.kind,
-                "rows": len(X),
+                "rows": len(frame),
                 "unknown_rows": int(np.sum(~known)),
                 **_flat(overall.scores),
                 "tasks": {task: {"rows": line.rows, **_flat(line.scores)} for task, line in by_task.items()},

@@ -47,6 +47,10 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
         "agent: there is no common part. Add classes = [...] to [target] at every agent to learn one."
     ),
     "keys": lambda f: f"Keys of all sites: {f['fingerprint']}; compare them with the other sites'.",
+    "replaced logs": lambda f: (
+        f"The log of releases of {', '.join(f['names'])} is not that of an earlier run, or lines were removed; "
+        "ask that site why."
+    ),
     "dropped": lambda f: f"Dropped, in the name of {f['name']}: {f['reason']}.",
     "confirmation": lambda f: f"Waiting for elmesh network confirm. {f['text']}",
     "statistics": lambda f: f"Sent for the scaling of {', '.join(f['columns'])}: {f['sent']}.",

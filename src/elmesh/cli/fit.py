@@ -16,7 +16,7 @@ from elmesh.cli.summary import print_fit, summarize
 from elmesh.errors import ElmeshError
 from elmesh.run import LocalBackend, MPIBackend
 from elmesh.run.placement import check_ranks
-from elmesh.tables import find_tasks, fit_schema, infer_kind, read_data
+from elmesh.tables import agree_targets, find_tasks, read_data, read_targets
 
 __all__ = ["fit"]
 
@@ -94,19 +94,18 @@ def _fit_here(options: FitOptions, output: Output) -> None:
     options.check_task()
     with output.warnings_as_notes():
         frame = read_data(options.data, file_task=options.task is None, csv_format=options.csv_format)
-        given = check_kind(options.kind)
-        kind, reason = (given, "as asked") if given is not None else infer_kind(frame, options.target)
-        schema = fit_schema(frame, options.column, options.target, kind, drop=options.drop or (), use=options.use or ())
-        X, tasks = schema.encode(frame)
-        model = options.make_estimator(kind, X.shape[1])
+        X = options.inputs(frame)
+        kind, reason, whole = agree_targets({"": frame}, options.target, check_kind(options.kind))
+        y = read_targets(frame, options.target, kind, whole)
+        model = options.make_estimator(kind)
         options.note_unused(output)
         with stop_on_interrupt(output) as request:
             with output.progress("Fitting") as show:
                 backend = LocalBackend(mask=options.mask)
                 run = options.run_config(output, lambda step: show(step) or request.asked, backend)
-                model.fit(X, schema.targets(frame), tasks=tasks, run=run)
-            model.save(out, overwrite=options.force, extra={"table": schema.to_json()})
-        summary = summarize(model, schema, len(X)) | {"model": str(out), "kind_reason": reason}
+                model.fit(X, y if len(options.target) > 1 else y.iloc[:, 0], run=run)
+            model.save(out, overwrite=options.force)
+        summary = summarize(model, len(X)) | {"model": str(out), "kind_reason": reason}
         print_fit(output, summary)
         if request.asked:
             output.note(f"Stopped by Ctrl-C after round {model.n_iter_}; the model so far is in {out}.")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+import pandas as pd
 import typer
 
 from elmesh.cli.console import (
@@ -22,13 +23,13 @@ from elmesh.cli.console import (
     check_writable,
 )
 from elmesh.cli.errors import check_option
-from elmesh.data.features import weight_scale
 from elmesh.errors import ElmeshError
 from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.estimators.regressor import MultiTaskELMRegressor
 from elmesh.run import Backend, CheckpointConfig, Progress, RunConfig
 from elmesh.solvers import Solver, make_solver, solver_classes
-from elmesh.tables import FILE_TASK, CSVFormat, ProblemKind
+from elmesh.tables import FILE_TASK, CSVFormat, ProblemKind, find_column
+from elmesh.tables.access import task_labels
 
 __all__ = ["FitOptions", "check_kind", "with_options"]
 
@@ -197,18 +198,35 @@ class FitOptions:
         if self.message_bits not in (None, "64") and self.make_solver().grouped_features:
             output.note(f"--message-bits {self.message_bits} has an effect with --parts shared only.")
 
-    def make_estimator(self, kind: ProblemKind, n_columns: int) -> MultiTaskELMClassifier | MultiTaskELMRegressor:
-        """Return the estimator for so many encoded columns."""
+    def make_estimator(self, kind: ProblemKind) -> MultiTaskELMClassifier | MultiTaskELMRegressor:
+        """Return the estimator, which takes the table of :meth:`inputs`."""
         make = MultiTaskELMClassifier if kind == "classification" else MultiTaskELMRegressor
-        solver, hidden = self.make_solver(), self.hidden
+        hidden = self.hidden
         if hidden != "auto" and not hidden.isdecimal():
             raise ElmeshError(f'--hidden must be a whole number or "auto"; got {hidden!r}.')
         return make(
             hidden if hidden == "auto" else int(hidden),
-            weight_scale="auto" if solver.grouped_features else weight_scale(n_columns),
-            solver=solver,
+            task=self.column,
+            column_types=dict.fromkeys(self.use, "number") if self.use else None,
+            solver=self.make_solver(),
             random_state=self.seed,
         )
+
+    def inputs(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return a table without its targets and the columns to leave out; raise if a column has two roles."""
+        drop, use = self.drop or [], self.use or []
+        for name in (self.column, *self.target, *drop, *use):
+            find_column(frame, name)
+        if self.column in self.target:
+            raise ElmeshError(f'Column "{self.column}" is named as both task and target; they must differ.')
+        for name in drop:
+            if name == self.column or name in self.target:
+                raise ElmeshError(f'Column "{name}" is named as task or target, and to be dropped as well.')
+        for name in use:
+            if name == self.column or name in (*self.target, *drop):
+                raise ElmeshError(f'Column "{name}" is to be learned from, and named as task, target or to be dropped.')
+        # Labels are text, however a file stores them.
+        return frame.drop(columns=[*self.target, *drop]).assign(**{self.column: task_labels(frame, self.column)})
 
     def check_task(self) -> None:
         """Raise if the rows of a single file have no task."""

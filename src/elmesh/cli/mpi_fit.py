@@ -29,7 +29,9 @@ from elmesh.errors import ElmeshError
 from elmesh.run import MPIBackend, RunConfig
 from elmesh.run.backend import check_consistent
 from elmesh.run.placement import cut_edges, place_agents
-from elmesh.tables import TableSchema, agree_schema, find_tasks
+from elmesh.tables import agree_targets, find_tasks, read_targets
+from elmesh.tables.access import check_same_columns
+from elmesh.tables.columns import concat_tables
 from elmesh.text import count, listed
 from elmesh.version import __version__
 
@@ -73,20 +75,19 @@ def _fit(
     if not isinstance(output, EventOutput):
         output.print(_describe_machines(world))
     frames, labels = _read_own_tasks(options, world, output)
-    kind, reason, schema = agree_schema(
-        frames,
-        options.column,
-        options.target,
-        check_kind(options.kind),
-        drop=options.drop or (),
-        use=options.use or (),
-        communicator=world,
-    )
     with _sentence_on_all(world):
-        encoded = [schema.encode(frame) for frame in frames.values()]
-        X, tasks = np.concatenate([X for X, _ in encoded]), np.concatenate([tasks for _, tasks in encoded])
-        y = np.concatenate([schema.targets(frame) for frame in frames.values()])
-    model = options.make_estimator(kind, X.shape[1])
+        inputs = {task: options.inputs(frame) for task, frame in frames.items()}
+    kind, reason, whole = agree_targets(frames, options.target, check_kind(options.kind), communicator=world)
+    with _sentence_on_all(world):
+        columns = check_same_columns(
+            "Every task must have the same columns",
+            {f'task "{task}"': [str(name) for name in frame.columns] for task, frame in inputs.items()},
+        )
+        X = concat_tables(list(inputs.values()), columns).set_axis(
+            pd.concat([frame[[]] for frame in inputs.values()]).index
+        )
+        y = pd.concat([read_targets(frame, options.target, kind, whole) for frame in frames.values()])
+    model = options.make_estimator(kind)
     options.note_unused(output)
 
     def on_checkpoint(k: int) -> None:
@@ -97,9 +98,9 @@ def _fit(
     with output.progress("Fitting") as show:
         backend = MPIBackend(world, mask=options.mask)
         run = options.run_config(output, lambda step: show(step) or request.asked, backend, on_checkpoint)
-        model.fit(X, y, tasks=tasks, run=run)
-    save_models(options, world, model, schema)
-    summary = _summarize(options, world, model, schema, labels, len(X)) | {"kind_reason": reason}
+        model.fit(X, y if len(options.target) > 1 else y.iloc[:, 0], run=run)
+    save_models(options, world, model)
+    summary = _summarize(options, world, model, labels, len(X)) | {"kind_reason": reason}
     stopped = int(world.allreduce_sum(np.array([int(request.asked)]))[0]) > 0
     if stopped:
         output.note(f"Stopped after round {model.n_iter_}; the models so far are in {options.out}.")
@@ -174,28 +175,25 @@ def check_output_folder(options: FitOptions) -> None:
         raise ElmeshError(f"{out} is not a folder of models, so it is not replaced; choose another name.")
 
 
-def save_models(options: FitOptions, world: MPICommunicator, model: Any, schema: TableSchema) -> None:
+def save_models(options: FitOptions, world: MPICommunicator, model: Any) -> None:
     """Save the model of each own task in a folder of its own, or with --gather one model of all tasks at rank 0."""
-    extra = {"table": schema.to_json()}
     if options.gather:
         whole = model.gather(RunConfig(MPIBackend(world)))
         with _sentence_on_all(world):
             if whole is not None:
-                whole.save(options.out, overwrite=options.force, extra=extra)
+                whole.save(options.out, overwrite=options.force)
         return
     with _sentence_on_all(world):
         for label in model.model_.heads:
             # A task may have any name, a folder may not.
             name = quote(label, safe=" +,;=@") if label.strip(".") else quote(label.replace(".", "%2E"), safe="%")
-            model.for_task(label).save(options.out / name, overwrite=options.force, extra=extra)
+            model.for_task(label).save(options.out / name, overwrite=options.force)
 
 
-def _summarize(
-    options: FitOptions, world: MPICommunicator, model: Any, schema: TableSchema, labels: list[str], rows: int
-) -> dict[str, Any]:
-    summary = summarize(model, schema, int(world.allreduce_sum(np.array([rows]))[0]))
+def _summarize(options: FitOptions, world: MPICommunicator, model: Any, labels: list[str], rows: int) -> dict[str, Any]:
+    summary = summarize(model, int(world.allreduce_sum(np.array([rows]))[0]))
     classes = None
-    if schema.kind == "classification":
+    if summary["kind"] == "classification":
         classes = sorted({name for names in world.allgather(model.classes_.tolist()) for name in names})
     noise = summary["noise"]
     if noise is not None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from elmesh.agent.release_log import LogDamagedError, read_log
+from elmesh.agent.release_log import LogDamagedError, line_digest, read_log
 from elmesh.cli.console import AgentArgument, JsonOption, Output, QuietOption
 from elmesh.cli.errors import UNSOUND
+from elmesh.errors import ElmeshError
 from elmesh.netconfig.identity import Identity
 from elmesh.text import count, data_size
 
@@ -21,24 +23,39 @@ _KINDS = ("statistics", "numbers", "block", "matrix", "private", "basis")
 def audit(
     agent: AgentArgument,
     every: Annotated[bool, typer.Option("--all", help="Show every line, as JSON, and not only each run.")] = False,
+    witness: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SITE=FILE",
+            help="Compare with what another site's log says about this one; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Show and verify the log of all that has left a site.
 
-    The log is releases.jsonl beside agent.toml. A line that was removed, changed or moved is found. Exit codes: 0 the
-    log is as it was written; 1 it is not; 2 it cannot be read.
+    The log is releases.jsonl beside agent.toml. A line that was removed, changed or moved is found. If a whole earlier
+    state of the log and its seal was put back, only other sites can tell, whose logs keep where this one ended at each
+    run: --witness south=south-releases.jsonl, with the seal of that log beside it. Exit codes: 0 the log is as it was
+    written; 1 it is not; 2 it cannot be read.
     """
     output = Output(as_json, quiet)
     identity = Identity.read(agent)
     runs: dict[str, dict[str, Any]] = {}
+    ends = _witnessed(witness or [], identity)
     problem, lines = None, 0
     try:
         for line in read_log(identity.log, identity.name, identity.credentials()):
             lines += 1
+            if ends.pop(lines, line_digest(line)) != line_digest(line):
+                raise LogDamagedError(f"Line {lines} of {identity.log} is not the one that another site was told of.")
             _note(runs, line)
             if every and not quiet and not as_json:
                 typer.echo(json.dumps(line))
+        if ends:
+            raise LogDamagedError(f"Another site was told of {max(ends)} lines of {identity.log}; lines were removed.")
     except LogDamagedError as error:
         problem = str(error)
     if not every:
@@ -61,6 +78,22 @@ def audit(
     )
     if problem is not None:
         raise typer.Exit(UNSOUND)
+
+
+def _witnessed(given: list[str], identity: Identity) -> dict[int, str]:
+    """Return where this agent's log ended at each run, by the logs of other sites: the digest of a line, by number."""
+    ends: dict[int, str] = {}
+    for text in given:
+        name, found, file = text.partition("=")
+        if not found or name == identity.name or name not in identity.config.agent_names:
+            raise ElmeshError(f"--witness {text!r}: expected another site of the network and its log, SITE=FILE.")
+        if not Path(file).is_file():
+            raise ElmeshError(f"The log {file} does not exist; give the releases.jsonl of {name}, with its seal.")
+        for line in read_log(Path(file), name, identity.credentials()):
+            number, end = line.get("logs", {}).get(identity.name, (0, ""))
+            if number:
+                ends[number] = end
+    return ends
 
 
 def _note(runs: dict[str, dict[str, Any]], line: dict[str, Any]) -> None:

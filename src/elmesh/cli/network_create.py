@@ -96,7 +96,9 @@ def create(
     ] = None,
     max_colluders: Annotated[
         int | None,
-        typer.Option(help="With --epsilon: sites that may put together what they know.", show_default="a third of all"),
+        typer.Option(
+            help="Sites that may put together what they know, or send wrong numbers.", show_default="a third of all"
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the hidden weights.")] = 0,
     router: Annotated[

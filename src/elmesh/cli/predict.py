@@ -27,26 +27,22 @@ from elmesh.cli.console import (
     check_writable,
 )
 from elmesh.errors import ElmeshError, UnknownSiteWarning
+from elmesh.estimators.inputs import labels_of_column
 from elmesh.tables import FILE_TASK, CSVFormat, TableSchema, check_table_name, find_column, read_data, write_table
 from elmesh.text import count, listed
-from elmesh.typing import FloatArray
 
-__all__ = ["load_model", "note_unknown", "predict", "predict_rows", "read_rows"]
+__all__ = ["load_model", "note_unknown", "predict", "predict_rows", "read_rows", "tasks_of"]
 
 
 def load_model(path: Path) -> tuple[Any, TableSchema]:
-    """Return an estimator that ``elmesh fit`` saved, and the schema of its table."""
+    """Return an estimator that was fitted on a table, and the schema of the table."""
     model = elmesh.load(path)
-    if "table" not in model.extra_:
+    if model.table_ is None:
         raise ElmeshError(
-            f"The model in {path} was not made by elmesh fit, so it has no description of its table; use elmesh.load "
-            "in Python."
+            f"The model in {path} was fitted on an array, so it has no description of a table; use elmesh.load in "
+            "Python."
         )
-    schema = TableSchema.from_json(model.extra_["table"])
-    kind = "classification" if hasattr(model, "classes_") else "regression"
-    if schema.kind != kind or len(schema.feature_names) != model.n_features_in_:
-        raise ElmeshError(f"The model in {path} and its table description do not match; fit the model again.")
-    return model, schema
+    return model, model.table_
 
 
 def read_rows(path: Path, model: Any, schema: TableSchema, csv_format: CSVFormat) -> pd.DataFrame:
@@ -60,13 +56,18 @@ def read_rows(path: Path, model: Any, schema: TableSchema, csv_format: CSVFormat
     return read_data(path, file_task=by_file, csv_format=csv_format)
 
 
+def tasks_of(model: Any, schema: TableSchema, frame: pd.DataFrame) -> npt.NDArray[Any]:
+    """Return the task of each row of a table, of the type of the model's own."""
+    return labels_of_column(frame, schema.task, model.tasks_.tolist())
+
+
 def predict_rows(
-    model: Any, X: FloatArray, tasks: npt.NDArray[np.str_], method: str = "predict", **options: Any
+    model: Any, frame: pd.DataFrame, tasks: npt.NDArray[Any], method: str = "predict", **options: Any
 ) -> Any:
-    """Predict rows; commands count rows of unknown tasks themselves."""
+    """Predict rows of a table; commands count rows of unknown tasks themselves."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownSiteWarning)
-        return getattr(model, method)(X, tasks=tasks, **options)
+        return getattr(model, method)(frame, tasks=tasks, **options)
 
 
 def note_unknown(output: Output, model: Any, known: npt.NDArray[np.bool_]) -> None:
@@ -180,13 +181,14 @@ def _predictions(
     The table has the task, the kept columns and the prediction of each row (one per target), with ``proba`` the
     probabilities, and with ``interval`` the ends of the interval that holds this share of new rows.
     """
-    X, tasks = schema.encode(frame)
-    predicted = schema.in_units(predict_rows(model, X, tasks))
+    tasks = tasks_of(model, schema, frame)
     ends = []
-    if interval is not None:
-        mean, std = predict_rows(model, X, tasks, return_std=True)
+    if interval is None:
+        predicted = predict_rows(model, frame, tasks)
+    else:
+        predicted, std = predict_rows(model, frame, tasks, return_std=True)
         width = NormalDist().inv_cdf((1 + interval) / 2) * std
-        ends = [("lower", schema.in_units(mean - width)), ("upper", schema.in_units(mean + width))]
+        ends = [("lower", predicted - width), ("upper", predicted + width)]
     columns: dict[str, Any] = {}
     for name, values in [("prediction", predicted), *ends]:
         if values.ndim == 1:
@@ -196,7 +198,7 @@ def _predictions(
             columns |= dict(zip(names, values.T, strict=True))
     if proba:
         names = [f"probability_{label}" for label in model.classes_]
-        columns |= dict(zip(names, predict_rows(model, X, tasks, "predict_proba").T, strict=True))
+        columns |= dict(zip(names, predict_rows(model, frame, tasks, "predict_proba").T, strict=True))
     known = np.isin(tasks, model.tasks_)
     if not known.all():
         columns["known_site"] = known

@@ -8,7 +8,6 @@ from typing import Any
 
 from elmesh.cli.console import Output
 from elmesh.math.certificate import Certificate
-from elmesh.tables import TableSchema
 from elmesh.text import count, data_size
 
 __all__ = ["print_fit", "print_result", "summarize"]
@@ -18,16 +17,15 @@ __all__ = ["print_fit", "print_result", "summarize"]
 _MATTERS, _FREE = 0.01, 1e5
 
 
-def summarize(model: Any, schema: TableSchema, rows: int) -> dict[str, Any]:
+def summarize(model: Any, rows: int) -> dict[str, Any]:
     """Return the facts about a fit of a table with so many rows, in plain JSON."""
-    facts = model.summary()
+    table = model.table_
     return {
         "command": "fit",
-        **facts,
-        "noise": schema.noise_in_units(facts["noise"]),
-        "targets": [target.name for target in schema.target_columns],
+        **model.summary(),
+        "targets": [target.name for target in table.target_columns],
         "rows": rows,
-        "columns": schema.feature_names,
+        "columns": table.feature_names,
     }
 
 

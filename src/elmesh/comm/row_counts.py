@@ -11,7 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["colluding_sites", "round_down", "sure_rows"]
+from elmesh.errors import ElmeshError
+
+__all__ = ["FEWEST_HONEST", "check_colluders", "colluding_sites", "round_down", "sure_rows"]
+
+#: Fewest sites that do not collude in a total, or in the difference of two: three totals separate two of them.
+FEWEST_HONEST = 3
 
 # One of so many sites may collude.
 _SHARE = 3
@@ -28,6 +33,15 @@ def colluding_sites(m: int) -> int:
     return m // _SHARE
 
 
+def check_colluders(k: int, m: int) -> None:
+    """Raise unless k of m sites may collude."""
+    if k > max(m - 2, 0):
+        raise ElmeshError(
+            f"max_colluders is {k}, and there are {m} sites; at least two sites must not collude, or there is nothing "
+            "to hide in a sum."
+        )
+
+
 def round_down(n: int) -> int:
     """Return a number of rows, rounded down to one digit.
 
@@ -40,12 +54,17 @@ def round_down(n: int) -> int:
     return int(digits[0] + "0" * (len(digits) - 1))
 
 
-def sure_rows(stated: Sequence[int]) -> int:
+def sure_rows(stated: Sequence[int], colluders: int | None = None) -> int:
     """Return how many rows the sites that do not collude have at least, from the number that each site states.
+
+    So many sites may collude; a third of them if it is not given.
 
     Examples
     --------
     >>> sure_rows([50, 60, 40, 10**9]), sure_rows([30, 20])
     (150, 50)
+    >>> sure_rows([50, 60, 40, 30], colluders=2)
+    70
     """
-    return sum(sorted(stated)[: len(stated) - colluding_sites(len(stated))])
+    k = colluding_sites(len(stated)) if colluders is None else colluders
+    return sum(sorted(stated)[: max(len(stated) - k, 0)])

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from elmesh.checks import check_choice, check_flag
 from elmesh.comm.communicator import Communicator, raise_on_all
@@ -28,6 +28,7 @@ from elmesh.estimators.common import CommonPart
 from elmesh.estimators.effects import heads_with_effects, variance_table
 from elmesh.estimators.features import make_features
 from elmesh.estimators.head import Head
+from elmesh.estimators.inputs import InputReader
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.estimators.parameters import describe
 from elmesh.estimators.private_fit import PrivateFit, start_private_fit
@@ -40,7 +41,7 @@ from elmesh.run.result import RunResult, StopReason
 from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.admm import ProximalADMM
 from elmesh.solvers.base import GroupedFeatures, Solution
-from elmesh.text import row
+from elmesh.tables import TableSchema
 from elmesh.typing import FloatArray, Label, StrPath
 from elmesh.version import __version__
 
@@ -79,7 +80,7 @@ class Fitted:
     prior: dict[Label, FloatArray] | None = None
 
 
-class MultiTaskELM(BaseEstimator):
+class MultiTaskELM(InputReader):
     """What the classifier and the regressor share."""
 
     # With metadata routing switched on, `tasks` goes wherever it is needed without further requests.
@@ -94,6 +95,9 @@ class MultiTaskELM(BaseEstimator):
         self,
         n_hidden: int | str | None = "auto",
         *,
+        task: str | None = None,
+        column_types: Mapping[str, str] | None = None,
+        scale: str | None = "auto",
         activation: str = "sigmoid",
         weight_scale: float | Sequence[float] | str = "auto",
         direct_links: bool | str = "auto",
@@ -104,6 +108,9 @@ class MultiTaskELM(BaseEstimator):
         random_state: Any = None,
     ) -> None:
         self.n_hidden = n_hidden
+        self.task = task
+        self.column_types = column_types
+        self.scale = scale
         self.activation = activation
         self.weight_scale = weight_scale
         self.direct_links = direct_links
@@ -284,26 +291,6 @@ class MultiTaskELM(BaseEstimator):
             return seed
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _read(self, X: ArrayLike, y: ArrayLike, backend: Backend) -> tuple[FloatArray, NDArray[Any]]:
-        """Check inputs; :mod:`elmesh.data.tasks` checks targets, and names the row that is wrong."""
-        # A task of one row may be the only one of its process.
-        least = 1 if make_solver(self.solver).grouped_features and not backend.in_one_place else 2
-        inputs = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": least}
-        targets = {"dtype": None, "ensure_all_finite": False, "ensure_2d": False}
-        X_checked, y_checked = validate_data(self, X, y, validate_separately=(inputs, targets))
-        return self._finite(X_checked), y_checked
-
-    def _finite(self, X: FloatArray) -> FloatArray:
-        bad = ~np.isfinite(X)
-        if bad.any():
-            i, j = np.argwhere(bad)[0].tolist()
-            column = repr(self.feature_names_in_[j]) if hasattr(self, "feature_names_in_") else j
-            raise ElmeshError(
-                f"X is NaN or infinite {row(i)}, column {column}; fill it in, for instance with an imputer in a "
-                "pipeline, or leave the row out."
-            )
-        return X
-
     def _scores(self, X: ArrayLike, tasks: object) -> tuple[Groups, dict[Label, FloatArray]]:
         checked, groups = self._rows(X, tasks)
         return groups, self.model_.scores(checked, groups)
@@ -311,9 +298,10 @@ class MultiTaskELM(BaseEstimator):
     def _rows(self, X: ArrayLike, tasks: object) -> tuple[FloatArray, Groups]:
         """Return checked rows to predict, and those of each task."""
         check_is_fitted(self, "model_")
-        checked = self._finite(validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False))
         allowed = self.unknown_site == "common" and self.model_.common is not None
-        groups = match_tasks(tasks, len(checked), list(self.model_.heads), allow_unknown=allowed)
+        known = list(self.model_.heads)
+        checked, labels = self._encode(X, tasks)
+        groups = match_tasks(labels, len(checked), known, allow_unknown=allowed)
         return checked, groups
 
     def for_task(self, task: Label) -> Self:
@@ -335,6 +323,7 @@ class MultiTaskELM(BaseEstimator):
         if isinstance(alone.solver, Solver):
             alone.solver = alone.solver.for_one_task()
         alone._adopt(self.model_.for_task(task), self.n_features_in_, {})
+        alone._read_as(self)
         return alone
 
     def add_site(self, name: Label, X: ArrayLike, y: ArrayLike) -> Self:
@@ -364,9 +353,7 @@ class MultiTaskELM(BaseEstimator):
             raise ElmeshError(f"The site {name!r} is of another type than the labels of the model's tasks.")
         if plain(name) in model.heads:
             raise ElmeshError(f"The model has a site {name!r} already; choose another name.")
-        rows = self._finite(
-            validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=1)
-        )
+        rows, _ = self._encode(X, tasks=[])
         T, finish = self._new_targets(np.asarray(y), len(rows))
         head = finish(model.common.head(model.layer(rows), T, model.layer.groups))
         self.model_ = replace(model, heads={**model.heads, plain(name): head})
@@ -434,6 +421,7 @@ class MultiTaskELM(BaseEstimator):
         whole = {t: replace(heads[t], U=first) if shared else heads[t] for t in sorted(heads)}
         gathered: Self = clone(self)
         gathered._adopt(replace(self.model_, heads=whole), self.n_features_in_, self.extra_)
+        gathered._read_as(self)
         for name in _GLOBAL_ATTRIBUTES:
             setattr(gathered, name, getattr(self, name))
         return gathered
@@ -488,16 +476,19 @@ class MultiTaskELM(BaseEstimator):
         """
         check_is_fitted(self, "model_")
         content = self.extra_ if extra is None else dict(extra)
+        if self.table_ is not None:
+            content = {"table": self.table_.to_json(), **content}
         self.model_.save(Path(path), overwrite=overwrite, estimator=describe(self), extra=content)
 
     def _adopt(self, model: MultiTaskModel, n_features: int, extra: dict[str, Any]) -> None:
-        """Become fitted from a model alone."""
+        """Become fitted from a model alone; the columns of a table are found by their names then."""
         self.model_ = model
         self.extra_ = extra
         self.tasks_ = np.array(list(model.heads))
         self.n_features_in_ = n_features
         if model.feature_names is not None:
             self.feature_names_in_ = np.array(model.feature_names, dtype=object)
+        self._read_by_name(None if "table" not in extra else TableSchema.from_json(extra["table"]))
         self.seed_ = model.layer.seed
         if model.common is not None:
             p, d = model.common.W.shape
@@ -520,6 +511,8 @@ class MultiTaskELM(BaseEstimator):
         classes: NDArray[Any] | None = None,
     ) -> None:
         names = tuple(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
+        if self.table_ is not None:
+            names = tuple(self.table_.feature_names)
         self.model_ = MultiTaskModel(self._kind, layer, heads, names, y_ndim, common, classes)
         self.extra_ = {}
 

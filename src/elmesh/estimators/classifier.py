@@ -45,11 +45,21 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
     n_hidden : int, "auto" or None, default="auto"
         Random hidden units, the same for every task, in total over all scales of weights. "auto": 200 for solvers that
         weigh groups of features (mesh-elm and local-elm by default), 300 for the others. None: the inputs themselves.
+    task : str or None, default=None
+        The column of a table that has the task of each row, and is no input then. None: tasks are given to ``fit`` and
+        ``predict``, or all rows are one task.
+    column_types : mapping or None, default=None
+        Types of columns of a table that are not to be inferred: "number", "category" or "date".
+    scale : {"auto", "columns", "common"} or None, default="auto"
+        How arrays of numbers are scaled, for solvers that weigh groups of features: each column by its own standard
+        deviation, all columns by the same number, or not at all. "auto": by the same number, unless their standard
+        deviations differ more than a hundredfold. Columns of a table are standardised in any case.
     activation : {"sigmoid", "tanh", "relu", "sine", "none"}, default="sigmoid"
         Activation of the hidden units.
     weight_scale : float, sequence of float or "auto", default="auto"
         Hidden weights and biases are uniform in [-weight_scale, weight_scale); several values make several groups of
-        hidden units. "auto": 1 and 4 for solvers that weigh groups, 1 for the others. Inputs should be of order one.
+        hidden units. "auto": 1 and 4 for solvers that weigh groups; for the others 1, and less with many columns of a
+        table.
     direct_links : bool or "auto", default="auto"
         Whether the inputs are features beside the hidden units; "auto" for solvers that weigh groups of features.
     clip : float, "auto" or None, default="auto"
@@ -62,7 +72,8 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         means from its hidden features and targets instead. False is the paper's.
     shared_classes : bool, "auto" or sequence, default="auto"
         Whether a class of the same name at two tasks is the same class, so that tasks can have common weights for it.
-        "auto": if a class occurs at two tasks. A sequence gives all classes, where no process knows them all.
+        "auto": if a class occurs at two tasks. A sequence gives all classes: for a private fit, which must not find
+        them from the rows, and where no process knows them all.
     unknown_site : {"common", "error"}, default="common"
         How rows of a task that was not in the fit are predicted: by the common part, or not at all.
     random_state : int, RandomState or None, default=None
@@ -127,6 +138,9 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         self,
         n_hidden: int | str | None = "auto",
         *,
+        task: str | None = None,
+        column_types: Mapping[str, str] | None = None,
+        scale: str | None = "auto",
         activation: str = "sigmoid",
         weight_scale: float | Sequence[float] | str = "auto",
         direct_links: bool | str = "auto",
@@ -139,6 +153,9 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
     ) -> None:
         super().__init__(
             n_hidden,
+            task=task,
+            column_types=column_types,
+            scale=scale,
             activation=activation,
             weight_scale=weight_scale,
             direct_links=direct_links,
@@ -172,10 +189,9 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         self
         """
         config, backend = self._backend(run)
+        X_checked, y_checked, groups = self._read(X, y, tasks, backend)
         with raise_on_all(backend.communicator):
-            X_checked, y_checked = self._read(X, y, backend)
             labels = column_or_1d(y_checked, warn=True)
-            groups = group_rows(tasks, len(X_checked))
             infinite = np.isinf(labels) if labels.dtype.kind == "f" else np.zeros(1, dtype=bool)
             if infinite.any():
                 raise ElmeshError(f"y is infinite {row(int(np.argmax(infinite)))}; give a class or leave the row out.")
@@ -183,7 +199,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
             check_size(X_checked, targets)
             check_classification_targets(labels)
             self._check_shared_classes(classes)
-            self._check_private_classes(backend)
+            self._check_private_classes()
         fields = self._check_consistent(backend.communicator)
         # Where a fit is private, no process learns which classes another one has.
         every = classes if self._is_private else _classes_of_all(classes, backend.communicator)
@@ -229,12 +245,13 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
     def _is_private(self) -> bool:
         return make_solver(self.solver).privacy is not None
 
-    def _check_private_classes(self, backend: Backend) -> None:
-        """Raise unless the classes of a private fit are known to all processes."""
-        if self._is_private and not backend.in_one_place and self._declared is None:
+    def _check_private_classes(self) -> None:
+        """Raise unless the classes of a private fit are declared: which ones occur follows from the rows."""
+        if self._is_private and self._declared is None:
             raise ElmeshError(
-                "A private fit over several processes needs the names of all classes, which no process may ask others "
-                "for; give them with shared_classes=[...]."
+                f"A private fit needs the names of all classes, and shared_classes is {self.shared_classes!r}; which "
+                "classes there are must not be found from the rows, because the budget does not pay for that. Declare "
+                'them from what is known anyway, such as shared_classes=["no", "yes"].'
             )
 
     def _check_shared_classes(self, classes: Mapping[Label, NDArray[Any]]) -> None:

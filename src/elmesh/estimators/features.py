@@ -9,7 +9,7 @@ import numpy as np
 
 from elmesh.checks import check_choice, check_count, check_number
 from elmesh.comm.communicator import raise_on_all
-from elmesh.data.features import FeatureMap, Features, HiddenLayer
+from elmesh.data.features import FeatureMap, Features, HiddenLayer, weight_scale
 from elmesh.data.tasks import Groups
 from elmesh.errors import ElmeshError
 from elmesh.run.backend import Backend
@@ -21,6 +21,9 @@ __all__ = ["common_moments", "make_features"]
 # Automatic values for features in groups, and for a single hidden layer as in the paper.
 _SCALES, _CLIP, _UNITS = (1.0, 4.0), 3.0, 200
 _PAPER_UNITS = 300
+# Columns whose standard deviations differ by more than the first factor have different units; a common unit of columns
+# is left alone if their standard deviation is of order one, up to the second factor.
+_MOST_RATIO, _OF_ORDER_ONE = 100.0, 5.0
 
 
 def make_features(
@@ -53,6 +56,7 @@ def make_features(
         units of the standard deviations.
     """
     grouped, scale = solver.grouped_features, estimator.weight_scale
+    check_choice("scale", estimator.scale, ("auto", "columns", "common", None))
     with raise_on_all(backend.communicator):
         n_hidden = estimator.n_hidden
         if n_hidden == "auto":
@@ -61,7 +65,10 @@ def make_features(
             check_count("n_hidden", n_hidden, otherwise=', "auto", or None for no hidden layer')
         if not grouped:
             _check_plain(estimator)
-            return HiddenLayer(X.shape[1], n_hidden, estimator.activation, 1.0 if scale == "auto" else scale, seed)
+            if scale == "auto":
+                # The paper's, for arrays; for the standardised columns of a table, of which there may be many.
+                scale = 1.0 if estimator.table_ is None else weight_scale(X.shape[1])
+            return HiddenLayer(X.shape[1], n_hidden, estimator.activation, scale, seed)
         check_choice("direct_links", estimator.direct_links, (True, False, "auto"))
         clip = _CLIP if estimator.clip == "auto" else estimator.clip
         if clip is not None:
@@ -69,18 +76,35 @@ def make_features(
         scales = _SCALES if isinstance(scale, str) and scale == "auto" else scale
         layers = _layers(X.shape[1], n_hidden, estimator.activation, scales, seed)
     mean, spread = np.zeros(X.shape[1]), np.ones(X.shape[1])
+    divisors = None
     if moments is not None:
-        mean, spread = moments
+        mean, divisors = moments
+        spread = divisors
     elif not backend.scales_targets:
         mean, spread = common_moments(backend, {t: X[rows] for t, rows in groups.items()})
+        # Columns of a table are standardised already.
+        divisors = _divisors(estimator.scale, spread) if estimator.table_ is None else None
     return FeatureMap(
         mean,
         None if clip is None else clip * spread,
         layers,
         constant=bool(estimator.fit_intercept),
         direct_links=n_hidden is None or estimator.direct_links is not False,
-        scale=spread if moments is not None else None,
+        scale=divisors,
     )
+
+
+def _divisors(scale: str | None, spread: FloatArray) -> FloatArray | None:
+    """Return what columns are divided by, given their standard deviations; None for nothing."""
+    varying = spread[spread > 0]
+    if scale is None or not len(varying):
+        return None
+    usual = float(np.sqrt(np.mean(varying**2)))
+    if scale == "auto" and varying.max() <= _MOST_RATIO * varying.min():
+        if 1 / _OF_ORDER_ONE <= usual <= _OF_ORDER_ONE:
+            return None
+        scale = "common"
+    return np.full(len(spread), usual) if scale == "common" else np.where(spread > 0, spread, 1.0)
 
 
 def _check_plain(estimator: Any) -> None:

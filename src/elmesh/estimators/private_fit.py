@@ -23,6 +23,7 @@ from elmesh.privacy.scales import Histogram, equal_bins, find_scale, find_window
 from elmesh.run.backend import Backend
 from elmesh.solvers.base import PrivateTotals
 from elmesh.solvers.private_part import private_features
+from elmesh.text import listed
 from elmesh.typing import FloatArray, IntArray, Label
 
 __all__ = ["PrivateFit", "ScaleSearch", "Scales", "start_private_fit"]
@@ -31,6 +32,8 @@ __all__ = ["PrivateFit", "ScaleSearch", "Scales", "start_private_fit"]
 _SHARES = (0.1, 0.1)
 # Values of targets count so many times in a histogram: everything depends on their scale.
 _TARGET_WEIGHT = 3
+# More hidden units of a group than are ever in the totals.
+_ENOUGH_UNITS = 1000
 # Centre and spread of a column of which nothing is known.
 _UNIT = (0.0, 1.0)
 
@@ -48,7 +51,8 @@ class Scales:
 class PrivateFit:
     """What is left of the budget, the scales, and what was released so far.
 
-    ``rows`` is the number of all rows, or an estimate, and ``most_rows`` a bound that it cannot exceed.
+    ``rows`` is the number of all rows, or of those that there are for certain, and ``most_rows`` a bound that all rows
+    cannot exceed.
     """
 
     privacy: Privacy
@@ -113,8 +117,9 @@ def start_private_fit(
     columns, outputs = (next(iter(parts.values())).shape[1] for parts in (inputs, targets))
     unit = _scale_arrays([None] * columns), _scale_arrays([None] * outputs)
     if backend.most_rows is not None:
-        # Columns are in units of their declared ranges; the number of all rows is not known, and need not be.
-        rows = float(n_sites * sum(len(X) for X in inputs.values()))
+        # Columns are in units of their declared ranges. What all sites have stated is the same number at every site, so
+        # that all refuse a fit or none does.
+        rows = float(max(backend.sure_rows({t: len(X) for t, X in inputs.items()}), 1))
         scales = Scales(*unit, "found" if backend.released else "declared")
         return PrivateFit(privacy, n_sites, rows, float(n_sites * backend.most_rows), scales, backend.released, classes)
     rows = float(backend.sum_over_tasks({t: np.array([float(len(X))]) for t, X in inputs.items()})[0])
@@ -139,6 +144,13 @@ def _scale_arrays(scales: Sequence[tuple[float, float] | None]) -> tuple[FloatAr
     """Return centres and spreads of columns; those that are not known are in units of their spread about zero."""
     centre, spread = np.array([_UNIT if one is None else one for one in scales]).T
     return centre, spread
+
+
+def _most_features(n_columns: int) -> int:
+    """Return how many features the totals of a network have at most, for so many encoded columns."""
+    # Networks have one or two groups of hidden units, of which a few units each are in the totals.
+    groups = np.repeat(np.arange(4), [1, n_columns, _ENOUGH_UNITS, _ENOUGH_UNITS])
+    return len(private_features(groups)[0])
 
 
 def _undeclared(privacy: Privacy, rows: float, *, inputs: bool, targets: bool) -> ElmeshError:
@@ -177,6 +189,33 @@ class ScaleSearch:
     def suffices(self, weights: tuple[int, ...], rows: float) -> bool:
         """Return whether columns that count so many times can be found among so many rows."""
         return len(weights) > 0 and self._histogram(weights, _SHARES[0]).suffices(rows, self.sites)
+
+    def check_network(self, columns: Sequence[str], rows: int, n_encoded: int, n_classes: int) -> None:
+        """Raise if a private fit in a network would be refused, before any of the budget is spent on scales.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            Columns whose scales are looked for.
+        rows : int
+            How many rows there are for certain, as all sites have stated (:meth:`Backend.sure_rows`).
+        n_encoded : int
+            Number of all columns, as they are encoded.
+        n_classes : int
+            Number of classes; 0 for a regression, which has one target or more.
+        """
+        weights, privacy = (1,) * len(columns), self.privacy
+        if not self.suffices(weights, rows):
+            raise ElmeshError(
+                f"With epsilon={privacy.epsilon:g} and the {rows:,} rows that the sites have for certain, as they have "
+                f"stated, noise would hide the centre and spread of {listed(columns)}. Declare a range for each such "
+                "column in the network file, or use a larger epsilon; nothing was released."
+            )
+        most_rows = float(self.sites * (self.backend.most_rows or rows))
+        costs = tuple(ReleasedTotal("scales", 0, self._histogram(weights, share).cost()) for share in _SHARES)
+        scales = Scales(_scale_arrays([None]), _scale_arrays([None]), "found")
+        fit = PrivateFit(privacy, self.sites, float(rows), most_rows, scales, costs, n_classes > 0)
+        fit.mechanism(_most_features(n_encoded), n_classes or 1)
 
     def run(
         self, columns: Mapping[Label, FloatArray], weights: tuple[int, ...]

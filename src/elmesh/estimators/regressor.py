@@ -75,9 +75,8 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
         self
         """
         config, backend = self._backend(run)
+        X_checked, y_checked, groups = self._read(X, y, tasks, backend)
         with raise_on_all(backend.communicator):
-            X_checked, y_checked = self._read(X, y, backend)
-            groups = group_rows(tasks, len(X_checked))
             grouped = make_solver(self.solver).grouped_features
             check_task_sizes(groups, 1 if grouped else 2)
             targets = regression_targets(y_checked, groups)
@@ -149,12 +148,15 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
             and of the task's noise.
         """
         checked, groups = self._rows(X, tasks)
-        predictions = self._table(groups, self.model_.scores(checked, groups))
+        predictions = self._in_order(groups, self.model_.scores(checked, groups))
+        if self.table_ is not None:
+            predictions = self.table_.in_units(predictions)
         if not return_std:
             return predictions
-        return predictions, np.sqrt(self._table(groups, self.model_.variances(checked, groups)))
+        deviations = np.sqrt(self._in_order(groups, self.model_.variances(checked, groups)))
+        return predictions, deviations if self.table_ is None else deviations * self.table_.target_units
 
-    def _table(self, groups: Groups, values: Mapping[Label, FloatArray]) -> FloatArray:
+    def _in_order(self, groups: Groups, values: Mapping[Label, FloatArray]) -> FloatArray:
         """Return values of all rows in their order, of the shape that ``y`` had."""
         width = next(iter(self.model_.heads.values())).A.shape[1]
         table = np.empty((sum(map(len, groups.values())), width))

@@ -23,6 +23,7 @@ from msgspec.structs import asdict, force_setattr, replace
 
 from elmesh.checks import check_choice
 from elmesh.comm.graph import Topology, make_topology
+from elmesh.comm.row_counts import FEWEST_HONEST, check_colluders, colluding_sites
 from elmesh.data.features import ACTIVATIONS, weight_scale
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.columns import InputColumn, check_range
@@ -150,7 +151,7 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
     ] = None
     max_colluders: Annotated[
         Annotated[int, Meta(ge=0, le=4096)] | None,
-        _doc("agents that may put together what they know; a third of all if it is not given"),
+        _doc("agents that may put together what they know, or send wrong numbers; a third of all if it is not given"),
     ] = None
     target_range: Annotated[tuple[float, float] | None, _doc("for scaling; values may lie outside")] = None
     classes: Annotated[
@@ -197,10 +198,13 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
 
     def _check_privacy(self) -> None:
         """Complete the fields on differential privacy, or raise if they do not fit the others."""
+        if self.max_colluders is not None and self.exchange != "sums":
+            raise ElmeshError('max_colluders in [privacy] has no effect without exchange = "sums"; remove it.')
         if self.epsilon is None:
-            given = [name for name in _PRIVACY if getattr(self, name) is not None]
-            if given:
-                raise ElmeshError(f"{given[0]} in [privacy] has no effect without epsilon; add epsilon, or remove it.")
+            if self.delta is not None:
+                raise ElmeshError("delta in [privacy] has no effect without epsilon; add epsilon, or remove it.")
+            if self.max_colluders is not None:
+                check_colluders(self.max_colluders, len(self.agents))
             return
         if self.delta is None:
             force_setattr(self, "delta", _DELTA)
@@ -228,6 +232,11 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
         if self.epsilon is None or self.delta is None:
             return None
         return Privacy(self.epsilon, self.delta, self.max_colluders)
+
+    @property
+    def colluders(self) -> int:
+        """Number of agents that may put together what they know."""
+        return colluding_sites(len(self.agents)) if self.max_colluders is None else self.max_colluders
 
     @classmethod
     def read(cls, path: StrPath) -> NetworkConfig:
@@ -262,7 +271,8 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
             del content["fewest_sites"]
         if self.epsilon is None:
             for name in _PRIVACY:
-                del content[name]
+                if content[name] is None:
+                    del content[name]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode("ascii")).digest()
 
@@ -335,16 +345,33 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
         return sorted(sorted(part) for part in nx.connected_components(graph))
 
     def without(self, lost: Collection[str], agent: str) -> NetworkConfig:
-        """Return the config of the connected component of ``agent`` without the lost agents."""
+        """Return the config of the connected component of ``agent`` without the lost agents.
+
+        As many may collude as before: some may have others declared lost, to see a sum of few.
+        """
         if agent in lost:
             raise ElmeshError(f"Agent {agent} is itself one of the lost agents.")
         self.index(agent)
         rest = set(next(part for part in self.components(lost) if agent in part))
+        self._check_left(rest)
         return replace(
             self,
+            max_colluders=self.colluders if self.exchange == "sums" else None,
             agents=tuple(entry for entry in self.agents if entry.name in rest),
             edges=tuple(edge for edge in self.edges if rest.issuperset(edge)),
         )
+
+    def _check_left(self, rest: Collection[str]) -> None:
+        """Raise if so few agents would be left that sums over them reveal the terms of few sites."""
+        if (self.exchange == "sums" or self.statistics) and len(rest) < self.fewest_sites:
+            raise ElmeshError(_too_few(sorted(rest), self.fewest_sites))
+        fewest = self.colluders + FEWEST_HONEST
+        if self.exchange == "sums" and self.epsilon is None and len(rest) < min(fewest, len(self.agents)):
+            raise ElmeshError(
+                f"Of {len(self.agents)} agents {len(rest)} would be left, of which {self.colluders} may collude: sums "
+                f"without some agents are over at least {fewest}, so that nobody can have others declared lost to "
+                "learn what few sites sent. If all trust each other, set max_colluders = 0 in [privacy]."
+            )
 
     @cached_property
     def _indices(self) -> dict[str, int]:

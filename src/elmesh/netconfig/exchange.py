@@ -118,8 +118,8 @@ def choose_solver(
     options = _basis_parameters(parameters, rank) if exchange == "basis" else dict(parameters)
     if name == "mesh-elm":
         # A file that does not name the other parts, as those of earlier versions, has the shared part alone.
-        options = {"common": False, "private": False, "rows_per_feature": ROWS_PER_FEATURE, **options}
-        options["privacy"] = privacy
+        safe = {"rows_per_feature": ROWS_PER_FEATURE, "weigh_sites": False}
+        options = {"common": False, "private": False, **safe, **options, "privacy": privacy}
     solver = make_solver(made(**common, **options))
     if exchange == "sums" and solver.message_bits not in MASKED_BITS:
         raise ElmeshError(
@@ -174,6 +174,7 @@ PARAMETER_COMMENTS = {
     "common": "whether weights have a part that is common to all agents",
     "private": "whether weights have a part of each agent's own, which is never sent",
     "rows_per_feature": "fewest rows of all agents per feature of the common and shared part; 0: no limit",
+    "weigh_sites": "whether agents have weights in sums; an agent that sends wrong numbers could steer them",
     "mu1": "penalty on U",
     "mu2": "penalty on each agent's own weights",
     "rho": "penalty on the difference between neighbours",

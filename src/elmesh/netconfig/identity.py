@@ -27,12 +27,14 @@ from elmesh.netconfig.pki.verify import load_certificates, verify_certificate
 from elmesh.netconfig.toml import CheckedStruct, decode_toml
 from elmesh.typing import StrPath
 
-__all__ = ["EXPIRES_SOON", "Identity", "agent_toml"]
+__all__ = ["EXPIRES_SOON", "FORMER_AUTHORITIES", "Identity", "agent_toml"]
 
 #: Days before its end from which on a certificate is mentioned.
 EXPIRES_SOON = 30
 _MAX_BYTES = 64 * 2**10
 _GATE = "gate.toml"
+#: Certificates of authorities that the network had before: what they signed then is valid in the agent's log.
+FORMER_AUTHORITIES = "former-ca.pem"
 _REMEDIES = {
     "network": "copy the network file to this path",
     "key": "make one with elmesh network csr, or copy the one that elmesh network create made",
@@ -145,7 +147,7 @@ class Identity:
 
     def credentials(self) -> CertificateCredentials:
         """Return what the agent proves itself with, and verifies others by."""
-        return CertificateCredentials(self.key, self.certificate, self.authority)
+        return CertificateCredentials(self.key, self.certificate, self.authority, self.folder / FORMER_AUTHORITIES)
 
     @property
     def address(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from elmesh.checks import check_count, check_number
+from elmesh.comm.row_counts import check_colluders, colluding_sites
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
 
@@ -26,8 +27,27 @@ class Privacy:
 
     For any two tables of a site that differ in one row, and any set of outcomes, the probability of an outcome in the
     set is at most ``exp(epsilon)`` times that with the other table, plus ``delta``. It holds for all that a fit lets
-    leave a site, against whoever receives it and against ``max_colluders`` other sites together. It does not hold for
-    a site's own model, which is learnt from the site's rows without noise and belongs to the site.
+    leave a site, against whoever receives it and against ``max_colluders`` other sites together.
+
+    What counts as a neighbouring table:
+
+    - One row is replaced by another, inputs and target; no row is added or removed. So the number of rows of a site is
+      public, as are the names of sites and columns, and declared ranges and classes.
+    - The unit is the row, not the person and not the site: of someone with k rows, the promise is about k times as
+      weak in epsilon, and weaker in delta.
+    - Rows are valid ones: inputs and targets are finite numbers of at most 1e75, and labels are among the declared
+      classes (``shared_classes=[...]``, or ``classes`` in a network file). A table with another row is refused, and
+      that it is refused can be seen. In a network inputs may be missing or of an unknown category.
+
+    What is not private, and is to be kept as confidential as the rows:
+
+    - a site's own model and its predictions: it is learnt from the site's rows without noise, and belongs to the site;
+    - models that are gathered (``gather``, ``--gather``), which contain the models of all sites;
+    - a model that was fitted in one process, and what it is saved to: it contains the models of all sites as well. Of
+      it the common part alone, ``W_``, may be published.
+
+    A fit counts what it releases itself. Further fits of the same rows cost their epsilon again: the log of a network's
+    site counts all of its runs, and in one process it is up to the user.
 
     Parameters
     ----------
@@ -81,12 +101,8 @@ class Privacy:
         >>> Privacy().colluders(10), Privacy(max_colluders=0).colluders(10)
         (3, 0)
         """
-        k = n_sites // 3 if self.max_colluders is None else self.max_colluders
-        if k > max(n_sites - 2, 0):
-            raise ElmeshError(
-                f"max_colluders is {k}, and there are {n_sites} sites; at least two sites must not collude, or there "
-                "is nothing to hide in a sum."
-            )
+        k = colluding_sites(n_sites) if self.max_colluders is None else self.max_colluders
+        check_colluders(k, n_sites)
         return k
 
     def input_scale(self, n_columns: int) -> tuple[FloatArray, FloatArray] | None:

@@ -119,11 +119,19 @@ def power_bins(X: FloatArray) -> IntArray:
 def equal_bins(X: FloatArray, windows: Sequence[Window | None]) -> IntArray:
     """Return how many values of each column are in each of the equal bins of its window.
 
-    Values outside, missing ones, and those of columns without a window count in no bin.
+    The upper end of a window belongs to its last bin. Values outside, missing ones, and those of columns without a
+    window count in no bin.
+
+    Examples
+    --------
+    >>> X = np.array([[0.0, 5.0], [8.0, 5.0], [8.1, 5.0]])
+    >>> equal_bins(X, [Window(-8.0, 8.0, 3.0), None]).sum(axis=1)
+    array([2, 0])
     """
-    low, high = np.array([(0.0, np.inf) if one is None else (one.low, one.high) for one in windows]).T
+    low, high = np.array([(np.nan, np.nan) if one is None else (one.low, one.high) for one in windows]).T
     with np.errstate(over="ignore", invalid="ignore"):
-        return _count(np.floor((X - low) / (high - low) * _BINS), _BINS)
+        places = np.floor((X - low) / (high - low) * _BINS)
+    return _count(np.where(high >= X, np.minimum(places, _BINS - 1), places), _BINS)
 
 
 def _count(places: FloatArray, n: int) -> IntArray:

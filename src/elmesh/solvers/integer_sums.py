@@ -8,6 +8,7 @@ import numpy as np
 
 from elmesh.comm.integer_sums import sum_scaled, sum_wide
 from elmesh.comm.requests import AllReduce, AllReduceResult
+from elmesh.errors import ElmeshError
 from elmesh.solvers.base import AgentContext, Steps
 from elmesh.typing import FloatArray
 
@@ -16,10 +17,20 @@ __all__ = ["from_first", "with_integer_sums"]
 T = TypeVar("T")
 
 
-def from_first(context: AgentContext, values: FloatArray) -> Steps[FloatArray]:
-    """Return the first agent's values, so that agents on different machines go on from the same ones."""
+def from_first(context: AgentContext, values: FloatArray, within: float | None = None) -> Steps[FloatArray]:
+    """Return the first agent's values, so that agents on different machines go on from the same ones.
+
+    Where ``within`` is given, an agent whose own values differ from them by more raises an error: all were computed
+    from the same totals, and differ by rounding only.
+    """
     first = int(np.min(context.agent)) == 0
-    return (yield from sum_wide(np.where(first, values, 0.0)[None]))
+    found = yield from sum_wide(np.where(first, values, 0.0)[None])
+    if within is not None and not np.all(np.abs(found - values) <= within):
+        raise ElmeshError(
+            "An agent has sent other variances than those that follow from the totals of all agents; check that all "
+            "run the same version, and whom you learn with."
+        )
+    return found
 
 
 def with_integer_sums(steps: Steps[T], context: AgentContext) -> Steps[T]:

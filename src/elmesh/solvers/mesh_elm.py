@@ -39,6 +39,7 @@ from elmesh.solvers.mixed_effects import (
     objective_shares,
     private_weights,
     refit_common,
+    with_site_noise,
 )
 from elmesh.solvers.private_part import release_common, site_weights
 from elmesh.solvers.shared_part import choose_penalty, starting_basis, whitened_problem
@@ -119,6 +120,9 @@ class MeshELM(LowRankSolver):
         many features as rows determine single rows. What counts are the rows of all tasks but the largest third
         (:mod:`elmesh.comm.row_counts`). Features beyond the limit belong to the private part only. Without common and
         private parts it has no effect.
+    weigh_sites : bool, default=True
+        Whether each task has a noise of its own, by which its rows are weighed in the totals of all. A site that sends
+        wrong terms could steer such weights, and so obtain a total of one site alone: networks do without them.
     privacy : Privacy or None, default=None
         Differential privacy of what leaves a site: one total with noise, from which the common part follows; private
         parts are found at home. There is no shared part then, and no certificate.
@@ -158,6 +162,7 @@ class MeshELM(LowRankSolver):
     mu1: float | str = "auto"
     mu2: float | str = "auto"
     rows_per_feature: float = 0.0
+    weigh_sites: bool = True
     privacy: Privacy | None = None
     graph: Any = "ring"
     message_bits: int | str = 64
@@ -171,6 +176,7 @@ class MeshELM(LowRankSolver):
         super().check()
         for name in ("common", "private"):
             check_choice(name, getattr(self, name), (True, False, "auto"))
+        check_choice("weigh_sites", self.weigh_sites, (True, False))
         check_choice("message_bits", self.message_bits, BITS)
         check_number("rows_per_feature", self.rows_per_feature, zero=True)
         if self.max_bytes is not None:
@@ -254,7 +260,7 @@ class MeshELM(LowRankSolver):
         if not (common or private):
             start = yield from initialize(problem, self.mu1, self.mu2, "spectral")
             return (yield from self._evaluate(problem, start))
-        mixed = yield from estimate_effects(problem, common=common, private=private)
+        mixed = yield from estimate_effects(problem, common=common, private=private, weigh=self.weigh_sites)
         found: tuple[float, FloatArray] | None = None
         if self.rank != 0 and private:
             columns = min(_FIRST_SHARED, problem.rank) if self.rank == "auto" else problem.rank
@@ -355,9 +361,11 @@ class MeshELM(LowRankSolver):
             V, effects = site_weights(problem, state.mixed)
             return replace(solution, V=V, effects=effects)
         solution = replace(solution, V=private_weights(problem, state.mixed, self._shared(problem, state)))
-        if not self.certify or decision is Decision.HALT:
+        if self.certify and decision is not Decision.HALT:
+            solution = replace(solution, certificate=(yield from self._certificate(problem, state, state.mixed)))
+        if self.weigh_sites or state.has_basis or not self._has("private", problem):
             return solution
-        return replace(solution, certificate=(yield from self._certificate(problem, state, state.mixed)))
+        return replace(solution, effects=with_site_noise(problem, state.mixed))
 
     def _certificate(self, problem: Problem, state: MeshState, mixed: MixedEffects) -> Steps[Certificate]:
         """Certify W and U together: W is fitted once more beside U A, so that its gradient is zero."""

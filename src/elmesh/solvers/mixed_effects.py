@@ -19,11 +19,11 @@ import numpy as np
 
 from elmesh.comm.integer_sums import sum_scaled
 from elmesh.math.evidence import spread_rows
-from elmesh.math.random_effects import SiteBatch, precision_times
+from elmesh.math.random_effects import SiteBatch, expected_likelihood, precision_times
 from elmesh.solvers.base import Problem, Steps
 from elmesh.solvers.initialization import even_shares
 from elmesh.solvers.state import MixedEffects
-from elmesh.solvers.variance_components import estimate_components
+from elmesh.solvers.variance_components import FIRST_SPREAD, estimate_components
 from elmesh.typing import FloatArray, IndexArray
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "objective_shares",
     "private_weights",
     "refit_common",
+    "with_site_noise",
 ]
 
 
@@ -42,7 +43,7 @@ def groups_of(problem: Problem) -> IndexArray:
     return problem.sites[0].groups
 
 
-def estimate_effects(problem: Problem, *, common: bool, private: bool) -> Steps[MixedEffects]:
+def estimate_effects(problem: Problem, *, common: bool, private: bool, weigh: bool = True) -> Steps[MixedEffects]:
     """Estimate the variances and W."""
     return (
         yield from estimate_components(
@@ -50,6 +51,7 @@ def estimate_effects(problem: Problem, *, common: bool, private: bool) -> Steps[
             problem.context,
             common=common,
             private=private,
+            weigh=weigh,
             noise_floor=problem.noise_floor,
             classes=problem.classes,
             most_features=problem.most_features,
@@ -114,3 +116,14 @@ def private_weights(problem: Problem, effects: MixedEffects, shared: FloatArray 
     for batch, _, KR in _residuals(problem, effects, shared):
         V[batch.index] = v * (batch.Phi.mT @ KR)
     return V
+
+
+def with_site_noise(problem: Problem, effects: MixedEffects) -> MixedEffects:
+    """Return the effects with each site's own noise, found from its rows alone: for intervals, not for weights."""
+    log_w, v = effects.log_w.copy(), np.exp(effects.log_v)
+    for batch, R, _ in _residuals(problem, effects):
+        covariance, none = batch.Phi @ effects.S @ batch.Phi.mT, np.zeros((*batch.Phi.shape[:2], 0))
+        floor = problem.noise_floor * batch.squares / batch.rows[:, None]
+        found = expected_likelihood(batch, R, covariance, none, v, effects.s2, effects.s2, FIRST_SPREAD, floor)
+        log_w[batch.index] = found.log_weights
+    return replace(effects, log_w=log_w, tau2=FIRST_SPREAD)

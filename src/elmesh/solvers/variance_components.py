@@ -44,12 +44,12 @@ from elmesh.solvers.integer_sums import from_first
 from elmesh.solvers.state import MixedEffects
 from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["MATRIX_SUMS", "estimate_components", "released_features"]
+__all__ = ["FIRST_SPREAD", "MATRIX_SUMS", "estimate_components", "released_features"]
 
 #: Sums of a p x p matrix.
 MATRIX_SUMS = 3
 # Where the search starts: variances relative to the noise, and the prior variance of log-noise among sites.
-_FIRST_CONSTANT, _FIRST_PRIVATE, _FIRST_COMMON, _FIRST_SPREAD = 0.3, 0.1, 1.0, 0.25
+_FIRST_CONSTANT, _FIRST_PRIVATE, _FIRST_COMMON, FIRST_SPREAD = 0.3, 0.1, 1.0, 0.25
 # Prior variance of the common constant: as good as unpenalised; and of weights that there are not.
 _CONSTANT, _ABSENT = 1e6, 1e-300
 # Most that rounding moves an eigenvalue of totals, in units of the integers and of the root of sites times features.
@@ -60,6 +60,8 @@ _LEAST_SQUARES = 1e-12
 # log-variances.
 _STEPS, _SETTLED, _LONGEST = 12, 0.1, 2.5
 _LEAST_LOG, _LARGEST_LOG = -25.0, 12.0
+# Log-variances that machines compute from the same totals differ by less.
+_SAME = 0.1
 # Draws of the common part, for the approximate Hessian.
 _DRAWS = 4
 # Levenberg-Marquardt damping.
@@ -72,13 +74,15 @@ def estimate_components(
     *,
     common: bool,
     private: bool,
+    weigh: bool = True,
     noise_floor: float = 0.0,
     classes: bool = False,
     most_features: int | None = None,
 ) -> Steps[MixedEffects]:
     """Estimate all variances over the sites of all processes.
 
-    At most ``most_features`` have common weights (:func:`released_features`); None for no limit.
+    With ``weigh`` each site has a noise of its own, otherwise all have the same. At most ``most_features`` have common
+    weights (:func:`released_features`); None for no limit.
 
     ``noise_floor`` is the least variance of noise as a share of the targets': classes are known for certain, but a
     model that takes their indicators for numbers without noise interpolates them. With ``classes`` the common variances
@@ -100,7 +104,7 @@ def estimate_components(
     size = min(1 << int(np.flatnonzero(sizes)[-1]), _most_rows(batches[0]))
     W, S, s2 = np.zeros((p, d)), np.zeros((p, p)), np.maximum(squares, _LEAST_SQUARES * n) / n
     # Without private weights all sites have the same noise.
-    spread = _FIRST_SPREAD if private else 0.0
+    spread = FIRST_SPREAD if private and weigh else 0.0
     released = None if most_features is None else released_features(groups, most_features)
     now = MixedEffects(log_c, log_v, spread, W, S, s2, np.zeros(sites.m), size, released=released)
     features = now.features
@@ -114,7 +118,7 @@ def estimate_components(
     noise = np.sign(uniform((context.seed, 3), p * _DRAWS)).reshape(p, _DRAWS)[: len(of)]
     for k in range(MATRIX_SUMS):
         totals = yield from sites.totals(np.exp(now.log_v), np.exp(now.log_w), n, features)
-        log_c = yield from from_first(context, maximize_evidence(totals, of, now.log_c, free))
+        log_c = yield from from_first(context, maximize_evidence(totals, of, now.log_c, free), _SAME)
         W, S, s2 = common_part(totals, of, log_c)
         now = replace(now, log_c=log_c, W=spread_rows(W, features, p), S=spread_square(S, features, p), s2=s2)
         if k == MATRIX_SUMS - 1 or not private:
@@ -262,7 +266,9 @@ class _Sites:
                 damping *= _TIGHTEN
                 if damping > _MOST_DAMPING:
                     break
-        theta = yield from from_first(self._context, theta)
+        theta = yield from from_first(self._context, theta, _SAME)
+        if now.tau2 == 0:
+            return replace(now, log_v=theta[:G], s2=np.exp(theta[G:]))
         n_rows = self._ordered([batch.rows for batch in self._batches])
         spread = log_w**2 + 1.0 / (d * n_rows / 2 + 1.0 / now.tau2)
         total, m = (yield from sum_wide(np.column_stack([spread, np.ones(self.m)]))).tolist()

@@ -8,7 +8,14 @@ from elmesh.tables.columns import to_labels
 from elmesh.tables.csv_format import CSVFormat
 from elmesh.tables.dataset import find_tasks, read_data
 from elmesh.tables.files import check_table_name, read_table, write_table
-from elmesh.tables.fitting import agree_schema, fit_schema, infer_kind, whole_labels
+from elmesh.tables.fitting import (
+    agree_targets,
+    fit_inputs,
+    fit_schema,
+    infer_kind,
+    read_targets,
+    whole_labels,
+)
 from elmesh.tables.schema import CategoricalColumn, DateColumn, NumericColumn, ProblemKind, TableSchema, TargetColumn
 
 __all__ = [
@@ -21,15 +28,17 @@ __all__ = [
     "TableSchema",
     "TableWarning",
     "TargetColumn",
-    "agree_schema",
+    "agree_targets",
     "check_table_name",
     "find_column",
     "find_tasks",
     "finite_numbers",
+    "fit_inputs",
     "fit_schema",
     "infer_kind",
     "read_data",
     "read_table",
+    "read_targets",
     "to_labels",
     "whole_labels",
     "write_table",

@@ -8,16 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from elmesh.comm.communicator import SERIAL, Communicator, raise_on_all
 from elmesh.errors import ElmeshError
-from elmesh.tables.access import FILE_TASK, find_column, task_labels
-from elmesh.tables.inference import choose_kind, has_whole_labels, infer_schema
-from elmesh.tables.schema import ProblemKind, TableSchema
+from elmesh.tables.access import FILE_TASK, check_column_names, find_column, task_labels
+from elmesh.tables.columns import ColumnType
+from elmesh.tables.inference import check_targets, choose_kind, has_whole_labels, infer_inputs, infer_schema
+from elmesh.tables.schema import ProblemKind, TableSchema, TargetColumn
 from elmesh.tables.stats import LocalRows, TableStats
 
-__all__ = ["agree_schema", "fit_schema", "infer_kind", "whole_labels"]
+__all__ = [
+    "agree_targets",
+    "fit_inputs",
+    "fit_schema",
+    "infer_kind",
+    "read_targets",
+    "whole_labels",
+]
+
+# Types of columns, as users name them.
+_TYPES = {"number": ColumnType.NUMBER, "category": ColumnType.TEXT, "date": ColumnType.DATE}
 
 
 def infer_kind(frame: pd.DataFrame, targets: Sequence[str]) -> tuple[ProblemKind, str]:
@@ -113,51 +125,121 @@ def fit_schema(
     return infer_schema(stats, task, targets, kind or choose_kind(stats, targets)[0], use)
 
 
-def agree_schema(
+def agree_targets(
     frames: Mapping[str, pd.DataFrame],
-    task: str,
     targets: Sequence[str],
     kind: ProblemKind | None = None,
     *,
-    drop: Sequence[str] = (),
-    use: Sequence[str] = (),
     communicator: Communicator = SERIAL,
-) -> tuple[ProblemKind, str, TableSchema]:
-    """Find how a table whose rows are distributed over processes becomes numbers.
+) -> tuple[ProblemKind, str, bool]:
+    """Find what the targets of a table are whose rows are distributed over processes; raise if they cannot be learned.
 
-    The call is collective. All processes return, to the bit, what :func:`fit_schema` returns for one table of all
-    rows, or all raise the same error. :mod:`elmesh.tables.stats` lists what they exchange.
+    The call is collective.
 
     Parameters
     ----------
     frames
         The training rows of the tasks of this process, one table per task by its label.
-    task, targets, kind, drop, use
-        As for :func:`fit_schema`.
+    targets
+        The columns to predict; several only for regression.
+    kind
+        ``"classification"`` or ``"regression"``; by default as :func:`infer_kind` chooses.
     communicator
         The processes.
 
     Returns
     -------
     tuple
-        The kind, the reason for it in words, and the schema.
+        The kind, the reason for it in words, and whether classes are whole numbers instead of text.
+    """
+    with raise_on_all(communicator):
+        if not targets:
+            raise ElmeshError("A target column is needed; name it with --target.")
+        if len(set(targets)) < len(targets):
+            raise ElmeshError("A target column is named twice; name each once.")
+        for frame in frames.values():
+            for name in targets:
+                find_column(frame, name)
+        rows = LocalRows.concat({task: frame[list(targets)] for task, frame in frames.items()})
+    stats = TableStats.gather(rows, communicator)
+    chosen, reason = (kind, "as asked") if kind is not None else choose_kind(stats, targets)
+    return chosen, reason, check_targets(stats, targets, chosen)
+
+
+def read_targets(frame: pd.DataFrame, targets: Sequence[str], kind: ProblemKind, whole: bool) -> pd.DataFrame:
+    """Return the targets of a table: numbers, or classes as whole numbers or text.
 
     Examples
     --------
     >>> import pandas as pd
-    >>> north = pd.DataFrame({"site": "north", "dose": ["1", "2"], "y": ["no", "yes"]})
-    >>> south = pd.DataFrame({"site": "south", "dose": ["3", None], "y": ["yes", "yes"]})
-    >>> kind, reason, schema = agree_schema({"north": north, "south": south}, "site", ["y"])
-    >>> kind, reason, schema.feature_names, schema.numeric[0].fill_value
-    ('classification', 'column "y" holds text', ['dose', 'dose is missing'], 2.0)
+    >>> read_targets(pd.DataFrame({"y": ["1", "2"]}), ["y"], "classification", True)["y"].tolist()
+    [1, 2]
+    """
+    columns = tuple(TargetColumn(name) for name in targets)
+    values = TableSchema("", kind, columns, whole, (), ()).targets(frame)
+    return pd.DataFrame(values.reshape(len(frame), -1), columns=list(targets), index=frame.index)
+
+
+def fit_inputs(
+    frame: pd.DataFrame,
+    tasks: Sequence[object],
+    targets: pd.DataFrame,
+    kind: ProblemKind,
+    *,
+    task: str = FILE_TASK,
+    types: Mapping[str, str] | None = None,
+    communicator: Communicator = SERIAL,
+) -> TableSchema:
+    """Find how a table of inputs becomes numbers, where its rows may be distributed over processes.
+
+    The call is collective: all processes return the same schema, or all raise the same error.
+
+    Parameters
+    ----------
+    frame
+        The columns to learn from, of the rows of this process.
+    tasks
+        The task of each row.
+    targets
+        The targets of these rows, by name; they are checked elsewhere, and used here to find columns that determine
+        them.
+    kind
+        The kind of the targets.
+    task
+        The name of the column that the tasks come from; it must not be in ``frame``.
+    types
+        Types of columns that are not to be inferred: "number", "category" or "date".
+    communicator
+        The processes.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"dose": [1.0, 2.0, None], "code": [7, 8, 7]})
+    >>> schema = fit_inputs(frame, ["a", "a", "b"], pd.DataFrame({"y": [1.5, 2.0, 4.0]}), "regression",
+    ...                     types={"code": "category"})
+    >>> schema.feature_names
+    ['dose', 'dose is missing', 'code = 7', 'code = 8']
     """
     with raise_on_all(communicator):
-        for frame in frames.values():
-            _check_roles(frame, task, targets, drop, use)
-        rows = LocalRows.concat(frames, exclude={task, FILE_TASK, *drop})
+        check_column_names("The table", [str(name) for name in frame.columns])
+        given = _check_types(frame, types or {})
+        whole = frame.rename(columns=str).assign(**{str(name): targets[name].to_numpy() for name in targets})
+        rows = LocalRows.from_table(whole, np.array([str(label) for label in tasks], dtype=np.str_))
     stats = TableStats.gather(rows, communicator)
-    chosen, reason = (kind, "as asked") if kind is not None else choose_kind(stats, targets)
-    return chosen, reason, infer_schema(stats, task, targets, chosen, use)
+    columns = tuple(TargetColumn(str(name)) for name in targets)
+    integers = all(pd.api.types.is_integer_dtype(dtype) for dtype in targets.dtypes)
+    return infer_inputs(stats, task, kind, columns, given, whole_labels=kind == "classification" and integers)
+
+
+def _check_types(frame: pd.DataFrame, types: Mapping[str, str]) -> dict[str, ColumnType]:
+    given = {}
+    for name, text in types.items():
+        find_column(frame, name)
+        if text not in _TYPES:
+            raise ElmeshError(f'The type of column "{name}" is {text!r}; it must be {", ".join(_TYPES)}.')
+        given[name] = _TYPES[text]
+    return given
 
 
 def _check_roles(

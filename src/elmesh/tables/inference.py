@@ -23,7 +23,7 @@ from elmesh.tables.leaks import warn_of_leaks
 from elmesh.tables.schema import CategoricalColumn, DateColumn, NumericColumn, ProblemKind, TableSchema, TargetColumn
 from elmesh.tables.stats import ColumnStats, DistinctValues, TableStats
 
-__all__ = ["choose_kind", "has_whole_labels", "infer_schema"]
+__all__ = ["check_targets", "choose_kind", "has_whole_labels", "infer_inputs", "infer_schema"]
 
 _MAX_CATEGORIES = 50
 _MAX_CLASSES = 20
@@ -41,23 +41,41 @@ def infer_schema(
 
     Columns that only number the rows are left out, except those to use in any case.
     """
-    inputs = [name for name in stats.columns if name not in targets]
-    row_numbers = _find_row_numbers(stats, inputs, use)
-    features = [name for name in inputs if name not in row_numbers]
-    limits = {name: _MAX_CATEGORIES for name in features if stats.columns[name].column_type is ColumnType.TEXT}
     if kind == "regression":
         target_columns, whole = tuple(_regression_target(stats, name) for name in targets), False
-        labels = stats.distinct(limits, to_labels)
     else:
         target = targets[0]
-        labels = stats.distinct(limits | {target: _class_limit(stats, targets)}, to_labels)
-        target_columns, whole = (TargetColumn(target),), _check_classes(stats, target, labels.pop(target))
+        classes = stats.distinct({target: _class_limit(stats, targets)}, to_labels)[target]
+        target_columns, whole = (TargetColumn(target),), _check_classes(stats, target, classes)
+    return infer_inputs(stats, task, kind, target_columns, dict.fromkeys(use, ColumnType.NUMBER), whole_labels=whole)
+
+
+def infer_inputs(
+    stats: TableStats,
+    task: str,
+    kind: ProblemKind,
+    targets: tuple[TargetColumn, ...],
+    types: Mapping[str, ColumnType],
+    *,
+    whole_labels: bool,
+) -> TableSchema:
+    """Return the schema of a table whose targets are known; all other columns with statistics are to learn from.
+
+    ``types`` has the types of columns that are given; others follow from their values, and columns that only number
+    the rows are left out.
+    """
+    inputs = [name for name in stats.columns if name not in {target.name for target in targets}]
+    row_numbers = _find_row_numbers(stats, inputs, types)
+    features = [name for name in inputs if name not in row_numbers]
+    chosen = {name: types.get(name, stats.columns[name].column_type) for name in features}
+    limits = {name: _MAX_CATEGORIES for name in features if chosen[name] is ColumnType.TEXT}
+    labels = stats.distinct(limits, to_labels)
     numeric: list[NumericColumn] = []
     categorical: list[CategoricalColumn] = []
     dates: list[DateColumn] = []
     constant: list[str] = []
     for name in features:
-        column = _describe(stats, name, labels)
+        column = _describe(stats, name, chosen[name], labels)
         if isinstance(column, NumericColumn):
             numeric.append(column)
         elif isinstance(column, CategoricalColumn):
@@ -76,21 +94,40 @@ def infer_schema(
         )
     if not numeric and not categorical and not dates:
         raise ElmeshError("No column is left to learn from; the table needs one besides the task and the target.")
-    schema = TableSchema(task, kind, target_columns, whole, tuple(numeric), tuple(categorical), tuple(dates))
+    schema = TableSchema(task, kind, targets, whole_labels, tuple(numeric), tuple(categorical), tuple(dates))
     warn_of_leaks(stats, schema)
     return schema
 
 
 def _describe(
-    stats: TableStats, name: str, labels: Mapping[str, DistinctValues]
+    stats: TableStats, name: str, column_type: ColumnType, labels: Mapping[str, DistinctValues]
 ) -> NumericColumn | CategoricalColumn | DateColumn | None:
     """Describe a column to learn from; return None if all rows have the same value."""
+    column = stats.columns[name]
     if name in labels:
         return _categorical(stats, name, labels[name])
-    if stats.columns[name].column_type is ColumnType.DATE:
+    if column_type is ColumnType.DATE:
         return _date(stats, name)
-    _reject_other(stats.columns[name], f'Column "{name}"', f', or leave the column out with --drop "{name}"')
+    _reject_other(column, f'Column "{name}"', f', or leave the column out with --drop "{name}"')
+    if column.n_not_numeric or column.column_type is ColumnType.DATE:
+        row, text = stats.first_cell(name, _is_not_a_number)
+        raise ElmeshError(f'Column "{name}" is to be numbers, but has "{text}" at {row}; correct it.')
     return _numeric(stats, name)
+
+
+def _is_not_a_number(values: pd.Series[Any]) -> Mask:
+    parsed = parse_column(values)
+    dates = (parsed.value_types & (ValueType.DATE | ValueType.DATE_TEXT)) != 0
+    return np.asarray(parsed.not_numeric | dates)
+
+
+def check_targets(stats: TableStats, targets: Sequence[str], kind: ProblemKind) -> bool:
+    """Raise if targets cannot be learned; return whether they are classes that are whole numbers."""
+    if kind == "classification":
+        return has_whole_labels(stats, targets[0]) if len(targets) == 1 else bool(_class_limit(stats, targets))
+    for name in targets:
+        _regression_target(stats, name)
+    return False
 
 
 def _find_row_numbers(stats: TableStats, inputs: Sequence[str], use: Collection[str]) -> list[str]:

@@ -208,6 +208,12 @@ class TableSchema:
         values = np.asarray(predicted, dtype=np.float64).reshape(-1, len(means)) * stds + means
         return np.ravel(values) if len(means) == 1 else values
 
+    @property
+    def target_units(self) -> FloatArray | float:
+        """What a standard deviation of standardised predictions is multiplied by, for the units of the table."""
+        units = np.array([target.std for target in self.target_columns])
+        return float(units[0]) if len(units) == 1 else units
+
     def noise_in_units(self, noise: Mapping[str, Sequence[float]] | None) -> dict[str, list[float]] | None:
         """Convert standard deviations of each task's standardised targets to the units of the table."""
         if noise is None:

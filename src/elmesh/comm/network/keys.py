@@ -1,11 +1,11 @@
 """The keys of an agent for one run, and how others know that they are its own.
 
 From one secret seed, drawn when a run starts, an agent derives an X25519 key for agreement on secrets with others, an
-Ed25519 key for signatures, its run number, and the key of its noise. Its *key bundle* has the public keys and a
-commitment to the run number, and the number of the agent's rows, rounded down to one digit, signed with the key of its
-certificate. So whoever trusts the authority that signed the
-certificate knows whose keys they are, also of agents that are no neighbours. Keys last for one run, and are erased with
-its checkpoint: who obtains a key later cannot read what was sent before.
+Ed25519 key for signatures, its run number, and the key of its noise. Its *key bundle* has the public keys, a commitment
+to the run number, the number of the agent's rows, rounded down to one digit, and the end of its log of releases, signed
+with the key of its certificate. So whoever trusts the authority that signed the certificate knows whose keys they are,
+also of agents that are no neighbours, and can tell later whether that log was replaced. Keys last for one run, and are
+erased with its checkpoint: who obtains a key later cannot read what was sent before.
 """
 
 from __future__ import annotations
@@ -74,6 +74,10 @@ class RunKeys:
         """Return the key of this agent's noise while some agents are evicted."""
         return self._derive(b"noise " + epoch)
 
+    def without(self, epoch: bytes) -> RunKeys:
+        """Return the keys for sums without agents that were evicted: others know no run number of them yet."""
+        return RunKeys(self._derive(b"without " + epoch))
+
     def _derive(self, label: bytes) -> bytes:
         return HKDFExpand(hashes.SHA256(), 32, b"elmesh " + label).derive(self.seed)
 
@@ -88,6 +92,8 @@ class _Content(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     agreement: _Key
     signing: _Key
     commitment: _Key
+    log_lines: Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+    log_end: _Key
 
 
 class _Bundle(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -98,7 +104,10 @@ class _Bundle(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """The verified keys of an agent for one run, that of its certificate, and about how many rows it has at least."""
+    """The verified keys of an agent for one run, that of its certificate, and about how many rows it has at least.
+
+    ``log_lines`` and ``log_end`` are the length of its log of releases, and the digest of its last line.
+    """
 
     name: str
     run_id: int
@@ -107,6 +116,8 @@ class PublicKeys:
     signing: bytes
     commitment: bytes
     certificate: bytes
+    log_lines: int = 0
+    log_end: bytes = bytes(32)
 
     def check_signature(self, data: bytes, signature: bytes) -> None:
         """Raise unless the agent has signed the data in this run."""
@@ -118,19 +129,29 @@ class PublicKeys:
     @property
     def digest(self) -> bytes:
         """SHA-256 of all of it."""
-        keys = self.certificate, self.agreement, self.signing, self.commitment
+        keys = self.certificate, self.agreement, self.signing, self.commitment, self.log_end
         parts = [hashlib.sha256(part).digest() for part in (self.name.encode(), *keys)]
-        numbers = [number.to_bytes(8, "little") for number in (self.run_id, self.rows)]
+        numbers = [number.to_bytes(8, "little") for number in (self.run_id, self.rows, self.log_lines)]
         return hashlib.sha256(b"".join([*parts, *numbers])).digest()
 
 
 def make_bundle(
-    name: str, network: bytes, run_id: int, keys: RunKeys, credentials: Credentials, rows: int = 0
+    name: str,
+    network: bytes,
+    run_id: int,
+    keys: RunKeys,
+    credentials: Credentials,
+    rows: int = 0,
+    log: tuple[int, bytes] = (0, bytes(32)),
 ) -> bytes:
-    """Return an agent's key bundle; ``network`` is the digest of the network file, ``rows`` its number of rows."""
+    """Return an agent's key bundle.
+
+    ``network`` is the digest of the network file, ``rows`` the agent's number of rows, and ``log`` the number of lines
+    of its log and the digest of the last one.
+    """
     signing = keys.signing.public_key().public_bytes_raw()
     public = keys.mask.public, signing, commitment_of(keys.mask.number)
-    fields = _Content(name, network, run_id, round_down(rows), *public)
+    fields = _Content(name, network, run_id, round_down(rows), *public, *log)
     content = msgspec.msgpack.encode(fields)
     return msgspec.msgpack.encode(_Bundle(content, credentials.chain, credentials.sign(content)))
 
@@ -153,4 +174,4 @@ def open_bundle(data: bytes, network: bytes, credentials: Credentials) -> Public
     except ElmeshError as error:
         raise WireError(f"the keys of {content.name[:40]!r} are not valid ({str(error).rstrip('.')})") from None
     keys = content.agreement, content.signing, content.commitment, certificate
-    return PublicKeys(content.name, content.run_id, content.rows, *keys)
+    return PublicKeys(content.name, content.run_id, content.rows, *keys, content.log_lines, content.log_end)

@@ -25,16 +25,22 @@ _PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
 
 
 class CertificateCredentials:
-    """The certificate of an agent with its key, and the authorities in a file; ``now`` returns the current time."""
+    """The certificate of an agent with its key, and the authorities in a file.
+
+    ``former`` is a file of authorities that are trusted for earlier times only; it need not exist. ``now`` returns the
+    current time.
+    """
 
     def __init__(
         self,
         key: Path,
         certificate: Path,
         authority: Path,
+        former: Path | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._key, self._certificate, self._authority, self._now = key, certificate, authority, now
+        self._former = former
 
     @cached_property
     def chain(self) -> list[bytes]:
@@ -48,6 +54,12 @@ class CertificateCredentials:
     @cached_property
     def _roots(self) -> list[x509.Certificate]:
         return load_certificates(self._authority)
+
+    @cached_property
+    def _earlier_roots(self) -> list[x509.Certificate]:
+        if self._former is None or not self._former.is_file():
+            return self._roots
+        return [*self._roots, *load_certificates(self._former)]
 
     def sign(self, data: bytes) -> bytes:
         """Sign with the key of the certificate."""
@@ -70,7 +82,8 @@ class CertificateCredentials:
             key, found = leaf.public_key(), common_name(leaf.subject)
             if found != name:
                 raise ElmeshError(f"the certificate is that of {found or 'no agent'!r}")
-            verify_chain(leaf, intermediates, self._roots, at or self._now(), f"of {name}")
+            roots = self._roots if at is None else self._earlier_roots
+            verify_chain(leaf, intermediates, roots, at or self._now(), f"of {name}")
         except ElmeshError:
             raise
         except Exception:  # whatever a certificate from elsewhere makes a parser raise
