@@ -98,6 +98,31 @@ def test_fit_saves_a_model_and_prints_the_inferred_kind(folder, tmp_path):
     assert TableSchema.from_json(model.extra_["table"]).task == "site"
 
 
+def test_fit_ends_with_who_gains_and_a_page_about_it(folder, tmp_path):
+    result = worked("fit", folder / "train.csv", *FIT_DAYS, "--out", tmp_path / "m")
+    assert "On rows left out the error is " in result.stdout
+    assert "of 3 tasks predict better together than alone" in result.stdout
+    assert f"Open {tmp_path / 'm' / 'report.html'} in a browser" in result.stdout
+    # What people ask comes before how the training went.
+    assert result.stdout.index("On rows left out") < result.stdout.index("Certified")
+    quiet = worked("fit", folder / "train.csv", *FIT_DAYS, "--out", tmp_path / "m", "--force", "--quiet", "--json")
+    data = json.loads(quiet.stdout)
+    assert [one["task"] for one in data["gains"]["tasks"]] == ["007", "12", "b"]
+    assert data["gains"]["sentence"] in result.stdout
+    page = (tmp_path / "m" / "report.html").read_text(encoding="utf-8")
+    assert data["gains"]["sentence"] in page
+    worked("fit", folder / "train.csv", *FIT_DAYS, "--out", tmp_path / "again")
+    for name in ("report.html", "model.json", "weights.safetensors"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "m" / name).read_bytes()
+
+
+def test_where_nothing_is_common_there_is_nothing_to_gain(folder, tmp_path):
+    result = worked("fit", folder / "train.csv", *FIT_DAYS, "--parts", "shared", "--out", tmp_path / "m", "--json")
+    data = json.loads(result.stdout)
+    assert (data["gains"], data["report"]) == (None, None)
+    assert not (tmp_path / "m" / "report.html").exists()
+
+
 def test_fit_json_is_one_object_about_the_fit(folder, tmp_path):
     result = worked("fit", folder / "train.csv", *FIT_DAYS, *SHARED, "--out", tmp_path / "m", "--json")
     data = json.loads(result.stdout)

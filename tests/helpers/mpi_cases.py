@@ -22,8 +22,8 @@ from elmesh.solvers.base import GroupedFeatures
 SEED = 3
 #: Numbers of ranks; jobs run in this order, and each resumes from the checkpoints of the one before it.
 RANKS = (3, 2, 1)
-#: Those on which everything is run; on others only the chain of checkpoints is.
-COMPLETE = (3, 1)
+#: Those on which everything is run; on one rank only the solvers are, and on others the chain of checkpoints.
+COMPLETE = (3,)
 #: The same for the jobs of `make test-all`: more ranks than two cores take much longer.
 MANY = 5
 RANKS_WITH_MANY = (2, MANY, 1)

@@ -45,6 +45,7 @@ from helpers.transports import CHECKS
 pytestmark = needs_mpi
 
 _PARTS = {n: ["solvers", "halting", "chain", "parts"] if n in COMPLETE else ["chain"] for n in RANKS}
+_PARTS[1].insert(0, "solvers")  # what the others are compared with
 _PARTS[3] += ["full_disk", "estimators", "errors", "privacy", "beside_the_release", "transports"]
 
 

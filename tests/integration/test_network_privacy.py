@@ -106,6 +106,9 @@ def test_the_result_says_what_is_promised_and_what_is_not(run):
     assert summary["privacy"]["epsilon"] == pytest.approx(2.0, rel=1e-3)
     assert (summary["privacy"]["sites"], summary["privacy"]["colluders"]) == (4, 1)
     assert "The model of a site is not private" in summary["privacy"]["model"]
+    gains = summary["gains"]
+    assert gains["overall"]["rows"] == summary["rows"]
+    assert gains["tasks"][0]["pooled"] is None
     status = run.agents["north"].status
     assert status["releases"]["epsilon"] == pytest.approx(2.0, rel=1e-3)
 

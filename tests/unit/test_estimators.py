@@ -138,13 +138,23 @@ def indicator(y, classes):
     [
         MultiTaskELMClassifier(),
         MultiTaskELMRegressor(),
+    ],
+    expected_failed_checks=not_held,
+)
+def test_the_checks_of_scikit_learn_pass(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
         MultiTaskELMClassifier(n_hidden=None, solver=MeshELM(graph=None), random_state=0),
         MultiTaskELMClassifier(n_hidden=20, solver=MeshELM(message_bits="auto"), random_state=0),
         MultiTaskELMRegressor(n_hidden=20, activation="tanh", fit_intercept=False, solver="local-elm", random_state=0),
     ],
     expected_failed_checks=not_held,
 )
-def test_the_checks_of_scikit_learn_pass(estimator, check):
+def test_the_checks_of_scikit_learn_pass_with_other_parameters(estimator, check):
     check(estimator)
 
 

@@ -423,10 +423,10 @@ def timeless(numbers):
     [
         *(("fig3", case) for case in ("a", "automatic")),
         ("fig4", "a"),
-        ("fig5", "digits"),
+        pytest.param("fig5", "digits", marks=pytest.mark.slow),
         ("fig6", "digits"),
         ("table1", "digits"),
-        ("readings", "digits"),
+        pytest.param("readings", "digits", marks=pytest.mark.slow),
         *(("misprints", case) for case in misprints.CASES),
         ("choice", "digits"),
     ],

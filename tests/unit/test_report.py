@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
+from elmesh.estimators.gains import SiteGains, TaskGain
 from elmesh.math.certificate import Certificate
 from elmesh.report import (
     STYLES,
@@ -30,6 +31,7 @@ from elmesh.report import (
     draw_curves,
     draw_overview,
     figure,
+    gains_page,
     render,
     study_page,
     study_table,
@@ -361,7 +363,7 @@ def test_bars_of_shares_fill_the_width_with_the_largest_common_part_first():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("n_sites", [2, 12, 24])
+@pytest.mark.parametrize("n_sites", [2, 12, pytest.param(24, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scale", [-1.0, 0.0, 1.0])
 def test_no_two_texts_of_a_drawing_overlap_and_none_is_cut_off(n_sites, scale):
     result = study([scale * (0.1 + t / n_sites) for t in range(n_sites)])
@@ -415,6 +417,24 @@ def test_a_browser_opens_the_page_without_a_message_on_the_console(page, tmp_pat
     assert console == []
     for name in FIGURES:
         assert f'<figure id="{name}"' in document
+
+
+@pytest.mark.thorough
+@needs_browser
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_page_of_a_fit_stays_inside_the_window(tmp_path, width):
+    def gain(name, change):
+        return TaskGain(name, 30, 1.0, 1.0 + change, 1.2, change - 0.2, change + 0.2, (0.7, 0.1, 0.2))
+
+    tasks = tuple(gain(f"a site with a long name {k}", 0.1 * k - 0.5) for k in range(12))
+    summary = {"targets": ["y"], "kind": "regression", "rows": 360, "columns": ["x"], "solver": "mesh-elm", "rounds": 1,
+               "certificate": None}  # fmt: skip
+    page = render(gains_page(SiteGains(tasks, gain("all rows", -0.1), "units of the target"), summary))
+    inner, scroll, boxes = measure(page, tmp_path, width)
+    assert scroll <= inner
+    for name in ("fig-errors", "fig-shares"):
+        assert boxes[f"{name} figure"][2] <= inner
+        assert min(boxes[f"{name} svg"][:2]) > 100
 
 
 @pytest.mark.thorough

@@ -296,7 +296,11 @@ class NetworkAgent:
             "tasks": list(self.config.agent_names),
         }
         facts = model.summary()
-        columns |= {"noise": schema.noise_in_units(facts["noise"])}
+        columns |= {"noise": schema.noise_in_units(facts["noise"]), "gains": None}
+        if model.model_.common is not None:
+            gains = model.site_gains(X, schema.targets(frame), tasks=tasks, pooled=False)
+            units = schema.target_units if schema.kind == "regression" else 1.0
+            columns["gains"] = (gains.in_units(units) if isinstance(units, float) else gains).to_json()
         summary = {**facts, **columns, "targets": [column.name for column in schema.target_columns]}
         self.checkpoint.mark_saved(summary)
         return summary

@@ -29,7 +29,7 @@ from elmesh.cli.event_log import EventLog, capture_zenoh_log
 from elmesh.cli.metrics import serve_metrics
 from elmesh.cli.network_confirm import ask_on_terminal
 from elmesh.cli.signals import act_on_signal
-from elmesh.cli.summary import print_result, problem
+from elmesh.cli.summary import print_own_gain, print_result, problem
 from elmesh.comm.network.errors import PeerError, RefusedError, StoppedError
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.identity import EXPIRES_SOON, Identity
@@ -139,6 +139,8 @@ def agent(
             others = count(len(summary["tasks"]) - 1, "other site")
             encoded = count(len(summary["columns"]), "encoded column")
             output.print(f"{problem(summary)}: {count(summary['rows'], 'row')} here, {encoded}; learned with {others}.")
+            if summary["gains"] is not None:
+                print_own_gain(output, summary["gains"])
             print_result(output, summary, sender=" from here")
             output.result(summary)
 

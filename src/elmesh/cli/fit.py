@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pandas as pd
 import typer
 
 from elmesh.cli.console import Output, check_model_folder
@@ -14,11 +16,17 @@ from elmesh.cli.mpi_fit import check_output_folder, fit_on_rank
 from elmesh.cli.signals import stop_on_interrupt
 from elmesh.cli.summary import print_fit, summarize
 from elmesh.errors import ElmeshError
+from elmesh.estimators.gains import SiteGains
+from elmesh.estimators.storage import REPORT
+from elmesh.files import atomic_write
 from elmesh.run import LocalBackend, MPIBackend
 from elmesh.run.placement import check_ranks
 from elmesh.tables import agree_targets, find_tasks, read_data, read_targets
 
 __all__ = ["fit"]
+
+# Most numbers in the features of all rows for which gains are measured.
+_MOST_NUMBERS = 200_000_000
 
 
 @with_options
@@ -27,7 +35,11 @@ def fit(options: FitOptions) -> None:
 
     Numbers are standardised, and a missing number is replaced by the mean of the training rows, with a further column
     that marks it. Text is one-hot encoded, and missing text is a category of its own. A row without task or target, an
-    infinite value, dates and identifiers are errors. In CSV, empty cells, NA, N/A, NaN and null are missing.
+    infinite value and identifiers are errors. Dates become days and places in the year, the week and the day. In CSV,
+    empty cells, NA, N/A, NaN and null are missing.
+
+    At the end each task's error on rows left out is shown, alone, together and with one model of all rows; a page about
+    it, report.html, is in the folder of the model.
 
     Columns that only number the rows, from 0 or 1 and in order, and those that R and pandas write as names of rows, are
     left out with a note; --use keeps one.
@@ -86,6 +98,24 @@ def _start_ranks(options: FitOptions, output: Output, ranks: int) -> None:
         raise typer.Exit(INTERRUPTED)
 
 
+def _measure_gains(model: Any, X: pd.DataFrame, y: pd.DataFrame, output: Output) -> SiteGains | None:
+    """Return what each task gains; None if it cannot be told."""
+    fitted = model.model_
+    if fitted.common is None or len(fitted.heads) < 2:
+        return None
+    if len(X) * fitted.layer.width > _MOST_NUMBERS:
+        output.note(
+            "The table is too large to measure what each task gains here; leave rows out of it, and use elmesh "
+            "evaluate on them."
+        )
+        return None
+    with output.bar("Measuring gains") as show:
+        show(0, 1, "rows left out of each task")
+        gains: SiteGains = model.site_gains(X, y if y.shape[1] > 1 else y.iloc[:, 0])
+        show(1, 1, "")
+    return gains
+
+
 def _fit_here(options: FitOptions, output: Output) -> None:
     """Fit in this process."""
     out = options.out
@@ -106,7 +136,13 @@ def _fit_here(options: FitOptions, output: Output) -> None:
                 model.fit(X, y if len(options.target) > 1 else y.iloc[:, 0], run=run)
             model.save(out, overwrite=options.force)
         summary = summarize(model, len(X)) | {"model": str(out), "kind_reason": reason}
-        print_fit(output, summary)
+        gains = None if request.asked else _measure_gains(model, X, y, output)
+        if gains is not None:
+            from elmesh.report import gains_page, render  # noqa: PLC0415  (it takes a second)
+
+            atomic_write(out / REPORT, render(gains_page(gains, summary)).encode())
+            summary |= {"gains": gains.to_json(), "report": str(out / REPORT)}
+        print_fit(output, summary, gains)
         if request.asked:
             output.note(f"Stopped by Ctrl-C after round {model.n_iter_}; the model so far is in {out}.")
         output.result(summary)

@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from elmesh.cli.console import Output
+from elmesh.estimators.gains import WRONG, SiteGains
 from elmesh.math.certificate import Certificate
 from elmesh.text import count, data_size
 
-__all__ = ["print_fit", "print_result", "summarize"]
+__all__ = ["print_fit", "print_gains", "print_own_gain", "print_result", "summarize"]
 
 # A group of features whose weights have less variance than this, in units of the noise, does not matter; weights with
 # more than the other are as good as unpenalised.
 _MATTERS, _FREE = 0.01, 1e5
+# Most tasks that are listed.
+_MOST_TASKS = 15
 
 
 def summarize(model: Any, rows: int) -> dict[str, Any]:
@@ -26,17 +29,48 @@ def summarize(model: Any, rows: int) -> dict[str, Any]:
         "targets": [target.name for target in table.target_columns],
         "rows": rows,
         "columns": table.feature_names,
+        "gains": None,
+        "report": None,
     }
 
 
-def print_fit(output: Output, summary: dict[str, Any]) -> None:
-    """Print the summary of ``elmesh fit``."""
+def print_fit(output: Output, summary: dict[str, Any], gains: SiteGains | None = None) -> None:
+    """Print the summary of ``elmesh fit``: who gains comes first, and how the training went last."""
     output.print(f"{problem(summary)}: {summary['kind_reason']}.")
     tasks, columns = len(summary["tasks"]), len(summary["columns"])
     output.print(f"{count(summary['rows'], 'row')} of {count(tasks, 'task')}, {count(columns, 'encoded column')}.")
     if tasks == 1:
         output.print("With one task there is no other to learn with; --task names the column with the sites.")
+    if gains is not None:
+        print_gains(output, gains)
     print_result(output, summary)
+    if summary["report"] is not None:
+        output.print(f"Open {summary['report']} in a browser for the errors and the parts of every task.")
+
+
+def print_gains(output: Output, gains: SiteGains) -> None:
+    """Print who gains by learning together, with a table of a few tasks."""
+    from elmesh.report import format_error, gains_table  # noqa: PLC0415  (it takes a second)
+
+    if len(gains.tasks) <= _MOST_TASKS and not output.quiet:
+        table = gains_table(gains)
+        output.table(table.columns, table.rows)
+    errors = [format_error(getattr(gains.overall, name), gains.unit) for name in ("alone", "together", "pooled")]
+    output.print(
+        f"On rows left out the error is {errors[0]} alone, {errors[1]} together and {errors[2]} with one model of all "
+        f"rows ({gains.unit})."
+    )
+    output.print(gains.sentence())
+
+
+def print_own_gain(output: Output, gains: dict[str, Any]) -> None:
+    """Print what one site of a network gains."""
+    alone, together = (gains["overall"][name] for name in ("alone", "together"))
+    errors = [f"{100 * x:.3g} %" if gains["unit"] == WRONG else f"{x:,.3g}" for x in (alone, together)]
+    output.print(
+        f"On rows of this site left out the error is {errors[0]} alone and {errors[1]} together ({gains['unit']})."
+    )
+    output.print(gains["sentence"])
 
 
 def print_result(output: Output, summary: dict[str, Any], sender: str = "") -> None:

@@ -337,6 +337,17 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         self._set_model(fitted.layer, heads, 1, replace(fitted.common, t_mean=mean, temperature=usual), self.classes_)
         return self
 
+    def _gain_targets(
+        self, y: NDArray[Any], groups: Groups
+    ) -> tuple[Mapping[Label, FloatArray], Mapping[Label, FloatArray]]:
+        targets, classes = one_hot(column_or_1d(y), groups)
+        every = self.classes_ if self.model_.classes is None else self.model_.classes
+        wide = {}
+        for t, own in targets.items():
+            wide[t] = np.zeros((len(own), len(every)))
+            wide[t][:, np.searchsorted(every, classes[t])] = own
+        return wide, wide
+
     def _new_targets(self, y: NDArray[Any], n_rows: int) -> tuple[FloatArray, Callable[[Head], Head]]:
         model = self.model_
         every = self.classes_ if model.classes is None else model.classes

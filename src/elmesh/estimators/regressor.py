@@ -17,7 +17,7 @@ from elmesh.errors import ElmeshError
 from elmesh.estimators.base import MultiTaskELM, check_size
 from elmesh.estimators.features import common_moments
 from elmesh.estimators.head import Head
-from elmesh.run.backend import Backend
+from elmesh.run.backend import Backend, LocalBackend
 from elmesh.run.config import RunConfig
 from elmesh.solvers import make_solver
 from elmesh.text import count
@@ -120,6 +120,13 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
             self.noise_ = {t: noise * scale for t, noise in self.noise_.items()}
         self._set_model(fitted.layer, heads, y_checked.ndim, common)
         return self
+
+    def _gain_targets(
+        self, y: NDArray[Any], groups: Groups
+    ) -> tuple[Mapping[Label, FloatArray], Mapping[Label, FloatArray]]:
+        targets = regression_targets(y, groups)
+        is_limited = self.clip is not None and make_solver(self.solver).privacy is None
+        return targets, _limited(dict(targets), LocalBackend()) if is_limited else targets
 
     def _new_targets(self, y: NDArray[Any], n_rows: int) -> tuple[FloatArray, Callable[[Head], Head]]:
         targets = regression_targets(y, group_rows(None, n_rows))["all"]

@@ -27,13 +27,15 @@ from elmesh.errors import ElmeshError
 from elmesh.files import atomic_write, replace_folder
 from elmesh.text import listed
 
-__all__ = ["FORMAT", "FORMAT_VERSION", "read_folder", "write_folder"]
+__all__ = ["FORMAT", "FORMAT_VERSION", "REPORT", "read_folder", "write_folder"]
 
 FORMAT = "elmesh-model"
 FORMAT_VERSION = 1
 
 _DOCUMENT = "model.json"
 _WEIGHTS = "weights.safetensors"
+#: A page about the fit, which may be in the folder of a model.
+REPORT = "report.html"
 _OURS = ("format", "format_version", "elmesh_version", "weights", "sha256")
 
 Tensors = dict[str, NDArray[np.float64]]
@@ -204,7 +206,7 @@ def _check_target(target: Path, path: str | os.PathLike[str], overwrite: bool) -
             is_model = f'"{FORMAT}"'.encode() in file.read(100)
     if not is_model:
         raise ElmeshError(f"{os.fspath(path)} is not an elmesh model, so it is not overwritten; choose another path.")
-    others = [name for name in inside or [] if name not in (_DOCUMENT, _WEIGHTS)]
+    others = [name for name in inside or [] if name not in (_DOCUMENT, _WEIGHTS, REPORT)]
     if others:
         raise ElmeshError(
             f"{os.fspath(path)} holds more than a model ({', '.join(others[:3])}), so it is not overwritten; "
@@ -215,7 +217,7 @@ def _check_target(target: Path, path: str | os.PathLike[str], overwrite: bool) -
 def _remove(folder: Path) -> None:
     """Remove a model folder, and only files of a model."""
     with contextlib.suppress(OSError):
-        for name in (_WEIGHTS, _DOCUMENT):
+        for name in (_WEIGHTS, _DOCUMENT, REPORT):
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()
 

@@ -3,11 +3,13 @@
 :mod:`~elmesh.report.page` lays out a page for any experiment. :mod:`~elmesh.report.curves` and
 :mod:`~elmesh.report.site_plots` draw plots; :mod:`~elmesh.report.figures` has their style, arranges and saves them.
 :mod:`~elmesh.report.site_study` describes what sites gain by learning together, and :mod:`~elmesh.report.site_report`
-makes a figure and a page from it. :mod:`~elmesh.report.wording` fills numbers into the texts of a page.
+makes a figure and a page from it; :mod:`~elmesh.report.gains_report` is the page of a fit.
+:mod:`~elmesh.report.wording` fills numbers into the texts of a page.
 """
 
 from elmesh.report.curves import Curve, draw_curves
 from elmesh.report.figures import STYLES, figure, save_figure
+from elmesh.report.gains_report import format_error, gains_page, gains_table
 from elmesh.report.page import Claim, Figure, Page, Section, Table, Verdict, count_verdicts, render
 from elmesh.report.site_report import draw_overview, study_page, study_table
 from elmesh.report.site_study import SiteResult, SiteStudy, Training
@@ -15,6 +17,6 @@ from elmesh.report.wording import Wording
 
 __all__ = [
     "STYLES", "Claim", "Curve", "Figure", "Page", "Section", "SiteResult", "SiteStudy", "Table", "Training", "Verdict",
-    "Wording", "count_verdicts", "draw_curves", "draw_overview", "figure", "render", "save_figure", "study_page",
-    "study_table",
+    "Wording", "count_verdicts", "draw_curves", "draw_overview", "figure", "format_error", "gains_page", "gains_table",
+    "render", "save_figure", "study_page", "study_table",
 ]  # fmt: skip

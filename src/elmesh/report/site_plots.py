@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from elmesh.report.figures import COLORS, TEXT, clean_axes, label_margin, label_point
-from elmesh.report.site_study import SiteResult
+from elmesh.report.site_study import Change
 
-__all__ = ["PARTS", "draw_errors", "draw_shares"]
+__all__ = ["PARTS", "DrawnSite", "draw_errors", "draw_shares"]
 
 #: The parts of a prediction and their colors.
 PARTS = (("common", "blue"), ("shared", "green"), ("private", "orange"))
@@ -19,10 +20,41 @@ PARTS = (("common", "blue"), ("shared", "green"), ("private", "orange"))
 _LABELLED = 0.1
 
 
-def draw_errors(ax: Axes, sites: Sequence[SiteResult], unit: str) -> None:
+class DrawnSite(Protocol):
+    """A site in a plot: its name, its rows, its errors, one or several, and the shares of its parts."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+
+    @property
+    def rows(self) -> int:
+        """Number of training rows."""
+
+    @property
+    def alone(self) -> float | Sequence[float]:
+        """The error alone, or that of each draw."""
+
+    @property
+    def together(self) -> float | Sequence[float]:
+        """The error together, or that of each draw."""
+
+    @property
+    def change(self) -> Change:
+        """The error together less that alone."""
+
+    @property
+    def shares(self) -> tuple[float, float, float]:
+        """Shares of the common, the shared and the private part."""
+
+
+def draw_errors(
+    ax: Axes, sites: Sequence[DrawnSite], unit: str, write: Callable[[float], str] = lambda error: f"{error:.2f}"
+) -> None:
     """Draw the change of each site's error by learning together, in per cent of its error alone; largest gain first.
 
-    The bar is the interval of the change; its color states whether the change is clear. Errors are on the right.
+    The bar is the interval of the change; its color states whether the change is clear. Errors are on the right, as
+    ``write`` formats them.
     """
     order = sorted(sites, key=_relative)
     ends = [0.0]
@@ -36,7 +68,7 @@ def draw_errors(ax: Axes, sites: Sequence[SiteResult], unit: str) -> None:
             ends += interval
         ax.scatter([percent * change.mean], [y], s=58, c=color, zorder=3)
         ends.append(percent * change.mean)
-        label_margin(ax, f"{alone:.2f} → {together:.2f}", y, color)
+        label_margin(ax, f"{write(alone)} → {write(together)}", y, color)
     ax.axvline(0.0, color=COLORS["ink"], linewidth=1.2, zorder=1)
     label_point(ax, "better", (0.0, -0.8), (-8, 0), "right", "center")
     label_point(ax, "worse", (0.0, -0.8), (8, 0), "left", "center")
@@ -51,12 +83,12 @@ def draw_errors(ax: Axes, sites: Sequence[SiteResult], unit: str) -> None:
     ax.set_xlabel("change of the error by learning together", fontsize=TEXT, color=COLORS["ink"])
 
 
-def _relative(site: SiteResult) -> float:
+def _relative(site: DrawnSite) -> float:
     """Return the change of a site's error as a share of its error alone."""
     return site.change.mean / max(float(np.mean(site.alone)), 1e-300)
 
 
-def draw_shares(ax: Axes, sites: Sequence[SiteResult]) -> None:
+def draw_shares(ax: Axes, sites: Sequence[DrawnSite]) -> None:
     """Draw one bar per site: the shares of the common, the shared and the private part; largest common part first."""
     order = sorted(sites, key=lambda site: -site.shares[0])
     for y, site in enumerate(order):
@@ -82,7 +114,7 @@ def draw_shares(ax: Axes, sites: Sequence[SiteResult]) -> None:
     ax.set_xlabel("share of the prediction", fontsize=TEXT, color=COLORS["ink"])
 
 
-def _site_rows(ax: Axes, order: Sequence[SiteResult]) -> None:
+def _site_rows(ax: Axes, order: Sequence[DrawnSite]) -> None:
     """Label the rows of a plot with the sites' names and their training rows."""
     clean_axes(ax, grid="x")
     ax.set_yticks(range(len(order)), [f"{site.name} ({site.rows})" for site in order])

@@ -18,7 +18,7 @@ from elmesh.solvers.base import Problem, Solution, Solver, Steps
 from elmesh.solvers.state import PerAgent, SolverState
 from elmesh.typing import FloatArray
 
-__all__ = ["LocalELM", "LocalState"]
+__all__ = ["LocalELM", "LocalState", "local_variances", "local_weights"]
 
 # Variance of the constant's weight in units of the noise: as good as unpenalised; and where the others start.
 _CONSTANT, _FIRST = 1e4, 1.0
@@ -70,11 +70,9 @@ class LocalELM(Solver):
             return LocalState(0, ridge(problem.task, float(self.mu)))
         A, prior = np.zeros(problem.shape), np.ones(problem.shape[:-1])
         for batch in problem.sites:
-            v = np.exp(_maximize(batch, problem.noise_floor))
-            (X, Y), _ = whiten(batch, v, batch.Phi, batch.T)
-            by_feature = v[:, batch.groups]
-            A[batch.index] = by_feature[..., None] * (X.mT @ Y)
-            prior[batch.index] = np.sqrt(by_feature)
+            log_v = local_variances(batch, problem.noise_floor)
+            A[batch.index] = local_weights(batch, log_v)
+            prior[batch.index] = np.exp(log_v / 2)[:, batch.groups]
         return LocalState(0, A, prior)
 
     def solution(self, problem: Problem, state: LocalState) -> Solution:
@@ -82,13 +80,28 @@ class LocalELM(Solver):
         return Solution(None, state.A, mu2=1.0 if self.mu == "auto" else float(self.mu), prior=state.prior)
 
 
-def _maximize(batch: SiteBatch, noise_floor: float) -> FloatArray:
-    """Return the log-variances at the maximum of each site's evidence, by damped Newton steps of all sites at once."""
+def local_weights(batch: SiteBatch, log_v: FloatArray) -> FloatArray:
+    """Return the weights of each site alone, of shape (m, p, d), at log-variances of its own, of shape (m, G)."""
+    v = np.exp(log_v)
+    (X, Y), _ = whiten(batch, v, batch.Phi, batch.T)
+    return np.asarray(v[:, batch.groups][..., None] * (X.mT @ Y))
+
+
+def local_variances(
+    batch: SiteBatch, noise_floor: float, start: FloatArray | None = None, settled: float = _SETTLED
+) -> FloatArray:
+    """Return the log-variances at the maximum of each site's evidence, by damped Newton steps of all sites at once.
+
+    The steps begin at ``start``, of shape (m, G), if it is given, and end when -2 log evidence changes by at most
+    ``settled``.
+    """
     m, G = batch.B.shape[:2]
     floor = (noise_floor + 1e-9) * batch.squares
     fixed = np.arange(G) == 0
     x = np.full((m, G), np.log(_FIRST))
     x[:, 0] = np.log(_CONSTANT)
+    if start is not None:
+        x = start.copy()
 
     def evaluate(x: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         value, gradient, hessian = site_evidence(batch, x, floor)
@@ -114,7 +127,7 @@ def _maximize(batch: SiteBatch, noise_floor: float) -> FloatArray:
         gradient = np.where(better[:, None], found[1], gradient)
         hessian = np.where(better[:, None, None], found[2], hessian)
         damping = np.where(better, damping * _EASE, damping * _TIGHTEN)
-        active &= (fall > _SETTLED) & (damping < 1e8)
+        active &= (fall > settled) & (damping < 1e8)
         if not active.any():
             break
     return x

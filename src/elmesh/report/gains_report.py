@@ -1,0 +1,144 @@
+"""The page of a fit: who gains by learning together, and how sure that is; the training comes last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from elmesh.estimators.gains import WRONG, SiteGains, TaskGain
+from elmesh.math.certificate import Certificate
+from elmesh.report.figures import figure
+from elmesh.report.page import Page, Section, Table
+from elmesh.report.site_plots import draw_errors, draw_shares
+from elmesh.report.site_study import Change
+from elmesh.report.wording import Wording
+from elmesh.text import count
+
+__all__ = ["format_error", "gains_page", "gains_table"]
+
+# Most tasks in a figure.
+_MOST = 40
+_VERDICTS = {-1: "gains", 0: "too few rows to tell", 1: "better alone"}
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A task as the plots take it."""
+
+    name: str
+    rows: int
+    alone: float
+    together: float
+    change: Change
+    shares: tuple[float, float, float]
+
+    @classmethod
+    def of(cls, one: TaskGain) -> _Task:
+        change = Change(one.change, one.low, one.high)
+        return cls(str(one.task), one.rows, one.alone, one.together, change, one.shares)
+
+
+def format_error(error: float | None, unit: str) -> str:
+    """Return an error as text, a dash if it is not known.
+
+    Examples
+    --------
+    >>> format_error(0.0312345, "units of the target"), format_error(0.125, WRONG)
+    ('0.0312', '12.5 %')
+    """
+    if error is None:
+        return "–"
+    return f"{100 * error:.3g} %" if unit == WRONG else f"{error:,.3g}"
+
+
+def _format_change(one: TaskGain, unit: str) -> str:
+    sign = "+" if one.change > 0 else "\N{MINUS SIGN}" if one.change < 0 else ""
+    text = f"{sign}{format_error(abs(one.change), unit)}"
+    half = one.high - one.change
+    return f"{text} ± {format_error(half, unit)}" if half < float("inf") else text
+
+
+def gains_table(gains: SiteGains) -> Table:
+    """Return the errors of every task, the largest gain first, and of all rows."""
+    order = sorted(gains.tasks, key=lambda one: one.change / max(one.alone, 1e-300))
+    rows = [_row(one, gains.unit) for one in order]
+    rows.append(_row(gains.overall, gains.unit))
+    return Wording("elmesh.report", "fit_gains").table("errors", rows, unit=gains.unit)
+
+
+def _row(one: TaskGain, unit: str) -> list[str]:
+    errors = [format_error(error, unit) for error in (one.alone, one.together, one.pooled)]
+    return [str(one.task), f"{one.rows:,}", *errors[:2], _format_change(one, unit), _VERDICTS[one.clear], errors[2]]
+
+
+def gains_page(gains: SiteGains, summary: Mapping[str, Any]) -> Page:
+    """Return the page of a fit, with the figures ``fig-errors`` and ``fig-shares``.
+
+    ``summary`` has the facts about the fit, as the command prints them.
+    """
+    unit = gains.unit
+    errors = {name: format_error(getattr(gains.overall, name), unit) for name in ("alone", "together", "pooled")}
+    wording = Wording("elmesh.report", "fit", unit=unit, **errors)
+    n = len(gains.tasks)
+    facts = [
+        (f"{len(gains.clear(sign))} of {n}", wording.text(key, tasks="tasks"))
+        for sign, key in ((-1, "facts_better"), (1, "facts_worse"), (0, "facts_unknown"))
+    ]
+    facts.append((f"{errors['alone']} → {errors['together']}", wording.text("facts_error")))
+    return Page(
+        title="elmesh: what tasks gain by learning together",
+        headline=gains.sentence(),
+        lead=[wording.text("lead"), wording.text("how")],
+        facts=facts,
+        sections=[
+            _gains(gains),
+            _parts(gains),
+            Wording("elmesh.report", "fit_guide").section(),
+            _training(summary),
+        ],
+        foot=wording.text("foot"),
+    )
+
+
+def _shown(gains: SiteGains) -> tuple[list[_Task], str]:
+    """Return the tasks of a figure, and what to say if they are not all."""
+    order = sorted((_Task.of(one) for one in gains.tasks), key=lambda one: one.change.mean / max(one.alone, 1e-300))
+    if len(order) <= _MOST:
+        return order, ""
+    half = _MOST // 2
+    text = Wording("elmesh.report", "fit_gains").text("few", shown=_MOST, n=len(order))
+    return [*order[:half], *order[-half:]], text
+
+
+def _gains(gains: SiteGains) -> Section:
+    tasks, few = _shown(gains)
+    wording = Wording("elmesh.report", "fit_gains", unit=gains.unit, few=few, headline=gains.sentence())
+    draw = partial(draw_errors, sites=tasks, unit="", write=lambda error: format_error(error, gains.unit))
+    drawing = figure(draw, size=(5.4, 1.5 + 0.3 * len(tasks)))
+    return wording.section(figures=[wording.figure("errors", drawing)], tables=[gains_table(gains)])
+
+
+def _parts(gains: SiteGains) -> Section:
+    tasks, few = _shown(gains)
+    wording = Wording("elmesh.report", "fit_parts", few=few)
+    drawing = figure(partial(draw_shares, sites=tasks), size=(5.4, 1.5 + 0.3 * len(tasks)))
+    order: Sequence[TaskGain] = sorted(gains.tasks, key=lambda one: -one.shares[0])
+    rows = [[str(one.task), *(f"{100 * share:.1f}" for share in one.shares)] for one in order]
+    return wording.section(figures=[wording.figure("shares", drawing, wording.table("shares", rows))])
+
+
+def _training(summary: Mapping[str, Any]) -> Section:
+    wording = Wording("elmesh.report", "fit_training")
+    rows = [
+        ["Predicts", ", ".join(summary["targets"])],
+        ["Kind", summary["kind"]],
+        ["Rows", f"{summary['rows']:,}"],
+        ["Encoded columns", f"{len(summary['columns']):,}"],
+        ["Method", f"{summary['solver']}, {count(summary['rounds'], 'round')}"],
+    ]
+    if summary["certificate"] is not None:
+        text = str(Certificate(**summary["certificate"]))
+        rows.append(["Certificate of the fit to the training rows", text[0].upper() + text[1:]])
+    return wording.section(tables=[wording.table("training", rows)])

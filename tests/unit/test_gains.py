@@ -1,0 +1,219 @@
+"""What tasks gain by learning together, on rows left out."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from elmesh import LocalELM, MeshELM, MultiTaskELMClassifier, MultiTaskELMRegressor, Privacy
+from elmesh.datasets import simulate_clinics
+from elmesh.errors import ElmeshError
+from elmesh.estimators.gains import WRONG, SiteGains, TaskGain
+from elmesh.report import gains_page, gains_table, render
+
+
+@pytest.fixture(scope="module")
+def clinics():
+    return simulate_clinics(seed=0, n_test=400)
+
+
+@pytest.fixture(scope="module")
+def fitted(clinics):
+    model = MultiTaskELMRegressor(random_state=0).fit(clinics.X_train, clinics.y_train, tasks=clinics.tasks_train)
+    return model, model.site_gains(clinics.X_train, clinics.y_train, tasks=clinics.tasks_train)
+
+
+def rms(errors):
+    return float(np.sqrt(np.mean(np.square(errors))))
+
+
+def test_errors_on_rows_left_out_are_those_on_new_rows(fitted, clinics):
+    model, gains = fitted
+    alone = MultiTaskELMRegressor(solver=LocalELM(), random_state=0)
+    alone.fit(clinics.X_train, clinics.y_train, tasks=clinics.tasks_train)
+    pooled = MultiTaskELMRegressor(solver=MeshELM(private=False, graph=None), random_state=0)
+    pooled.fit(clinics.X_train, clinics.y_train, tasks=clinics.tasks_train)
+    found = {"together": model, "alone": alone, "pooled": pooled}
+    for name, fit in found.items():
+        # Each task counts as often as it has training rows.
+        errors = clinics.y_test - fit.predict(clinics.X_test, tasks=clinics.tasks_test)
+        by_task = pd.Series(errors**2).groupby(clinics.tasks_test).mean()
+        rows = pd.Series(clinics.tasks_train).value_counts()[by_task.index]
+        expected = np.sqrt(np.average(by_task, weights=rows))
+        assert getattr(gains.overall, name) == pytest.approx(expected, rel=0.12), name
+    assert gains.overall.together < gains.overall.alone
+    assert gains.overall.together < gains.overall.pooled
+
+
+def test_who_has_few_rows_gains_and_who_differs_has_a_private_part(fitted):
+    table = fitted[1].table
+    assert list(table.columns) == [
+        "rows", "alone", "together", "pooled", "change", "low", "high", "common", "shared", "private",
+    ]  # fmt: skip
+    np.testing.assert_allclose(table[["common", "shared", "private"]].sum(axis=1), 1.0)
+    np.testing.assert_allclose(table["change"], table["together"] - table["alone"])
+    assert (table["low"] < table["change"]).all()
+    assert (table["change"] < table["high"]).all()
+    assert table.loc["Rowan", "change"] < table.loc["Beech", "change"] < 0
+    assert table.loc["Larch", "private"] > table.loc["Beech", "private"]
+
+
+def test_the_interval_contains_the_change_in_most_draws():
+    """Sites that learn together gain nothing where all is noise: a clear verdict is rare then."""
+    clear = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        X, sites = rng.normal(size=(240, 3)), np.repeat(np.arange(8), 30)
+        y = rng.normal(size=240)
+        gains = MultiTaskELMRegressor(random_state=0).fit(X, y, tasks=sites).site_gains(X, y, tasks=sites)
+        clear += [one.clear == 1 for one in gains.tasks]
+    assert np.mean(clear) < 0.1
+
+
+def test_classes_are_counted_as_right_or_wrong():
+    rng = np.random.default_rng(0)
+    sites = np.repeat(["a", "b", "c", "d", "e", "f"], 25)
+    X = rng.normal(size=(150, 4))
+    y = np.where(X @ [2.0, -1.0, 1.0, 0.0] + 0.3 * rng.normal(size=150) > 0, "high", "low")
+    model = MultiTaskELMClassifier(random_state=0).fit(X, y, tasks=sites)
+    gains = model.site_gains(X, y, tasks=sites)
+    assert gains.unit == WRONG
+    assert 0.0 < gains.overall.together < 0.2
+    for one in gains.tasks:
+        assert (one.alone * 25) % 1 == pytest.approx(0.0, abs=1e-9)
+    new = rng.normal(size=(4000, 4))
+    truth = np.where(new @ [2.0, -1.0, 1.0, 0.0] + 0.3 * rng.normal(size=4000) > 0, "high", "low")
+    wrong = np.mean(model.predict(new, tasks=np.resize(["a", "b", "c", "d", "e", "f"], 4000)) != truth)
+    assert gains.overall.together == pytest.approx(wrong, abs=0.06)
+
+
+def test_classes_that_a_site_lacks_are_not_chosen_there():
+    rng = np.random.default_rng(1)
+    sites = np.repeat([0, 1, 2], 20)
+    X = rng.normal(size=(60, 2))
+    y = np.where(X[:, 0] > 0.6, 2, np.where(X[:, 0] > 0, 1, 0))
+    y[sites == 0] = np.minimum(y[sites == 0], 1)
+    gains = MultiTaskELMClassifier(random_state=0).fit(X, y, tasks=sites).site_gains(X, y, tasks=sites)
+    assert gains.overall.together < 0.4
+
+
+def test_several_targets_count_in_their_standard_deviations():
+    rng = np.random.default_rng(0)
+    X, sites = rng.normal(size=(80, 3)), np.repeat([0, 1, 2, 3], 20)
+    Y = np.column_stack([X @ [1.0, 1.0, 0.0], 1e6 * (X @ [0.0, 1.0, 1.0])]) + rng.normal(size=(80, 2)) * [0.1, 1e5]
+    model = MultiTaskELMRegressor(random_state=0).fit(X, Y, tasks=sites)
+    gains = model.site_gains(X, Y, tasks=sites)
+    assert gains.unit == "standard deviations"
+    assert 0.02 < gains.overall.together < 0.4
+
+
+def test_a_shared_part_and_private_fits_have_gains_too(clinics):
+    rng = np.random.default_rng(0)
+    X, sites = rng.normal(size=(200, 4)), np.repeat(np.arange(10), 20)
+    y = (X @ [1.0, 0.5, -0.5, 0.2]) * rng.normal(size=10)[sites] + 0.1 * rng.normal(size=200)
+    shared = MultiTaskELMRegressor(random_state=0, solver=MeshELM(rank=1, mu1=1.0, mu2=1.0)).fit(X, y, tasks=sites)
+    assert shared.model_.common.U is not None
+    gains = shared.site_gains(X, y, tasks=sites)
+    assert rms(y - shared.predict(X, tasks=sites)) < gains.overall.together < np.std(y)
+    privacy = Privacy(epsilon=5.0, delta=1e-5, input_range=(-2, 2), target_range=(3, 13))
+    private = MultiTaskELMRegressor(random_state=0, solver=MeshELM(privacy=privacy))
+    private.fit(clinics.X_train, clinics.y_train, tasks=clinics.tasks_train)
+    gains = private.site_gains(clinics.X_train, clinics.y_train, tasks=clinics.tasks_train)
+    assert gains.overall.together < gains.overall.alone
+
+
+def test_a_task_of_one_row_has_no_interval():
+    rng = np.random.default_rng(0)
+    X, sites = rng.normal(size=(41, 2)), np.array(["a"] * 20 + ["b"] * 20 + ["single"])
+    y = X[:, 0] + 0.1 * rng.normal(size=41)
+    gains = MultiTaskELMRegressor(random_state=0).fit(X, y, tasks=sites).site_gains(X, y, tasks=sites)
+    single = next(one for one in gains.tasks if one.task == "single")
+    assert (single.rows, single.clear) == (1, 0)
+    assert json.loads(json.dumps(gains.to_json()))["tasks"][-1]["change_interval"] is None
+
+
+def test_a_table_of_any_columns_is_taken_as_in_fit():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"x": rng.normal(size=60), "word": np.resize(["a", "b"], 60), "site": np.resize([1, 2, 3], 60)}
+    )
+    y = frame["x"] + (frame["word"] == "a") + 0.1 * rng.normal(size=60)
+    gains = MultiTaskELMRegressor(task="site", random_state=0).fit(frame, y).site_gains(frame, y)
+    assert [one.task for one in gains.tasks] == [1, 2, 3]
+    assert gains.overall.together < 0.4
+
+
+def test_a_site_of_a_network_compares_with_itself_alone(fitted, clinics):
+    model, gains = fitted
+    own = clinics.tasks_train == "Rowan"
+    one = model.for_task("Rowan").site_gains(clinics.X_train[own], clinics.y_train[own], pooled=False)
+    rowan = next(found for found in gains.tasks if found.task == "Rowan")
+    assert (one.overall.pooled, one.tasks[0].pooled) == (None, None)
+    assert one.overall.together == pytest.approx(rowan.together, rel=1e-9)
+    assert one.overall.alone == pytest.approx(rowan.alone, rel=1e-9)
+    assert one.sentence() == "There are too few rows to tell whether learning together is better than alone."
+    tenfold = one.in_units(10.0)
+    assert tenfold.overall.change == pytest.approx(10 * one.overall.change)
+    assert tenfold.tasks[0].high == pytest.approx(10 * one.tasks[0].high)
+    assert gains_table(one).rows[0][-1] == "–"
+
+
+def test_what_cannot_be_measured_is_refused(fitted, clinics):
+    model, _ = fitted
+    with pytest.raises(ElmeshError, match="Task 'nowhere' is not known"):
+        model.site_gains(clinics.X_train[:2], clinics.y_train[:2], tasks=["nowhere"] * 2)
+    local = MultiTaskELMRegressor(solver=LocalELM(), random_state=0)
+    local.fit(clinics.X_train, clinics.y_train, tasks=clinics.tasks_train)
+    with pytest.raises(ElmeshError, match="models with a common part"):
+        local.site_gains(clinics.X_train, clinics.y_train, tasks=clinics.tasks_train)
+
+
+# Sentences and pages.
+
+
+def one(task, change, half):
+    return TaskGain(task, 30, 1.0, 1.0 + change, 1.2, change - half, change + half, (0.7, 0.1, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "gain", "alone"),
+    [
+        ([-0.5, -0.4], "2 of 2 tasks predict better together than alone, 2 of them clearly", None),
+        ([-0.5, 0.4], "1 of 2 tasks predicts better together than alone, 1 of them clearly", "'t1'"),
+        ([0.1, 0.0], "None of 2 tasks predict better together than alone", None),
+        ([-0.1, 0.1], "1 of 2 tasks predicts better together than alone, none of them clearly", None),
+        ([0.5] * 6, "None of 6 tasks predict better together than alone", "6 tasks"),
+    ],
+)
+def test_the_sentence_follows_from_the_numbers(changes, gain, alone):
+    tasks = tuple(one(f"t{k}", change, 0.2) for k, change in enumerate(changes))
+    rest = "none is clearly better alone" if alone is None else f"clearly better alone: {alone}"
+    assert SiteGains(tasks, tasks[0], "units of the target").sentence() == f"{gain}; {rest}."
+
+
+SUMMARY = {
+    "targets": ["y"], "kind": "regression", "rows": 90, "columns": ["a", "b"], "solver": "mesh-elm", "rounds": 3,
+    "certificate": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [2, 60])
+def test_the_page_has_all_tasks_and_escapes_their_names(n):
+    tasks = tuple(one(f"<b>{k}</b>", -0.1 + 0.01 * k, 0.05) for k in range(n))
+    html = render(gains_page(SiteGains(tasks, tasks[0], "units of the target"), SUMMARY))
+    assert "<b>0</b>" not in html
+    assert html.count("&lt;b&gt;1&lt;/b&gt;") >= 2
+    assert ("The figure shows 40 of 60 tasks" in html) == (n == 60)
+    assert all(f"&lt;b&gt;{k}&lt;/b&gt;" in html for k in range(n))
+
+
+def test_the_table_has_the_largest_gain_first_and_all_rows_last():
+    tasks = (one("a", 0.1, 0.05), one("b", -0.2, 0.5), one("c", -0.1, 0.05))
+    rows = gains_table(SiteGains(tasks, one("all rows", -0.05, np.inf), WRONG)).rows
+    assert [row[0] for row in rows] == ["b", "c", "a", "all rows"]
+    assert [row[5] for row in rows] == ["too few rows to tell", "gains", "better alone", "too few rows to tell"]
+    assert rows[1][4] == "\N{MINUS SIGN}10 % ± 5 %"
+    assert rows[3][4] == "\N{MINUS SIGN}5 %"
