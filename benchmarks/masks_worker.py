@@ -23,7 +23,7 @@ def main(file: str, options: str) -> None:
     config, number = identity.config, identity.config.index(identity.name)
     request = IntegerSum(np.random.default_rng(number).integers(-(2**40), 2**40, settings["numbers"]), Topic.MATRIX)
     taken: dict[str, list[float]] = {"plain": [], "masked": [], "released": []}
-    with NetworkAgent(identity, patience=60, fresh=True) as agent:
+    with NetworkAgent(identity, patience=60, fresh=True, release_again=True) as agent:
         agent.open({})
         common = agent.messenger, config.agent_names, config.topology, 64, max_norm(config)
         transports = {
