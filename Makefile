@@ -57,10 +57,10 @@ test: lint
 
 test-all: lint
 	$(PYTEST) $(MORE) --hypothesis-profile exhaustive --ignore tests/docs
-	$(MAKE) --no-print-directory docs-check
+	$(PYTEST) -n $(CORES) tests/docs
 
 docs-check: $(VENV)/stamp
-	$(PYTEST) -n $(CORES) tests/docs
+	$(PYTEST) -n $(CORES) -m "not slow" tests/docs
 
 bench: $(VENV)/stamp
 	$(BIN)/python -m benchmarks
