@@ -23,12 +23,15 @@ DISTRIBUTED = [(path.relative_to(ROOT).as_posix(), code) for path in [*ROOT.glob
 
 
 def test_the_first_commands_of_the_readme_work(tmp_path):
-    (commands,) = (block for block in code_blocks(PAGES["README.md"], "sh") if "elmesh fit data.csv" in block)
-    table = pd.concat(rows_of(site).assign(site=site) for site in ("north", "south", "west"))
-    for name in ("data.csv", "new.csv", "test.csv"):
-        table.to_csv(tmp_path / name, index=False)
+    (commands,) = (block for block in code_blocks(PAGES["README.md"], "sh") if "elmesh sample" in block)
     run(["bash", "-ec", commands], tmp_path)
-    assert len(pd.read_csv(tmp_path / "predictions.csv")) == len(table)
+    new = pd.read_csv(tmp_path / "clinics" / "new-visits.csv")
+    predictions = pd.read_csv(tmp_path / "predictions.csv")
+    assert len(predictions) == len(new)
+    inside = (predictions["lower"] <= new["days"]) & (new["days"] <= predictions["upper"])
+    assert 0.8 < inside.mean() < 0.97
+    assert (tmp_path / "model" / "report.html").is_file()
+    assert "Truro" in load(tmp_path / "model-with-truro").tasks_
 
 
 @needs_mpi

@@ -179,6 +179,26 @@ def one(task, change, half):
 
 
 @pytest.mark.parametrize(
+    ("change", "half", "verdict"),
+    [
+        (-0.1, 0.05, "gains"),
+        (0.1, 0.05, "better alone"),
+        (-0.02, 0.05, "as good alone"),
+        (-0.1, 0.2, "too few rows to tell"),
+        (-0.1, np.inf, "too few rows to tell"),
+    ],
+)
+def test_a_verdict_is_clear_or_the_rows_are_enough_to_see_no_difference_or_too_few(change, half, verdict):
+    assert one("t", change, half).verdict == verdict
+
+
+def test_tasks_that_are_as_good_alone_are_named():
+    tasks = (one("a", -0.5, 0.1), one("b", 0.01, 0.05))
+    text = SiteGains(tasks, tasks[0], "units of the target").sentence()
+    assert "; as good alone: 'b'; none is clearly better alone." in text
+
+
+@pytest.mark.parametrize(
     ("changes", "gain", "alone"),
     [
         ([-0.5, -0.4], "2 of 2 tasks predict better together than alone, 2 of them clearly", None),

@@ -37,7 +37,7 @@ class _LazyCommand(TyperCommand):
     @cached_property
     def loaded(self) -> Any:
         """The command with its options."""
-        function = getattr(_import(f"elmesh.cli.{self._module}"), self._function)
+        function = getattr(_import(f"elmesh.cli.{self._module}"), self._function.replace("-", "_"))
         # typer keeps the line ends within a paragraph of help, and takes an empty line for one line end of an epilog.
         text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(function) or "")
         single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
@@ -79,9 +79,14 @@ def _import(module: str) -> Any:
 _COMMANDS = [
     _LazyCommand(
         "demo",
-        "Compare learning alone and together on bundled digits, and write an HTML report.",
+        "Compare learning alone, pooled and together on simulated clinics, and write an HTML report.",
         "elmesh demo",
         "elmesh demo --json",
+    ),
+    _LazyCommand(
+        "sample",
+        "Write small tables to try the other commands with.",
+        "elmesh sample clinics/",
     ),
     _LazyCommand(
         "fit",
@@ -104,6 +109,12 @@ _COMMANDS = [
         "Score a saved model on rows with known targets.",
         "elmesh evaluate model/ test.csv",
         "elmesh evaluate model/ test.csv --json --quiet",
+    ),
+    _LazyCommand(
+        "add-site",
+        "Add a site to a saved model, from its own rows alone.",
+        "elmesh add-site model/ leeds.csv --site leeds --out model-with-leeds/",
+        module="add_site",
     ),
     _LazyCommand(
         "reproduce",

@@ -30,6 +30,7 @@ from elmesh.estimators.features import make_features
 from elmesh.estimators.gains import SiteGains, measure_gains
 from elmesh.estimators.head import Head
 from elmesh.estimators.inputs import InputReader
+from elmesh.estimators.learning_curve import LearningCurve, measure_curve
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.estimators.parameters import describe
 from elmesh.estimators.private_fit import PrivateFit, start_private_fit
@@ -360,6 +361,29 @@ class MultiTaskELM(InputReader):
         self.model_ = replace(model, heads={**model.heads, plain(name): head})
         self.tasks_ = np.array(list(self.model_.heads))
         return self
+
+    def site_learning_curve(self, X: ArrayLike, y: ArrayLike) -> LearningCurve:
+        """Return the error of a new site by the number of its rows that it has learned from.
+
+        Half of the rows are predicted, and some of the others learned from, in twenty draws. The common part and the
+        basis of the shared part stay as they are.
+
+        Parameters
+        ----------
+        X : array or frame of shape (n_samples, n_features)
+            Inputs of the site, at least four rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Its targets.
+
+        Returns
+        -------
+        LearningCurve
+            ``table``, a DataFrame, and a sentence on how many rows the site wants.
+        """
+        check_is_fitted(self, "model_")
+        rows, _ = self._encode(X, tasks=[])
+        T, _ = self._new_targets(np.asarray(y), len(rows))
+        return measure_curve(self.model_, rows, T)
 
     def part_shares(self, X: ArrayLike, tasks: object = None) -> pd.DataFrame:
         """Return how much of each task's predictions is common to all tasks, shared by some, and its own.

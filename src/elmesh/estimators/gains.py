@@ -39,6 +39,8 @@ __all__ = ["SiteGains", "TaskGain", "measure_gains"]
 COVERAGE = 0.95
 # Most names that a sentence lists.
 _MOST_NAMES = 5
+# An interval of more than this share of the error to either side says nothing.
+_WIDE = 0.1
 # Parts of a task's rows that are left out together where each task is alone.
 _PARTS = 10
 # The change of -2 log evidence at which their search ends.
@@ -80,8 +82,16 @@ class TaskGain:
 
     @property
     def clear(self) -> int:
-        """-1 for a clear gain, 1 for a clear loss, 0 if the rows are too few to tell."""
+        """-1 for a clear gain, 1 for a clear loss, 0 if neither is clear."""
         return -1 if self.high < 0 else int(self.low > 0)
+
+    @property
+    def verdict(self) -> str:
+        """In words: "gains", "better alone", "as good alone" or, if the interval is wide, "too few rows to tell"."""
+        if self.clear:
+            return "gains" if self.clear < 0 else "better alone"
+        wide = self.high - self.low > 2 * _WIDE * self.alone
+        return "too few rows to tell" if wide else "as good alone"
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers; an interval that is not known is null."""
@@ -95,6 +105,7 @@ class TaskGain:
             "change": self.change,
             "change_interval": interval if np.isfinite(interval).all() else None,
             "clear": self.clear,
+            "verdict": self.verdict,
             "shares": dict(zip(("common", "shared", "private"), self.shares, strict=True)),
         }
 
@@ -120,7 +131,7 @@ class SiteGains:
         return SiteGains(tuple(map(multiplied, self.tasks)), multiplied(self.overall), self.unit)
 
     def clear(self, sign: int) -> list[TaskGain]:
-        """Return the tasks that clearly gain (-1), clearly lose (1), or have too few rows to tell (0)."""
+        """Return the tasks that clearly gain (-1), clearly lose (1), or neither (0)."""
         return [task for task in self.tasks if task.clear == sign]
 
     def sentence(self) -> str:
@@ -135,15 +146,19 @@ class SiteGains:
         '2 of 2 tasks predict better together than alone, 1 of them clearly; none is clearly better alone.'
         """
         if len(self.tasks) == 1:
-            return _VERDICTS[self.tasks[0].clear]
+            return _SENTENCES[self.tasks[0].verdict]
         better, n = sum(one.change < 0 for one in self.tasks), len(self.tasks)
         clearly, worse = len(self.clear(-1)), self.clear(1)
         verb = "predicts" if better == 1 else "predict"
         gain = f"{better or 'none'} of {count(n, 'task')} {verb} better together than alone"
         if better:
             gain += f", {clearly or 'none'} of them clearly"
-        alone = f"clearly better alone: {_names(worse)}" if worse else "none is clearly better alone"
-        return f"{gain[0].upper()}{gain[1:]}; {alone}."
+        same = [one for one in self.tasks if one.verdict == "as good alone"]
+        parts = [f"{gain[0].upper()}{gain[1:]}"]
+        if same:
+            parts.append(f"as good alone: {_names(same)}")
+        parts.append(f"clearly better alone: {_names(worse)}" if worse else "none is clearly better alone")
+        return f"{'; '.join(parts)}."
 
     @property
     def table(self) -> pd.DataFrame:
@@ -168,10 +183,11 @@ class SiteGains:
 
 
 # What is said of a single task.
-_VERDICTS = {
-    -1: "Learning together is clearly better than alone.",
-    0: "There are too few rows to tell whether learning together is better than alone.",
-    1: "Learning alone is clearly better than together.",
+_SENTENCES = {
+    "gains": "Learning together is clearly better than alone.",
+    "better alone": "Learning alone is clearly better than together.",
+    "as good alone": "Learning together is as good as alone.",
+    "too few rows to tell": "There are too few rows to tell whether learning together is better than alone.",
 }
 #: The units of errors: of classes, of one quantity, and of several.
 WRONG, OF_TARGET, OF_SEVERAL = "share of wrong classes", "units of the target", "standard deviations"

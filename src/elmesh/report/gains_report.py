@@ -20,7 +20,6 @@ __all__ = ["format_error", "gains_page", "gains_table"]
 
 # Most tasks in a figure.
 _MOST = 40
-_VERDICTS = {-1: "gains", 0: "too few rows to tell", 1: "better alone"}
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def gains_table(gains: SiteGains) -> Table:
 
 def _row(one: TaskGain, unit: str) -> list[str]:
     errors = [format_error(error, unit) for error in (one.alone, one.together, one.pooled)]
-    return [str(one.task), f"{one.rows:,}", *errors[:2], _format_change(one, unit), _VERDICTS[one.clear], errors[2]]
+    return [str(one.task), f"{one.rows:,}", *errors[:2], _format_change(one, unit), one.verdict, errors[2]]
 
 
 def gains_page(gains: SiteGains, summary: Mapping[str, Any]) -> Page:
@@ -82,10 +81,9 @@ def gains_page(gains: SiteGains, summary: Mapping[str, Any]) -> Page:
     errors = {name: format_error(getattr(gains.overall, name), unit) for name in ("alone", "together", "pooled")}
     wording = Wording("elmesh.report", "fit", unit=unit, **errors)
     n = len(gains.tasks)
-    facts = [
-        (f"{len(gains.clear(sign))} of {n}", wording.text(key, tasks="tasks"))
-        for sign, key in ((-1, "facts_better"), (1, "facts_worse"), (0, "facts_unknown"))
-    ]
+    found = [one.verdict for one in gains.tasks]
+    kinds = {"gains": "better", "better alone": "worse", "as good alone": "same", "too few rows to tell": "unknown"}
+    facts = [(f"{found.count(verdict)} of {n}", wording.text(f"facts_{key}")) for verdict, key in kinds.items()]
     facts.append((f"{errors['alone']} → {errors['together']}", wording.text("facts_error")))
     return Page(
         title="elmesh: what tasks gain by learning together",

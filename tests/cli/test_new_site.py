@@ -1,0 +1,157 @@
+"""A sample to try, and a site that comes later: commands and what they show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import elmesh
+from elmesh.cli import app
+from elmesh.datasets import simulate_visits
+from elmesh.errors import ElmeshError, UnknownSiteWarning
+
+
+def run(*args: object, code: int = 0):
+    result = CliRunner(env={"FORCE_COLOR": None, "NO_COLOR": "1"}).invoke(app, [str(arg) for arg in args])
+    assert result.exit_code == code, result.output + result.stderr
+    return result
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("sample")
+    run("sample", folder / "clinics", "--quiet")
+    run("fit", folder / "clinics" / "visits.csv", "--task", "clinic", "--target", "days", "--drop", "complication",
+        "--out", folder / "model", "--quiet")  # fmt: skip
+    return folder
+
+
+# The sample.
+
+
+def test_the_sample_is_as_real_tables_are(folder):
+    table = pd.read_csv(folder / "clinics" / "visits.csv")
+    sizes = table["clinic"].value_counts()
+    assert sizes.max() > 20 * sizes.min()
+    assert 0.05 < table["haemoglobin"].isna().mean() < 0.2
+    assert 0.03 < (table["complication"] == "yes").mean() < 0.2
+    by_site = {path.stem: len(pd.read_csv(path)) for path in (folder / "clinics" / "sites").iterdir()}
+    assert by_site == {name.lower(): n for name, n in sizes.items()}
+    assert "clinic" not in pd.read_csv(folder / "clinics" / "truro.csv")
+
+
+def test_one_clinic_of_the_sample_differs_from_the_others():
+    train, _, _ = simulate_visits(seed=0)
+    slopes = {
+        name: np.polyfit(own["walking"], own["days"], 1)[0] for name, own in train.groupby("clinic") if len(own) > 20
+    }
+    assert slopes.pop("Stroud") > 0 > max(slopes.values())
+
+
+def test_a_seed_determines_the_sample():
+    one, other, again = simulate_visits(seed=1)[0], simulate_visits(seed=2)[0], simulate_visits(seed=1)[0]
+    pd.testing.assert_frame_equal(one, again)
+    assert not one["days"].equals(other["days"])
+
+
+def test_nothing_is_overwritten_by_a_sample(folder, tmp_path):
+    result = run("sample", folder / "clinics", code=2)
+    assert "exists; choose another name" in result.stderr
+    (tmp_path / "file").touch()
+    assert "is a file" in run("sample", tmp_path / "file", "--force", code=2).stderr
+    before = (folder / "clinics" / "visits.csv").read_bytes()
+    shown = json.loads(run("sample", folder / "clinics", "--force", "--json").stdout)
+    assert shown["clinics"] == 8
+    assert (folder / "clinics" / "visits.csv").read_bytes() == before
+
+
+def test_every_command_that_the_sample_suggests_works(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    suggested = [
+        line.split()[1:] for line in run("sample", "clinics").stdout.splitlines() if line.startswith("elmesh ")
+    ]
+    assert [words[0] for words in suggested] == ["fit", "evaluate", "add-site"]
+    for words in suggested:
+        run(*words)
+
+
+# A site that comes later.
+
+
+def test_a_new_site_has_its_own_part_and_the_others_stay_as_they_are(folder, tmp_path):
+    result = run(
+        "add-site", folder / "model", folder / "clinics" / "truro.csv", "--site", "Truro", "--out", tmp_path / "m"
+    )
+    assert "rows learned from" in result.stdout
+    assert "Truro is in the model with 40 rows, beside 8 tasks" in result.stdout
+    before, after = elmesh.load(folder / "model"), elmesh.load(tmp_path / "m")
+    new = pd.read_csv(folder / "clinics" / "new-visits.csv")
+    np.testing.assert_array_equal(before.predict(new), after.predict(new))
+    rows = pd.read_csv(folder / "clinics" / "truro.csv")
+    own = after.predict(rows, tasks=["Truro"] * len(rows))
+    with pytest.warns(UnknownSiteWarning):
+        common = before.predict(rows, tasks=["other"] * len(rows))
+    errors = [np.sqrt(np.mean((rows["days"] - found) ** 2)) for found in (own, common)]
+    assert errors[0] < errors[1]
+
+
+def test_a_learning_curve_falls_where_a_site_differs(folder):
+    model = elmesh.load(folder / "model")
+    train, new, _ = simulate_visits(seed=5)
+    odd = pd.concat([train, new]).query("clinic == 'Stroud'")
+    curve = model.site_learning_curve(odd, odd["days"])
+    assert curve.rows == (0, 2, 5, 10, 20, 50)
+    assert curve.errors[-1] < 0.75 * curve.errors[0]
+    assert list(curve.table.columns) == ["rows", "error", "standard_error"]
+    assert "rows" in curve.sentence()
+
+
+def test_classes_have_a_learning_curve_of_wrong_ones(folder, tmp_path):
+    run("fit", folder / "clinics" / "visits.csv", "--task", "clinic", "--target", "complication", "--drop", "days",
+        "--out", tmp_path / "m", "--quiet")  # fmt: skip
+    words = ("add-site", tmp_path / "m", folder / "clinics" / "truro.csv", "--site", "Truro", "--out", tmp_path / "n")
+    shown = json.loads(run(*words, "--json").stdout)
+    assert shown["curve"]["unit"] == "share of wrong classes"
+    assert all(0 <= point["error"] < 0.5 for point in shown["curve"]["points"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"--site": "Leeds"}, "has a site 'Leeds' already"),
+        ({"--out": "model"}, "exists; choose another name"),
+        ({"rows": "nothing.csv"}, "There is no file"),
+        ({"rows": "no-target.csv"}, "days"),
+    ],
+)
+def test_what_cannot_be_added_is_one_sentence_and_no_model(folder, tmp_path, change, words):
+    rows = pd.read_csv(folder / "clinics" / "truro.csv")
+    rows.drop(columns="days").to_csv(tmp_path / "no-target.csv", index=False)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    out = folder / "model" if change.get("--out") == "model" else tmp_path / "m"
+    table = tmp_path / change.get("rows", "rows.csv")
+    result = run("add-site", folder / "model", table, "--site", change.get("--site", "Truro"), "--out", out, code=2)
+    assert words in result.stderr
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_model_is_not_replaced_by_itself_with_a_site(folder):
+    model = folder / "model"
+    result = run("add-site", model, folder / "clinics" / "truro.csv", "--site", "T", "--out", model, "--force", code=2)
+    assert "is the model itself" in result.stderr
+
+
+def test_few_rows_have_no_curve(folder, tmp_path):
+    rows = pd.read_csv(folder / "clinics" / "truro.csv")[:3]
+    with pytest.raises(ElmeshError, match="at least 4 rows, and there are 3"):
+        elmesh.load(folder / "model").site_learning_curve(rows, rows["days"])
+    rows.to_csv(tmp_path / "few.csv", index=False)
+    shown = json.loads(
+        run("add-site", folder / "model", tmp_path / "few.csv", "--site", "T", "--out", tmp_path / "m", "--json").stdout
+    )
+    assert shown["curve"] is None
