@@ -112,7 +112,9 @@ def test_fit_ends_with_who_gains_and_a_page_about_it(folder, tmp_path):
     page = (tmp_path / "m" / "report.html").read_text(encoding="utf-8")
     assert data["gains"]["sentence"] in page
     worked("fit", folder / "train.csv", *FIT_DAYS, "--out", tmp_path / "again")
-    for name in ("report.html", "model.json", "weights.safetensors"):
+    card = (tmp_path / "m" / "README.md").read_text(encoding="utf-8")
+    assert data["gains"]["sentence"] in card
+    for name in ("README.md", "report.html", "model.json", "weights.safetensors"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "m" / name).read_bytes()
 
 
@@ -984,8 +986,8 @@ def test_bad_input_to_the_program_is_one_sentence_with_code_2(tmp_path, monkeypa
 # Help and start-up
 
 
-COMMANDS = ["demo", "fit", "predict", "evaluate", "reproduce", "agent"]
-NETWORK_COMMANDS = ["create", "csr", "sign", "check", "status", "router"]
+COMMANDS = ["demo", "sample", "fit", "predict", "evaluate", "add-site", "reproduce", "agent"]
+NETWORK_COMMANDS = ["create", "csr", "sign", "check", "status", "audit", "confirm", "router"]
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *(f"network {name}" for name in NETWORK_COMMANDS)])

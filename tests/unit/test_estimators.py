@@ -733,7 +733,7 @@ def test_the_folder_of_a_task_alone_holds_nothing_of_the_others(kind, solver, tm
     for t in TASKS:
         whole.for_task(t).save(tmp_path / t)
         files = [file.read_bytes() for file in (tmp_path / t).iterdir()]
-        assert len(files) == 2
+        assert len(files) == 3
         found = b"".join(files)
         assert t.encode() in found
         others = [other for other in TASKS if other != t]

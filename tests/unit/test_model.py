@@ -295,7 +295,7 @@ def test_a_factor_that_all_tasks_share_is_stored_once(tmp_path, same_object):
 
 
 def test_the_folder_holds_two_files_that_say_what_they_are(saved):
-    assert sorted(file.name for file in saved.iterdir()) == ["model.json", "weights.safetensors"]
+    assert sorted(file.name for file in saved.iterdir()) == ["model.json", "weights.safetensors"]  # without a card
     document = json.loads((saved / "model.json").read_text())
     weights = (saved / "weights.safetensors").read_bytes()
     assert document["format"] == "elmesh-model"

@@ -17,7 +17,7 @@ from elmesh.cli.signals import stop_on_interrupt
 from elmesh.cli.summary import print_fit, summarize
 from elmesh.errors import ElmeshError
 from elmesh.estimators.gains import SiteGains
-from elmesh.estimators.storage import REPORT
+from elmesh.estimators.storage import CARD, REPORT
 from elmesh.files import atomic_write
 from elmesh.run import LocalBackend, MPIBackend
 from elmesh.run.placement import check_ranks
@@ -141,6 +141,7 @@ def _fit_here(options: FitOptions, output: Output) -> None:
             from elmesh.report import gains_page, render  # noqa: PLC0415  (it takes a second)
 
             atomic_write(out / REPORT, render(gains_page(gains, summary)).encode())
+            atomic_write(out / CARD, model.model_card(gains).encode())
             summary |= {"gains": gains.to_json(), "report": str(out / REPORT)}
         print_fit(output, summary, gains)
         if request.asked:

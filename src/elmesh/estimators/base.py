@@ -24,6 +24,7 @@ from elmesh.data.labels import plain_type
 from elmesh.data.statistics import SiteRows, Statistics, Task
 from elmesh.data.tasks import Groups, match_tasks
 from elmesh.errors import ElmeshError
+from elmesh.estimators.card import model_card
 from elmesh.estimators.common import CommonPart
 from elmesh.estimators.effects import heads_with_effects, variance_table
 from elmesh.estimators.features import make_features
@@ -536,7 +537,7 @@ class MultiTaskELM(InputReader):
         }
 
     def save(self, path: StrPath, *, overwrite: bool = False, extra: Mapping[str, Any] | None = None) -> None:
-        """Write the fitted model to a folder: ``model.json`` and ``weights.safetensors``.
+        """Write the fitted model to a folder: ``model.json`` and ``weights.safetensors``, and a card, ``README.md``.
 
         Parameters
         ----------
@@ -551,7 +552,18 @@ class MultiTaskELM(InputReader):
         content = self.extra_ if extra is None else dict(extra)
         if self.table_ is not None:
             content = {"table": self.table_.to_json(), **content}
-        self.model_.save(Path(path), overwrite=overwrite, estimator=describe(self), extra=content)
+        self.model_.save(
+            Path(path), overwrite=overwrite, estimator=describe(self), extra=content, card=self.model_card()
+        )
+
+    def model_card(self, gains: SiteGains | None = None) -> str:
+        """Return what is to be known about the model, in Markdown: what it predicts, and how confidential it is.
+
+        With ``gains`` (:meth:`site_gains`) it states the errors on rows left out.
+        """
+        check_is_fitted(self, "model_")
+        privacy: PrivacyReport | None = getattr(self, "privacy_", None)
+        return model_card(self.model_, self.table_, describe(self), privacy, gains)
 
     def _adopt(self, model: MultiTaskModel, n_features: int, extra: dict[str, Any]) -> None:
         """Become fitted from a model alone; the columns of a table are found by their names then."""

@@ -156,11 +156,15 @@ class MultiTaskModel:
         estimator: Mapping[str, Any],
         extra: Mapping[str, Any] | None = None,
         overwrite: bool = False,
+        card: str | None = None,
     ) -> None:
-        """Save the model, and plain JSON with it, as a folder with ``model.json`` and ``weights.safetensors``."""
+        """Save the model, and plain JSON with it, as a folder with ``model.json`` and ``weights.safetensors``.
+
+        ``card`` is the text of a ``README.md`` beside them.
+        """
         content, tensors = _to_parts(self)
         content |= {"estimator": dict(estimator), "extra": dict(extra or {})}
-        write_folder(path, content, tensors, overwrite=overwrite)
+        write_folder(path, content, tensors, overwrite=overwrite, card=card)
 
     @classmethod
     def load(cls, path: StrPath) -> tuple[MultiTaskModel, dict[str, Any], dict[str, Any]]:

@@ -27,22 +27,27 @@ from elmesh.errors import ElmeshError
 from elmesh.files import atomic_write, replace_folder
 from elmesh.text import listed
 
-__all__ = ["FORMAT", "FORMAT_VERSION", "REPORT", "read_folder", "write_folder"]
+__all__ = ["CARD", "FORMAT", "FORMAT_VERSION", "REPORT", "read_folder", "write_folder"]
 
 FORMAT = "elmesh-model"
 FORMAT_VERSION = 1
 
 _DOCUMENT = "model.json"
 _WEIGHTS = "weights.safetensors"
-#: A page about the fit, which may be in the folder of a model.
-REPORT = "report.html"
+#: The card of a model, and a page about the fit, which may be in the folder of a model.
+CARD, REPORT = "README.md", "report.html"
 _OURS = ("format", "format_version", "elmesh_version", "weights", "sha256")
 
 Tensors = dict[str, NDArray[np.float64]]
 
 
 def write_folder(
-    path: str | os.PathLike[str], content: Mapping[str, Any], tensors: Tensors, *, overwrite: bool = False
+    path: str | os.PathLike[str],
+    content: Mapping[str, Any],
+    tensors: Tensors,
+    *,
+    overwrite: bool = False,
+    card: str | None = None,
 ) -> None:
     """Write a model folder completely or not at all.
 
@@ -56,6 +61,8 @@ def write_folder(
         Name to C-contiguous float64 array, for ``weights.safetensors``.
     overwrite : bool, default=False
         Whether an existing model may be replaced. Anything else never is.
+    card : str, optional
+        Markdown about the model, for ``README.md``.
     """
     weights = safetensors.numpy.save(dict(tensors))
     document: dict[str, Any] = {
@@ -78,6 +85,8 @@ def write_folder(
         try:
             atomic_write(beside / _WEIGHTS, weights)
             atomic_write(beside / _DOCUMENT, text.encode("ascii"))
+            if card is not None:
+                atomic_write(beside / CARD, card.encode())
             replace_folder(beside, target)
         finally:
             _remove(beside)  # an incomplete new model, or the old one after the new one has its place
@@ -206,7 +215,7 @@ def _check_target(target: Path, path: str | os.PathLike[str], overwrite: bool) -
             is_model = f'"{FORMAT}"'.encode() in file.read(100)
     if not is_model:
         raise ElmeshError(f"{os.fspath(path)} is not an elmesh model, so it is not overwritten; choose another path.")
-    others = [name for name in inside or [] if name not in (_DOCUMENT, _WEIGHTS, REPORT)]
+    others = [name for name in inside or [] if name not in (_DOCUMENT, _WEIGHTS, CARD, REPORT)]
     if others:
         raise ElmeshError(
             f"{os.fspath(path)} holds more than a model ({', '.join(others[:3])}), so it is not overwritten; "
@@ -217,7 +226,7 @@ def _check_target(target: Path, path: str | os.PathLike[str], overwrite: bool) -
 def _remove(folder: Path) -> None:
     """Remove a model folder, and only files of a model."""
     with contextlib.suppress(OSError):
-        for name in (_WEIGHTS, _DOCUMENT, REPORT):
+        for name in (_WEIGHTS, _DOCUMENT, CARD, REPORT):
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()
 

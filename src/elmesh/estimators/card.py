@@ -1,0 +1,105 @@
+"""The card of a saved model: what it predicts, for whom, how well, and how confidential it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from elmesh.estimators.gains import WRONG, SiteGains
+from elmesh.estimators.model import MultiTaskModel
+from elmesh.privacy.report import NOT_PRIVATE, PrivacyReport
+from elmesh.tables import TableSchema
+from elmesh.text import count
+from elmesh.version import __version__
+
+__all__ = ["model_card"]
+
+# Most names that are listed.
+_MOST_NAMES = 40
+
+
+def model_card(
+    model: MultiTaskModel,
+    table: TableSchema | None,
+    description: Mapping[str, Any],
+    privacy: PrivacyReport | None = None,
+    gains: SiteGains | None = None,
+) -> str:
+    """Return the card in Markdown.
+
+    Parameters
+    ----------
+    model, table, description
+        The model, how the columns of its table become numbers, and the parameters of the estimator.
+    privacy : PrivacyReport, optional
+        What a private fit promises.
+    gains : SiteGains, optional
+        Errors on rows left out, if they were measured.
+    """
+    targets = ["y"] if table is None else [column.name for column in table.target_columns]
+    tasks = list(model.heads)
+    lines = [
+        "# A model made by elmesh",
+        "",
+        f"- **Predicts** {_names(targets)} ({model.kind}{_classes(model)}).",
+        f"- **For** {count(len(tasks), 'task')}: {_names(tasks)}."
+        + (" Rows of other tasks are predicted by what these have in common." if model.common is not None else ""),
+        f"- **From** {_inputs(model, table)}.",
+        f"- **Method**: {description['solver']['solver']}; `model.json` has all parameters.",
+        *_scores(gains),
+        "",
+        "## Confidential",
+        "",
+        _confidential(model, privacy),
+        "",
+        "## Files",
+        "",
+        "`model.json` and `weights.safetensors` are the model; `elmesh.load`, `elmesh predict` and `elmesh evaluate` "
+        f"read them. They were written by elmesh {__version__}. A `report.html` shows what each task gains.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _names(names: list[Any]) -> str:
+    shown = ", ".join(f"`{_plain(name)}`" for name in names[:_MOST_NAMES])
+    return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
+
+
+def _plain(name: object) -> str:
+    """Return a name without what would end its quotation or its line."""
+    return " ".join(str(name).replace("`", "'").split())
+
+
+def _classes(model: MultiTaskModel) -> str:
+    known = {name for head in model.heads.values() if head.classes is not None for name in head.classes.tolist()}
+    return f" of the classes {_names(sorted(known))}" if known else ""
+
+
+def _inputs(model: MultiTaskModel, table: TableSchema | None) -> str:
+    if table is None:
+        return f"{count(model.layer.n_inputs, 'column')} of an array"
+    names = [column.name for column in table.features]
+    return f"{count(len(names), 'column')}: {_names(names)}"
+
+
+def _scores(gains: SiteGains | None) -> list[str]:
+    if gains is None:
+        return []
+    one = gains.overall
+    errors = [f"{100 * x:.3g} %" if gains.unit == WRONG else f"{x:,.3g}" for x in (one.alone, one.together)]
+    return [
+        f"- **Errors** on {count(one.rows, 'row')} left out ({gains.unit}): {errors[1]} with this model, {errors[0]} "
+        f"with models of each task alone. {gains.sentence()}"
+    ]
+
+
+def _confidential(model: MultiTaskModel, privacy: PrivacyReport | None) -> str:
+    if privacy is not None:
+        return f"{privacy.sentence()} {NOT_PRIVATE}"
+    if model.common is not None and model.common.private:
+        return f"What the tasks have in common was learned with differential privacy. {NOT_PRIVATE}"
+    return (
+        "This model was learned from rows without differential privacy. Whoever has it can learn about these rows, for "
+        "instance whether a known row was among them: keep it as confidential as the rows."
+    )
