@@ -101,7 +101,7 @@ def test_fit_saves_a_model_and_prints_the_inferred_kind(folder, tmp_path):
 def test_fit_ends_with_who_gains_and_a_page_about_it(folder, tmp_path):
     result = worked("fit", folder / "train.csv", *FIT_DAYS, "--out", tmp_path / "m")
     assert "On rows left out the error is " in result.stdout
-    assert "of 3 tasks predict better together than alone" in result.stdout
+    assert "of 3 tasks clearly gain" in result.stdout
     assert f"Open {tmp_path / 'm' / 'report.html'} in a browser" in result.stdout
     # What people ask comes before how the training went.
     assert result.stdout.index("On rows left out") < result.stdout.index("Certified")

@@ -465,3 +465,12 @@ def test_the_group_alone_lists_its_commands(monkeypatch, capsys):
         main()
     assert not ended.value.code
     assert capsys.readouterr().err == ""
+
+
+def test_columns_of_dates_are_left_out_with_a_note(tmp_path):
+    table = pd.DataFrame({"when": pd.date_range("2024-01-01", periods=30).strftime("%Y-%m-%d"), "x": range(30)})
+    table.assign(y=[k % 3 + 0.5 for k in range(30)]).to_csv(tmp_path / "like.csv", index=False)
+    words = ("create", tmp_path / "net", "--agents", "a,b,c", "--listen", "127.0.0.1:7451")
+    result = run(*words, "--like", tmp_path / "like.csv", "--target", "y")
+    assert result.exit_code == 0, result.stderr
+    assert 'not dates: "when"' in result.stderr

@@ -109,6 +109,10 @@ def test_the_result_says_what_is_promised_and_what_is_not(run):
     gains = summary["gains"]
     assert gains["overall"]["rows"] == summary["rows"]
     assert gains["tasks"][0]["pooled"] is None
+    card = (run.agents["north"].out / "README.md").read_text(encoding="utf-8")
+    assert gains["sentence"] in card
+    assert "**Predicts** `y` (regression)" in card
+    assert summary["privacy"]["promise"] in card
     status = run.agents["north"].status
     assert status["releases"]["epsilon"] == pytest.approx(2.0, rel=1e-3)
 

@@ -192,26 +192,45 @@ def test_a_verdict_is_clear_or_the_rows_are_enough_to_see_no_difference_or_too_f
     assert one("t", change, half).verdict == verdict
 
 
-def test_tasks_that_are_as_good_alone_are_named():
+def test_tasks_that_are_as_good_alone_are_counted():
     tasks = (one("a", -0.5, 0.1), one("b", 0.01, 0.05))
     text = SiteGains(tasks, tasks[0], "units of the target").sentence()
-    assert "; as good alone: 'b'; none is clearly better alone." in text
+    assert text == "1 of 2 tasks clearly gains by learning together; 1 is as good alone; none is clearly better alone."
 
 
 @pytest.mark.parametrize(
-    ("changes", "gain", "alone"),
+    ("changes", "sentence"),
     [
-        ([-0.5, -0.4], "2 of 2 tasks predict better together than alone, 2 of them clearly", None),
-        ([-0.5, 0.4], "1 of 2 tasks predicts better together than alone, 1 of them clearly", "'t1'"),
-        ([0.1, 0.0], "None of 2 tasks predict better together than alone", None),
-        ([-0.1, 0.1], "1 of 2 tasks predicts better together than alone, none of them clearly", None),
-        ([0.5] * 6, "None of 6 tasks predict better together than alone", "6 tasks"),
+        ([-0.5, -0.4], "2 of 2 tasks clearly gain by learning together; none is clearly better alone."),
+        ([-0.5, 0.4], "1 of 2 tasks clearly gains by learning together; clearly better alone: 't1'."),
+        (
+            [0.1, 0.0],
+            "None of 2 tasks clearly gains by learning together; 2 have too few rows to tell; none is clearly better "
+            "alone.",
+        ),
+        ([0.5] * 6, "None of 6 tasks clearly gains by learning together; clearly better alone: 6 tasks."),
     ],
 )
-def test_the_sentence_follows_from_the_numbers(changes, gain, alone):
+def test_the_sentence_follows_from_the_numbers(changes, sentence):
     tasks = tuple(one(f"t{k}", change, 0.2) for k, change in enumerate(changes))
-    rest = "none is clearly better alone" if alone is None else f"clearly better alone: {alone}"
-    assert SiteGains(tasks, tasks[0], "units of the target").sentence() == f"{gain}; {rest}."
+    assert SiteGains(tasks, tasks[0], "units of the target").sentence() == sentence
+
+
+def test_of_few_rows_nothing_is_clear():
+    few = TaskGain("t", 4, 1.0, 0.5, None, -0.6, -0.4, (1.0, 0.0, 0.0))
+    assert (few.clear, few.verdict) == (0, "too few rows to tell")
+
+
+def test_classes_that_both_predict_alike_may_still_differ_on_further_rows():
+    """Of nine rows without a difference, three in nine further ones might differ."""
+    rng = np.random.default_rng(0)
+    X, sites = rng.normal(size=(69, 2)), np.array(["large"] * 60 + ["small"] * 9)
+    y = np.where(X[:, 0] > -5, "no", "yes")
+    y[:4] = "yes"
+    gains = MultiTaskELMClassifier(random_state=0).fit(X, y, tasks=sites).site_gains(X, y, tasks=sites)
+    small = gains.tasks[1]
+    assert small.high - small.change >= 3 / 9
+    assert small.verdict == "too few rows to tell"
 
 
 SUMMARY = {

@@ -40,6 +40,8 @@ from elmesh.errors import ElmeshError
 from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.estimators.private_fit import ScaleSearch
 from elmesh.estimators.regressor import MultiTaskELMRegressor
+from elmesh.estimators.storage import CARD
+from elmesh.files import atomic_write
 from elmesh.netconfig.identity import Identity
 from elmesh.netconfig.schema import make_schema
 from elmesh.privacy.budget import Privacy
@@ -300,7 +302,9 @@ class NetworkAgent:
         if model.model_.common is not None:
             gains = model.site_gains(X, schema.targets(frame), tasks=tasks, pooled=False)
             units = schema.target_units if schema.kind == "regression" else 1.0
-            columns["gains"] = (gains.in_units(units) if isinstance(units, float) else gains).to_json()
+            gains = gains.in_units(units) if isinstance(units, float) else gains
+            columns["gains"] = gains.to_json()
+            atomic_write(out / CARD, model.model_card(gains, schema).encode())
         summary = {**facts, **columns, "targets": [column.name for column in schema.target_columns]}
         self.checkpoint.mark_saved(summary)
         return summary

@@ -72,7 +72,7 @@ def add_site(
                 for n, error in zip(curve.rows, curve.errors, strict=True)
             ]
             if not quiet:
-                output.table(["rows learned from", f"error on others ({curve.unit})"], lines)
+                output.table(["rows learned from", f"error on further rows ({curve.unit})"], lines)
             output.print(curve.sentence())
         output.print(
             f"{site} is in the model with {count(len(frame), 'row')}, beside "

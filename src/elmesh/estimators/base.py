@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -552,18 +553,21 @@ class MultiTaskELM(InputReader):
         content = self.extra_ if extra is None else dict(extra)
         if self.table_ is not None:
             content = {"table": self.table_.to_json(), **content}
-        self.model_.save(
-            Path(path), overwrite=overwrite, estimator=describe(self), extra=content, card=self.model_card()
-        )
+        table = None
+        with suppress(ElmeshError):  # a program may save other content under this name
+            table = TableSchema.from_json(content.get("table"))
+        card = self.model_card(table=table)
+        self.model_.save(Path(path), overwrite=overwrite, estimator=describe(self), extra=content, card=card)
 
-    def model_card(self, gains: SiteGains | None = None) -> str:
+    def model_card(self, gains: SiteGains | None = None, table: TableSchema | None = None) -> str:
         """Return what is to be known about the model, in Markdown: what it predicts, and how confidential it is.
 
-        With ``gains`` (:meth:`site_gains`) it states the errors on rows left out.
+        With ``gains`` (:meth:`site_gains`) it states the errors on rows left out. ``table`` describes the columns, if
+        the estimator was fitted on an array that was made from a table.
         """
         check_is_fitted(self, "model_")
         privacy: PrivacyReport | None = getattr(self, "privacy_", None)
-        return model_card(self.model_, self.table_, describe(self), privacy, gains)
+        return model_card(self.model_, table or self.table_, describe(self), privacy, gains)
 
     def _adopt(self, model: MultiTaskModel, n_features: int, extra: dict[str, Any]) -> None:
         """Become fitted from a model alone; the columns of a table are found by their names then."""

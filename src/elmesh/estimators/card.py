@@ -55,7 +55,7 @@ def model_card(
         "## Files",
         "",
         "`model.json` and `weights.safetensors` are the model; `elmesh.load`, `elmesh predict` and `elmesh evaluate` "
-        f"read them. They were written by elmesh {__version__}. A `report.html` shows what each task gains.",
+        f"read them. They were written by elmesh {__version__}.",
         "",
     ]
     return "\n".join(lines)

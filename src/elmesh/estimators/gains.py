@@ -8,7 +8,7 @@ each task has variances of its own: there these are found again without the row,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,6 +41,8 @@ COVERAGE = 0.95
 _MOST_NAMES = 5
 # An interval of more than this share of the error to either side says nothing.
 _WIDE = 0.1
+# Fewest rows of which an interval is known well enough.
+_FEWEST = 5
 # Parts of a task's rows that are left out together where each task is alone.
 _PARTS = 10
 # The change of -2 log evidence at which their search ends.
@@ -82,7 +84,9 @@ class TaskGain:
 
     @property
     def clear(self) -> int:
-        """-1 for a clear gain, 1 for a clear loss, 0 if neither is clear."""
+        """-1 for a clear gain, 1 for a clear loss, 0 if neither is clear, or if there are fewer than five rows."""
+        if self.rows < _FEWEST:
+            return 0
         return -1 if self.high < 0 else int(self.low > 0)
 
     @property
@@ -90,7 +94,7 @@ class TaskGain:
         """In words: "gains", "better alone", "as good alone" or, if the interval is wide, "too few rows to tell"."""
         if self.clear:
             return "gains" if self.clear < 0 else "better alone"
-        wide = self.high - self.low > 2 * _WIDE * self.alone
+        wide = self.rows < _FEWEST or self.high - self.low > 2 * _WIDE * self.alone
         return "too few rows to tell" if wide else "as good alone"
 
     def to_json(self) -> dict[str, Any]:
@@ -143,21 +147,21 @@ class SiteGains:
         >>> north = TaskGain("north", 50, 2.0, 1.5, 1.8, -0.8, -0.2, none)
         >>> south = TaskGain("south", 9, 2.0, 1.9, 1.8, -0.8, 0.6, none)
         >>> SiteGains((north, south), north, "").sentence()
-        '2 of 2 tasks predict better together than alone, 1 of them clearly; none is clearly better alone.'
+        '1 of 2 tasks clearly gains by learning together; 1 has too few rows to tell; none is clearly better alone.'
         """
         if len(self.tasks) == 1:
             return _SENTENCES[self.tasks[0].verdict]
-        better, n = sum(one.change < 0 for one in self.tasks), len(self.tasks)
-        clearly, worse = len(self.clear(-1)), self.clear(1)
-        verb = "predicts" if better == 1 else "predict"
-        gain = f"{better or 'none'} of {count(n, 'task')} {verb} better together than alone"
-        if better:
-            gain += f", {clearly or 'none'} of them clearly"
-        same = [one for one in self.tasks if one.verdict == "as good alone"]
-        parts = [f"{gain[0].upper()}{gain[1:]}"]
+        n, found = len(self.tasks), [one.verdict for one in self.tasks]
+        gaining, same, unknown = (found.count(one) for one in ("gains", "as good alone", "too few rows to tell"))
+        verb = "gain" if gaining > 1 else "gains"
+        parts = [f"{gaining or 'None'} of {count(n, 'task')} clearly {verb} by learning together"]
         if same:
-            parts.append(f"as good alone: {_names(same)}")
-        parts.append(f"clearly better alone: {_names(worse)}" if worse else "none is clearly better alone")
+            parts.append(f"{same} {'is' if same == 1 else 'are'} as good alone")
+        if unknown:
+            parts.append(f"{unknown} {'has' if unknown == 1 else 'have'} too few rows to tell")
+        worse = [one.task for one in self.tasks if one.verdict == "better alone"]
+        names = listed(worse) if len(worse) <= _MOST_NAMES else f"{len(worse)} tasks"
+        parts.append(f"clearly better alone: {names}" if worse else "none is clearly better alone")
         return f"{'; '.join(parts)}."
 
     @property
@@ -191,11 +195,6 @@ _SENTENCES = {
 }
 #: The units of errors: of classes, of one quantity, and of several.
 WRONG, OF_TARGET, OF_SEVERAL = "share of wrong classes", "units of the target", "standard deviations"
-
-
-def _names(tasks: Iterable[TaskGain]) -> str:
-    found = [task.task for task in tasks]
-    return listed(found) if len(found) <= _MOST_NAMES else f"{len(found)} tasks"
 
 
 def measure_gains(
@@ -316,5 +315,8 @@ def _gain(task: Label, losses: Sequence[FloatArray], shares: FloatArray, *, squa
         # From mean squares to their roots.
         deviation /= max(alone + together, np.finfo(float).tiny) if squared else 1.0
         half = float(student.ppf(0.5 + COVERAGE / 2, n - 1)) * deviation
+        if not squared:
+            # Where no row is told apart, three in n might be (the rule of three).
+            half = max(half, 3.0 / n)
     common, shared, private = shares.tolist()
     return TaskGain(task, n, alone, together, pooled, change - half, change + half, (common, shared, private))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
@@ -66,6 +67,13 @@ class DataSpec:
         if FILE_TASK in frame.columns:
             raise ElmeshError(f'The table has a column "{FILE_TASK}", which is a reserved name; rename it.')
         schema = fit_schema(frame.assign(**{FILE_TASK: "example"}), FILE_TASK, [target], chosen, drop=drop)
+        if schema.dates:
+            dates = ", ".join(f'"{column.name}"' for column in schema.dates)
+            warnings.warn(
+                f"Left out because networks take numbers and categories, not dates: {dates}. To use them make numbers "
+                "of them, such as the days since a fixed date.",
+                stacklevel=2,
+            )
         found = {
             column.name: InputColumn(column.name, range=_range(frame, column.name), missing=column.indicator)
             for column in schema.numeric

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import re
 import string
+import warnings
 from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
@@ -193,7 +194,9 @@ def to_svg(fig: Figure, *, prefix: str, title: str, description: str) -> str:
     ``description`` are for screen readers.
     """
     buffer = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": prefix}):
+    with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": prefix}), warnings.catch_warnings():
+        # A letter that no font has is a box in the drawing; the tables of the page have all names as text.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         fig.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :].strip()

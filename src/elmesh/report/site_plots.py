@@ -18,6 +18,8 @@ __all__ = ["PARTS", "DrawnSite", "draw_errors", "draw_shares"]
 PARTS = (("common", "blue"), ("shared", "green"), ("private", "orange"))
 # A part with at least this share has its percentage written on it.
 _LABELLED = 0.1
+# Changes of more per cent are drawn at the edge: a site with a tiny error must not hide all others.
+_MOST = 120.0
 
 
 class DrawnSite(Protocol):
@@ -61,13 +63,14 @@ def draw_errors(
     for y, site in enumerate(order):
         alone, together = float(np.mean(site.alone)), float(np.mean(site.together))
         change, percent = site.change, 100 / max(alone, 1e-300)
+        middle, low, high = np.clip([percent * x for x in (change.mean, change.low, change.high)], -_MOST, _MOST)
         color = COLORS[("muted", "magenta", "blue")[change.clear]]
         if np.isfinite(change.high):
-            interval = [percent * change.low, percent * change.high]
+            interval = [low, high]
             ax.plot(interval, [y, y], color=color, linewidth=2.2, marker="|", markersize=9, zorder=2)
             ends += interval
-        ax.scatter([percent * change.mean], [y], s=58, c=color, zorder=3)
-        ends.append(percent * change.mean)
+        ax.scatter([middle], [y], s=58, c=color, zorder=3)
+        ends.append(middle)
         label_margin(ax, f"{write(alone)} → {write(together)}", y, color)
     ax.axvline(0.0, color=COLORS["ink"], linewidth=1.2, zorder=1)
     label_point(ax, "better", (0.0, -0.8), (-8, 0), "right", "center")
