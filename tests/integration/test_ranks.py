@@ -653,7 +653,7 @@ def test_without_restarts_a_loss_is_reported_soon_and_the_same_command_resumes_w
 @needs_mpi
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("name", ["rounds", "csv"])
+@pytest.mark.parametrize("name", ["rounds", "shared"])
 def test_five_random_faults_do_not_change_the_result(launched, faults, jobs, tmp_path, seed, name):
     rng = np.random.default_rng(seed)
     planned = [
