@@ -216,12 +216,23 @@ def test_the_last_lines_cannot_be_removed_with_what_the_log_itself_holds(tmp_pat
     seal = json.loads((tmp_path / "log.seal").read_text())
     lines = read(path)
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
-    forged = seal | {"lines": 3, "hash": lines[2]["hash"], "signature": lines[2]["signature"]}
+    third = hashlib.sha256(json.dumps(lines[2], sort_keys=True).encode()).hexdigest()
+    forged = seal | {"lines": 3, "hash": third, "signature": lines[2]["signature"]}
     (tmp_path / "log.seal").write_text(json.dumps(forged))
     with pytest.raises(LogDamagedError, match="not signed by this agent"):
         read(path)
-    (tmp_path / "log.seal").write_text(json.dumps(seal | {"lines": 3, "hash": lines[2]["hash"]}))
+    (tmp_path / "log.seal").write_text(json.dumps(seal | {"lines": 3, "hash": third}))
     with pytest.raises(LogDamagedError, match="not signed by this agent"):
+        read(path)
+
+
+def test_the_signature_of_the_last_line_cannot_be_changed_either(tmp_path):
+    path = tmp_path / "log"
+    write_log(path, 3)
+    *first, last = path.read_text().splitlines(keepends=True)
+    signature = json.loads(last)["signature"]
+    path.write_text("".join([*first, last.replace(signature, signature[:-1] + ("0" if signature[-1] != "0" else "1"))]))
+    with pytest.raises(LogDamagedError, match="not the log that this agent has sealed"):
         read(path)
 
 

@@ -47,7 +47,7 @@ class LogDamagedError(ElmeshError):
 
 
 class _Seal(msgspec.Struct, forbid_unknown_fields=True):
-    """The number of lines and the hash of the last one, signed, and the certificates of that time, in base64."""
+    """The number of lines and the SHA-256 of the last one, signed, and the certificates of that time, in base64."""
 
     lines: int
     hash: str
@@ -139,8 +139,9 @@ class ReleaseLog:
         if self._seal < 0:
             self._seal = os.open(_seal_file(self._path), os.O_WRONLY | os.O_CREAT, 0o600)
             sync_folder(self._path.parent)
-        signature = self._credentials.sign(_seal_statement(self._name, line["line"], line["hash"]))
-        seal = _Seal(line["line"], line["hash"], signature.hex(), time, self._chain)
+        last = line_digest(line)
+        signature = self._credentials.sign(_seal_statement(self._name, line["line"], last))
+        seal = _Seal(line["line"], last, signature.hex(), time, self._chain)
         os.pwrite(self._seal, msgspec.json.encode(seal).ljust(_SEAL_BYTES), 0)
 
     @cached_property
@@ -176,7 +177,7 @@ def read_log(path: Path, name: str, credentials: Credentials) -> Iterator[Line]:
             # After the seal come lines of a process that was killed, or whose machine failed, before it was written.
             if not line.get("frequent"):
                 _check_signature(path, number, line, name, credentials)
-        elif number == seal.lines and seal.hash != line["hash"]:
+        elif number == seal.lines and seal.hash != last:
             raise LogDamagedError(f"{path} is not the log that this agent has sealed.")
         yield line
     if unsigned > _SIGN_EVERY:
