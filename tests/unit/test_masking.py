@@ -22,7 +22,7 @@ from elmesh.comm.masking import (
     commitment_of,
     number_digest,
 )
-from elmesh.comm.mpi.masks import agree_on_masks
+from elmesh.comm.mpi.masks import MaskedRanks
 from elmesh.comm.partners import (
     ALL_PAIRS,
     colluders_withstood,
@@ -293,7 +293,7 @@ def test_a_rank_whose_number_is_not_the_one_it_has_committed_to_is_found():
     (one, number), (other, _) = rank_keys(1), rank_keys(2)
     world.contents = [one, other, number, bytes(32).hex()]
     with pytest.raises(ElmeshError, match="number of rank 2 is not the one it has committed to"):
-        agree_on_masks(world)
+        MaskedRanks(world)
 
 
 def test_ranks_with_the_same_key_are_found():
@@ -301,4 +301,4 @@ def test_ranks_with_the_same_key_are_found():
     one, number = rank_keys(1)
     world.contents = [one, one, number, number]
     with pytest.raises(ElmeshError, match="Two ranks have the same key"):
-        agree_on_masks(world)
+        MaskedRanks(world)

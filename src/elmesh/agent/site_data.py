@@ -51,7 +51,7 @@ _SHARED_CAUTION = (
 
 
 def exchange_caution(config: NetworkConfig) -> str | None:
-    """Return what must be said, whatever else is not, about what the network file lets agents exchange."""
+    """Return the caution about what agents exchange, which is shown even with ``--quiet``; None if there is none."""
     if config.exchange == "sums":
         return None if config.rank == 0 or config.epsilon is not None else _SHARED_CAUTION
     return (

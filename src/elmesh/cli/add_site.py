@@ -19,7 +19,7 @@ from elmesh.cli.console import (
 )
 from elmesh.cli.predict import load_model
 from elmesh.errors import ElmeshError
-from elmesh.estimators.gains import WRONG
+from elmesh.estimators.gains import format_error
 from elmesh.tables import CSVFormat, read_data
 from elmesh.text import count
 from elmesh.typing import Label
@@ -68,7 +68,7 @@ def add_site(
             if schema.kind == "regression" and len(schema.target_columns) == 1:
                 unit = float(schema.target_columns[0].std)
             lines = [
-                [str(n), f"{100 * error:.3g} %" if curve.unit == WRONG else f"{unit * error:,.3g}"]
+                [str(n), format_error(unit * error, curve.unit)]
                 for n, error in zip(curve.rows, curve.errors, strict=True)
             ]
             if not quiet:

@@ -99,7 +99,7 @@ def _start_ranks(options: FitOptions, output: Output, ranks: int) -> None:
 
 
 def _measure_gains(model: Any, X: pd.DataFrame, y: pd.DataFrame, output: Output) -> SiteGains | None:
-    """Return what each task gains; None if it cannot be told."""
+    """Return what each task gains; None if that cannot be measured."""
     fitted = model.model_
     if fitted.common is None or len(fitted.heads) < 2:
         return None
@@ -137,13 +137,16 @@ def _fit_here(options: FitOptions, output: Output) -> None:
             model.save(out, overwrite=options.force)
         summary = summarize(model, len(X)) | {"model": str(out), "kind_reason": reason}
         gains = None if request.asked else _measure_gains(model, X, y, output)
-        if gains is not None:
-            from elmesh.report import gains_page, render  # noqa: PLC0415  (it takes a second)
+        if gains is None:
+            print_fit(output, summary)
+        else:
+            # Matplotlib takes a second to import, for which errors in the table and --help should not wait.
+            from elmesh.report import gains_page, gains_table, render  # noqa: PLC0415
 
             atomic_write(out / REPORT, render(gains_page(gains, summary)).encode())
             atomic_write(out / CARD, model.model_card(gains).encode())
             summary |= {"gains": gains.to_json(), "report": str(out / REPORT)}
-        print_fit(output, summary, gains)
+            print_fit(output, summary, (gains, gains_table(gains)))
         if request.asked:
             output.note(f"Stopped by Ctrl-C after round {model.n_iter_}; the model so far is in {out}.")
         output.result(summary)

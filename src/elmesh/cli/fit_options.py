@@ -287,7 +287,8 @@ def with_options(function: Callable[[FitOptions], None]) -> Callable[..., None]:
     def command(**options: Any) -> None:
         function(FitOptions(**options))
 
-    command.__signature__ = inspect.signature(FitOptions, eval_str=True)  # type: ignore[attr-defined]  # typer reads it
+    # typer takes the parameters of a command from this attribute, which functions may have but types do not declare.
+    command.__signature__ = inspect.signature(FitOptions, eval_str=True)  # type: ignore[attr-defined]
     command.__annotations__ = {}
     return command
 

@@ -43,7 +43,7 @@ class Job:
     """
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], folders: Sequence[str] = ()) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 - the command is the user's own
+        self._process = subprocess.Popen(  # noqa: S603  (no shell; mpiexec and this Python, as the user has them)
             [sys.executable, "-I", "-S", str(session_reaper.__file__), ",".join(folders), *command],
             env=environ,
             stdin=subprocess.PIPE,

@@ -37,7 +37,7 @@ def serve_metrics(agent: NetworkAgent, port: int | None) -> Iterator[None]:
         yield
         return
     try:
-        import prometheus_client.core  # noqa: PLC0415  (an extra)
+        import prometheus_client.core  # noqa: PLC0415  (optional: the error below names it)
     except ImportError:
         raise ElmeshError(
             'Metrics need prometheus-client, which is not installed; run pip install "elmesh[network]".'

@@ -50,12 +50,14 @@ def audit(
         for line in read_log(identity.log, identity.name, identity.credentials()):
             lines += 1
             if ends.pop(lines, line_digest(line)) != line_digest(line):
-                raise LogDamagedError(f"Line {lines} of {identity.log} is not the one that another site was told of.")
+                raise LogDamagedError(f"Line {lines} of {identity.log} is not the one in the log of another site.")
             _note(runs, line)
             if every and not quiet and not as_json:
                 typer.echo(json.dumps(line))
         if ends:
-            raise LogDamagedError(f"Another site was told of {max(ends)} lines of {identity.log}; lines were removed.")
+            raise LogDamagedError(
+                f"The log of another site has {max(ends)} lines of {identity.log}; lines were removed."
+            )
     except LogDamagedError as error:
         problem = str(error)
     if not every:

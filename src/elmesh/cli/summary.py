@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elmesh.cli.console import Output
-from elmesh.estimators.gains import WRONG, SiteGains
+from elmesh.estimators.gains import SiteGains, format_error
 from elmesh.math.certificate import Certificate
 from elmesh.text import count, data_size
+
+if TYPE_CHECKING:
+    from elmesh.report import Table
 
 __all__ = ["print_fit", "print_gains", "print_own_gain", "print_result", "summarize"]
 
@@ -34,7 +37,7 @@ def summarize(model: Any, rows: int) -> dict[str, Any]:
     }
 
 
-def print_fit(output: Output, summary: dict[str, Any], gains: SiteGains | None = None) -> None:
+def print_fit(output: Output, summary: dict[str, Any], gains: tuple[SiteGains, Table] | None = None) -> None:
     """Print the summary of ``elmesh fit``: who gains comes first, and how the training went last."""
     output.print(f"{problem(summary)}: {summary['kind_reason']}.")
     tasks, columns = len(summary["tasks"]), len(summary["columns"])
@@ -42,34 +45,29 @@ def print_fit(output: Output, summary: dict[str, Any], gains: SiteGains | None =
     if tasks == 1:
         output.print("With one task there is no other to learn with; --task names the column with the sites.")
     if gains is not None:
-        print_gains(output, gains)
+        print_gains(output, *gains)
     print_result(output, summary)
     if summary["report"] is not None:
         output.print(f"Open {summary['report']} in a browser for the errors and the parts of every task.")
 
 
-def print_gains(output: Output, gains: SiteGains) -> None:
-    """Print who gains by learning together, with a table of a few tasks."""
-    from elmesh.report import format_error, gains_table  # noqa: PLC0415  (it takes a second)
-
+def print_gains(output: Output, gains: SiteGains, table: Table) -> None:
+    """Print who gains by learning together; the table too, if it is short."""
     if len(gains.tasks) <= _MOST_TASKS and not output.quiet:
-        table = gains_table(gains)
         output.table(table.columns, table.rows)
-    errors = [format_error(getattr(gains.overall, name), gains.unit) for name in ("alone", "together", "pooled")]
+    alone, together, pooled = (format_error(x, gains.unit) for x in gains.overall.errors)
     output.print(
-        f"On rows left out the error is {errors[0]} alone, {errors[1]} together and {errors[2]} with one model of all "
-        f"rows ({gains.unit})."
+        f"On rows left out the error is {alone} alone, {together} together and {pooled} with one model of all rows "
+        f"({gains.unit})."
     )
     output.print(gains.sentence())
 
 
 def print_own_gain(output: Output, gains: dict[str, Any]) -> None:
     """Print what one site of a network gains."""
-    alone, together = (gains["overall"][name] for name in ("alone", "together"))
-    errors = [f"{100 * x:.3g} %" if gains["unit"] == WRONG else f"{x:,.3g}" for x in (alone, together)]
-    output.print(
-        f"On rows of this site left out the error is {errors[0]} alone and {errors[1]} together ({gains['unit']})."
-    )
+    unit = gains["unit"]
+    alone, together = (format_error(gains["overall"][name], unit) for name in ("alone", "together"))
+    output.print(f"On rows of this site left out the error is {alone} alone and {together} together ({unit}).")
     output.print(gains["sentence"])
 
 

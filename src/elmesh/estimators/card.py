@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from elmesh.estimators.gains import WRONG, SiteGains
+from elmesh.estimators.gains import SiteGains, format_error
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.privacy.report import NOT_PRIVATE, PrivacyReport
 from elmesh.tables import TableSchema
@@ -87,10 +87,10 @@ def _scores(gains: SiteGains | None) -> list[str]:
     if gains is None:
         return []
     one = gains.overall
-    errors = [f"{100 * x:.3g} %" if gains.unit == WRONG else f"{x:,.3g}" for x in (one.alone, one.together)]
+    alone, together, _ = (format_error(error, gains.unit) for error in one.errors)
     return [
-        f"- **Errors** on {count(one.rows, 'row')} left out ({gains.unit}): {errors[1]} with this model, {errors[0]} "
-        f"with models of each task alone. {gains.sentence()}"
+        f"- **Errors** on {count(one.rows, 'row')} left out ({gains.unit}): {together} with this model, {alone} with "
+        f"models of each task alone. {gains.sentence()}"
     ]
 
 

@@ -33,7 +33,7 @@ from elmesh.solvers.state import MixedEffects
 from elmesh.text import count, listed
 from elmesh.typing import FloatArray, IndexArray, Label
 
-__all__ = ["SiteGains", "TaskGain", "measure_gains"]
+__all__ = ["SiteGains", "TaskGain", "format_error", "measure_gains"]
 
 #: Probability that the interval of a change contains it.
 COVERAGE = 0.95
@@ -76,6 +76,11 @@ class TaskGain:
     low: float
     high: float
     shares: tuple[float, float, float]
+
+    @property
+    def errors(self) -> tuple[float, float, float | None]:
+        """The errors alone, together and pooled."""
+        return self.alone, self.together, self.pooled
 
     @property
     def change(self) -> float:
@@ -186,7 +191,7 @@ class SiteGains:
         }
 
 
-# What is said of a single task.
+# The sentence on a single task.
 _SENTENCES = {
     "gains": "Learning together is clearly better than alone.",
     "better alone": "Learning alone is clearly better than together.",
@@ -195,6 +200,19 @@ _SENTENCES = {
 }
 #: The units of errors: of classes, of one quantity, and of several.
 WRONG, OF_TARGET, OF_SEVERAL = "share of wrong classes", "units of the target", "standard deviations"
+
+
+def format_error(error: float | None, unit: str) -> str:
+    """Return an error as text, a dash if it is not known.
+
+    Examples
+    --------
+    >>> format_error(0.0312345, "units of the target"), format_error(0.125, WRONG)
+    ('0.0312', '12.5 %')
+    """
+    if error is None:
+        return "–"
+    return f"{100 * error:.3g} %" if unit == WRONG else f"{error:,.3g}"
 
 
 def measure_gains(
@@ -316,7 +334,7 @@ def _gain(task: Label, losses: Sequence[FloatArray], shares: FloatArray, *, squa
         deviation /= max(alone + together, np.finfo(float).tiny) if squared else 1.0
         half = float(student.ppf(0.5 + COVERAGE / 2, n - 1)) * deviation
         if not squared:
-            # Where no row is told apart, three in n might be (the rule of three).
+            # If no row of n differs, up to three in n may (the rule of three).
             half = max(half, 3.0 / n)
     common, shared, private = shares.tolist()
     return TaskGain(task, n, alone, together, pooled, change - half, change + half, (common, shared, private))

@@ -10,7 +10,7 @@ Both signs of zero would count it twice, so that one of them is rejected. Random
 that is derived from the seed for one use. Decisions are made by 64 random bits and doubles; if these do not settle one,
 which happens once in :math:`10^{13}` times, by 192 further bits and a hundred decimal digits.
 
-Noise of doubles can be told apart by its last bits, which depend on what it was added to (Mironov 2012). Here both are
+Noise of doubles can be recognised by its last bits, which depend on what it was added to (Mironov 2012). Here both are
 whole numbers, added modulo a power of two: which sums are possible does not depend on the data, and how probable they
 are is exactly what the formula says.
 """

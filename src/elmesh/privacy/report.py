@@ -1,4 +1,4 @@
-"""What a private fit has released, and what may be said about it."""
+"""What a private fit has released, and what is promised."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class PrivacyReport:
         return cls(delta, sites, colluders, *stated, scales, releases)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as plain JSON, with what is promised and what must be said about the model."""
+        """Return all of it as plain JSON, with the promise, and a sentence on the model itself."""
         return {**asdict(self), "promise": self.sentence(), "model": NOT_PRIVATE}
 
     def sentence(self) -> str:

@@ -9,7 +9,7 @@ makes a figure and a page from it; :mod:`~elmesh.report.gains_report` is the pag
 
 from elmesh.report.curves import Curve, draw_curves
 from elmesh.report.figures import STYLES, figure, save_figure
-from elmesh.report.gains_report import format_error, gains_page, gains_table
+from elmesh.report.gains_report import gains_page, gains_table
 from elmesh.report.page import Claim, Figure, Page, Section, Table, Verdict, count_verdicts, render
 from elmesh.report.site_report import draw_overview, study_page, study_table
 from elmesh.report.site_study import SiteResult, SiteStudy, Training
@@ -17,6 +17,6 @@ from elmesh.report.wording import Wording
 
 __all__ = [
     "STYLES", "Claim", "Curve", "Figure", "Page", "Section", "SiteResult", "SiteStudy", "Table", "Training", "Verdict",
-    "Wording", "count_verdicts", "draw_curves", "draw_overview", "figure", "format_error", "gains_page", "gains_table",
+    "Wording", "count_verdicts", "draw_curves", "draw_overview", "figure", "gains_page", "gains_table",
     "render", "save_figure", "study_page", "study_table",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from elmesh.estimators.gains import WRONG, SiteGains, TaskGain
+from elmesh.estimators.gains import SiteGains, TaskGain, format_error
 from elmesh.math.certificate import Certificate
 from elmesh.report.figures import figure
 from elmesh.report.page import Page, Section, Table
@@ -16,7 +16,7 @@ from elmesh.report.site_study import Change
 from elmesh.report.wording import Wording
 from elmesh.text import count
 
-__all__ = ["format_error", "gains_page", "gains_table"]
+__all__ = ["gains_page", "gains_table"]
 
 # Most tasks in a figure.
 _MOST = 40
@@ -39,19 +39,6 @@ class _Task:
         return cls(str(one.task), one.rows, one.alone, one.together, change, one.shares)
 
 
-def format_error(error: float | None, unit: str) -> str:
-    """Return an error as text, a dash if it is not known.
-
-    Examples
-    --------
-    >>> format_error(0.0312345, "units of the target"), format_error(0.125, WRONG)
-    ('0.0312', '12.5 %')
-    """
-    if error is None:
-        return "–"
-    return f"{100 * error:.3g} %" if unit == WRONG else f"{error:,.3g}"
-
-
 def _format_change(one: TaskGain, unit: str) -> str:
     sign = "+" if one.change > 0 else "\N{MINUS SIGN}" if one.change < 0 else ""
     text = f"{sign}{format_error(abs(one.change), unit)}"
@@ -68,7 +55,7 @@ def gains_table(gains: SiteGains) -> Table:
 
 
 def _row(one: TaskGain, unit: str) -> list[str]:
-    errors = [format_error(error, unit) for error in (one.alone, one.together, one.pooled)]
+    errors = [format_error(error, unit) for error in one.errors]
     return [str(one.task), f"{one.rows:,}", *errors[:2], _format_change(one, unit), one.verdict, errors[2]]
 
 
@@ -78,7 +65,8 @@ def gains_page(gains: SiteGains, summary: Mapping[str, Any]) -> Page:
     ``summary`` has the facts about the fit, as the command prints them.
     """
     unit = gains.unit
-    errors = {name: format_error(getattr(gains.overall, name), unit) for name in ("alone", "together", "pooled")}
+    names = ("alone", "together", "pooled")
+    errors = {name: format_error(x, unit) for name, x in zip(names, gains.overall.errors, strict=True)}
     wording = Wording("elmesh.report", "fit", unit=unit, **errors)
     n = len(gains.tasks)
     found = [one.verdict for one in gains.tasks]
@@ -101,7 +89,7 @@ def gains_page(gains: SiteGains, summary: Mapping[str, Any]) -> Page:
 
 
 def _shown(gains: SiteGains) -> tuple[list[_Task], str]:
-    """Return the tasks of a figure, and what to say if they are not all."""
+    """Return the tasks of a figure, and a sentence if they are not all."""
     order = sorted((_Task.of(one) for one in gains.tasks), key=lambda one: one.change.mean / max(one.alone, 1e-300))
     if len(order) <= _MOST:
         return order, ""

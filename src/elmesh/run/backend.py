@@ -38,7 +38,7 @@ from elmesh.text import abbreviated
 from elmesh.typing import FloatArray, IndexArray, IntArray, Label
 
 if TYPE_CHECKING:
-    from elmesh.comm.masking import MaskedSums
+    from elmesh.comm.mpi.masks import MaskedRanks
 
 __all__ = [
     "Assignment",
@@ -295,7 +295,7 @@ class MPIBackend(Backend):
 
     def __init__(self, world: MPICommunicator | None = None, mask: bool = False) -> None:
         self._given, self._mask = world, mask
-        self._sums: MaskedSums | None = None
+        self._masks: MaskedRanks | None = None
         self.description = "an MPI job with masked sums" if mask else "an MPI job"
 
     @property
@@ -307,10 +307,8 @@ class MPIBackend(Backend):
         """Return a sum over all processes, before a fit."""
         if not self._mask:
             return self.communicator.allreduce_sum(request.value)
-        from elmesh.comm.mpi.masks import agree_on_masks, masked_sum  # noqa: PLC0415  (needs an extra)
-
-        self._sums = self._sums or agree_on_masks(self.communicator)
-        return masked_sum(self.communicator, self._sums, request)
+        self._masks = self._masks or self.communicator.mask()
+        return self._masks.sum(request)
 
     @property
     def communicator(self) -> MPICommunicator:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from elmesh.comm.communicator import Communicator
 from elmesh.comm.mpi.failure_detector import IDLE, FailureDetector, RankFailure
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
+
+if TYPE_CHECKING:
+    from elmesh.comm.mpi.masks import MaskedRanks
 
 __all__ = ["MPICommunicator", "in_mpi_job", "mpi_module", "world_communicator"]
 
@@ -40,6 +43,12 @@ class MPICommunicator(Communicator):
             atexit.register(self._detector.stop)
             # A script that fails in one process would leave the others waiting for it.
             self._excepthook, sys.excepthook = sys.excepthook, self._abort_on_error
+
+    def mask(self) -> MaskedRanks:
+        """Exchange keys for masked sums with all processes, and return these sums."""
+        from elmesh.comm.mpi.masks import MaskedRanks  # noqa: PLC0415  (needs cryptography, an optional dependency)
+
+        return MaskedRanks(self)
 
     def _abort_on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         self._excepthook(kind, error, trace)

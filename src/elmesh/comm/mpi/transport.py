@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Generator
 from dataclasses import replace
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +38,6 @@ from elmesh.comm.requests import (
 from elmesh.comm.traffic import TrafficLog
 from elmesh.comm.transport import CommState, LocalMetrics, Noise, PendingMetrics, RoundMetrics, Transport
 from elmesh.typing import FloatArray, IndexArray, IntArray
-
-if TYPE_CHECKING:
-    from elmesh.comm.masking import MaskedSums
 
 __all__ = ["MPITransport"]
 
@@ -69,11 +66,8 @@ class MPITransport(Transport):
         self._relay = _MPIRelay(world.comm, ranks, int(topology.tree.order[0]))
         agents = np.flatnonzero(ranks == world.rank).tolist()
         super().__init__(topology, agents, message_bits, self._relay, masked, noise)
-        self._sums: MaskedSums | None = None
+        self._masks = world.mask() if masked else None
         if masked:
-            from elmesh.comm.mpi.masks import agree_on_masks  # noqa: PLC0415  (needs an extra)
-
-            self._sums = agree_on_masks(world)
             self._count_keys()
         self._world, self._ranks = world, ranks
         self._routes = _Routes(world, topology, ranks)
@@ -130,14 +124,7 @@ class MPITransport(Transport):
     def integer_sum(self, request: IntegerSum) -> IntArray:
         """Return the sum of integers over all agents, by one collective: integers may be added in any order."""
         self._count_integer_sum(request)
-        return self._world.allreduce_sum(request.value) if self._sums is None else self._masked_sum(request)
-
-    def _masked_sum(self, request: IntegerSum) -> IntArray:
-        from elmesh.comm.mpi.masks import masked_sum  # noqa: PLC0415  (needs an extra)
-
-        if self._sums is None:
-            raise TypeError("Sums of this transport are not masked.")
-        return masked_sum(self._world, self._sums, request)
+        return self._world.allreduce_sum(request.value) if self._masks is None else self._masks.sum(request)
 
     def max_request_bytes(self, request: Request) -> int:
         """Return an upper bound on what a request sends, over all agents."""
@@ -148,8 +135,8 @@ class MPITransport(Transport):
     def start_metrics(self, local: LocalMetrics, halt: bool) -> PendingMetrics:
         """Start to gather a round's metrics; where sums are masked, the numbers of all agents are summed first."""
         self._world.set_round(local.round)
-        if self._sums is not None:
-            sums = run_sums(sum_wide(local.values), self._masked_sum)
+        if self._masks is not None:
+            sums = run_sums(sum_wide(local.values), self._masks.sum)
             # What is gathered then is the same at every agent, and its sum is theirs.
             local = replace(local, values=np.zeros_like(local.values))
             local.values[self.agents == 0] = sums

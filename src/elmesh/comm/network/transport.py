@@ -163,7 +163,7 @@ class NetworkTransport(Transport):
         try:
             return sums.unmask(self._tree.integer_sum(masked), request)
         except MaskError as error:
-            # It cannot be said whose mask it is.
+            # It is not known whose mask it is.
             raise RefusedError([], str(error)) from None
 
     def _noise_label(self, value: IntArray) -> bytes:

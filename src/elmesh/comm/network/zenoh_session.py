@@ -240,7 +240,7 @@ def _rule(name: str, flow: str, messages: Sequence[str], keys: Sequence[str]) ->
 def import_zenoh() -> Any:
     """Return the module zenoh, or raise an error that says what to install."""
     try:
-        import zenoh  # noqa: PLC0415  (an extra)
+        import zenoh  # noqa: PLC0415  (optional: the error below names it)
     except ImportError:
         raise ElmeshError('Networks need zenoh, which is not installed; run pip install "elmesh[network]".') from None
     return zenoh
