@@ -37,6 +37,16 @@ from elmesh.netconfig.layout import NetworkLayout
 ROOT = Path(__file__).parents[2]
 NAMES = ("east", "north", "south", "west")
 BASIS = {"mu1": 1.0, "mu2": 1.0, "rho": 1.0}
+#: Fields of a private network.
+PRIVATE_REGRESSION = {
+    "exchange": "sums",
+    "solver": "mesh-elm",
+    "rank": "auto",
+    "kind": "regression",
+    "target_range": (-4.0, 4.0),
+    "parameters": {"common": "auto", "private": "auto"},
+    "epsilon": 1.0,
+}
 P = 4
 #: Seconds after which a test gives up waiting for something that takes a second or two on an idle machine.
 LIMIT = 180.0

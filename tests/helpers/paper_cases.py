@@ -10,7 +10,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 
-from elmesh import datasets
+from elmesh.datasets import public as datasets
 from elmesh.paper.analysis import table1 as table1_analysis
 from elmesh.paper.classification import (
     FIG5_HIDDEN,

@@ -8,6 +8,7 @@ import pytest
 from elmesh import LocalELM, MultiTaskELMClassifier
 from elmesh.agent import NetworkAgent
 from elmesh.agent.backend import NetworkBackend
+from elmesh.agent.column_scales import check_plausible, exchange_scales
 from elmesh.agent.limits import max_norm
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.columns import InputColumn
@@ -61,7 +62,7 @@ def test_exchanged_statistics_are_those_of_all_rows(tmp_path):
     found = run_agents(
         config,
         tmp_path / "net",
-        lambda agent: agent.exchange_statistics(rows_of(agent.name), ["x0"]),
+        lambda agent: exchange_scales(agent, rows_of(agent.name), ["x0"]),
         log=lambda event, **fields: logged.append((event, fields)),
     )
     everything = np.concatenate([rows_of(name)["x0"].to_numpy() for name in PAIR])
@@ -75,7 +76,27 @@ def test_statistics_are_refused_unless_the_network_file_allows_them(tmp_path):
     with NetworkAgent(first) as agent:
         agent.open({})
         with pytest.raises(ElmeshError, match="does not allow"):
-            agent.exchange_statistics(rows_of("left"), ["x0"])
+            exchange_scales(agent, rows_of("left"), ["x0"])
+
+
+@pytest.mark.parametrize(
+    ("scale", "plausible"),
+    [
+        ((50.0, 10.0), True),
+        ((50.0, 2.5), True),
+        ((50.0, 0.001), False),  # a count that is far too large makes every row a threshold
+        ((5000.0, 10.0), False),  # a sum that is far too large moves all rows to one side
+        ((50.0, 0.0), False),
+    ],
+)
+def test_scales_that_the_own_rows_contradict_are_refused(scale, plausible):
+    values = {"age": np.array([40.0, 60.0, 45.0, 55.0]), "absent": np.array([])}
+    scales = {"age": scale, "absent": (0.0, 0.0)}
+    if plausible:
+        check_plausible(values, scales)
+        return
+    with pytest.raises(ElmeshError, match="an agent has sent wrong numbers"):
+        check_plausible(values, scales)
 
 
 def test_an_agent_has_one_task_and_a_solver_that_the_network_provides_for(tmp_path):

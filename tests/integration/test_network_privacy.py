@@ -19,18 +19,10 @@ from elmesh.privacy.release import make_mechanism
 from elmesh.solvers.private_part import private_features
 from elmesh.tables import FILE_TASK
 from helpers.forked import ForkedNetwork
-from helpers.network import NAMES, Agent, make_config, rows_of
+from helpers.network import NAMES, PRIVATE_REGRESSION, Agent, make_config, rows_of
 from helpers.recorder import RecordedNetwork
 
-PRIVATE = {
-    "exchange": "sums",
-    "solver": "mesh-elm",
-    "rank": "auto",
-    "kind": "regression",
-    "target_range": (-4.0, 4.0),
-    "parameters": {"common": "auto", "private": "auto"},
-    "epsilon": 2.0,
-}
+PRIVATE = PRIVATE_REGRESSION | {"epsilon": 2.0}
 
 
 def tables(names=NAMES, rows: int = 120) -> dict[str, pd.DataFrame]:

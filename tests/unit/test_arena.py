@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from elmesh import arena, datasets
+from elmesh import arena
 from elmesh.arena import load_arena
+from elmesh.datasets import public as datasets
 from elmesh.errors import ElmeshError
 
 

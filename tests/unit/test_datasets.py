@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from elmesh import datasets
 from elmesh.datasets import (
     CLINICS,
     load_digits_tasks,
@@ -20,6 +19,7 @@ from elmesh.datasets import (
     make_digit_tasks,
     simulate_clinics,
 )
+from elmesh.datasets import public as datasets
 from elmesh.errors import ElmeshError
 from helpers.examples import examples
 from helpers.marks import needs_data

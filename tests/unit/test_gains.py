@@ -235,7 +235,7 @@ def test_classes_that_both_predict_alike_may_still_differ_on_further_rows():
 
 SUMMARY = {
     "targets": ["y"], "kind": "regression", "rows": 90, "columns": ["a", "b"], "solver": "mesh-elm", "rounds": 3,
-    "certificate": None,
+    "certificate": None, "privacy": None,
 }  # fmt: skip
 
 
@@ -247,6 +247,14 @@ def test_the_page_has_all_tasks_and_escapes_their_names(n):
     assert html.count("&lt;b&gt;1&lt;/b&gt;") >= 2
     assert ("The figure shows 40 of 60 tasks" in html) == (n == 60)
     assert all(f"&lt;b&gt;{k}&lt;/b&gt;" in html for k in range(n))
+
+
+@pytest.mark.parametrize("privacy", [None, {"promise": "Epsilon 1.", "model": "The model is not private."}])
+def test_the_page_says_how_confidential_the_model_is(privacy):
+    tasks = (one("a", -0.1, 0.05), one("b", 0.0, 0.05))
+    html = render(gains_page(SiteGains(tasks, tasks[0], "units of the target"), SUMMARY | {"privacy": privacy}))
+    assert ("keep it as confidential as they are" in html) == (privacy is None)
+    assert ("Epsilon 1. The model is not private." in html) == (privacy is not None)
 
 
 def test_the_table_has_the_largest_gain_first_and_all_rows_last():

@@ -435,16 +435,9 @@ def agent_without_range(folder, **changes: object):
     from elmesh.agent import NetworkAgent
     from elmesh.netconfig.columns import InputColumn
     from elmesh.netconfig.layout import NetworkLayout
-    from helpers.network import make_config
+    from helpers.network import PRIVATE_REGRESSION, make_config
 
-    fields = {
-        "exchange": "sums",
-        "solver": "mesh-elm",
-        "rank": "auto",
-        "kind": "regression",
-        "target_range": (-4.0, 4.0),
-        "parameters": {"common": "auto", "private": "auto"},
-        "epsilon": 1.0,
+    fields = PRIVATE_REGRESSION | {
         "columns": (InputColumn("x0"), InputColumn("x1", range=(0.0, 1.0))),
         "statistics": True,
     }
@@ -457,6 +450,7 @@ def test_an_agent_asks_how_many_rows_there_are_before_it_releases_anything_for_s
     stated, why, tmp_path, monkeypatch
 ):
     from elmesh.agent.backend import NetworkBackend
+    from elmesh.agent.column_scales import exchange_scales
 
     steps = []
 
@@ -470,12 +464,12 @@ def test_an_agent_asks_how_many_rows_there_are_before_it_releases_anything_for_s
     with agent_without_range(tmp_path / "net") as agent:
         monkeypatch.setattr(agent.checkpoint, "note", lambda *_: None)
         if why is None:
-            found = agent.exchange_statistics(frame, ["x0"])
+            found = exchange_scales(agent, frame, ["x0"])
             assert 1.0 < found["x0"][0] < 2.0
             assert steps == ["stated", "released", "released"]
         else:
             with pytest.raises(ElmeshError, match=why):
-                agent.exchange_statistics(frame, ["x0"])
+                exchange_scales(agent, frame, ["x0"])
             assert steps == ["stated"]
 
 

@@ -428,7 +428,7 @@ def test_the_page_of_a_fit_stays_inside_the_window(tmp_path, width):
 
     tasks = tuple(gain(f"a site with a long name {k}", 0.1 * k - 0.5) for k in range(12))
     summary = {"targets": ["y"], "kind": "regression", "rows": 360, "columns": ["x"], "solver": "mesh-elm", "rounds": 1,
-               "certificate": None}  # fmt: skip
+               "certificate": None, "privacy": None}  # fmt: skip
     page = render(gains_page(SiteGains(tasks, gain("all rows", -0.1), "units of the target"), summary))
     inner, scroll, boxes = measure(page, tmp_path, width)
     assert scroll <= inner

@@ -14,20 +14,20 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import numpy as np
 import pandas as pd
 
 from elmesh.agent.backend import NetworkBackend
 from elmesh.agent.checkpoint import AgentCheckpoint, CheckpointTiming
+from elmesh.agent.column_scales import exchange_scales
 from elmesh.agent.confirmation import pending_confirmation
 from elmesh.agent.limits import max_message_bytes
 from elmesh.agent.run_security import RunSecurity
-from elmesh.agent.site_data import load_table, present_values, table_digest
+from elmesh.agent.site_data import load_table, table_digest
 from elmesh.checks import check_choice, check_number
 from elmesh.comm.masking import MaskedSums
 from elmesh.comm.network.errors import EvictionError, FailedError, LostError, PeerError, RefusedError, StoppedError
@@ -35,30 +35,25 @@ from elmesh.comm.network.messenger import Log, ReliableMessenger
 from elmesh.comm.network.peer import Counters, Timing
 from elmesh.comm.network.sealing import SealedSession
 from elmesh.comm.network.zenoh_session import ZenohSession
-from elmesh.comm.requests import Topic
 from elmesh.errors import ElmeshError
 from elmesh.estimators.classifier import MultiTaskELMClassifier
-from elmesh.estimators.private_fit import ScaleSearch
 from elmesh.estimators.regressor import MultiTaskELMRegressor
 from elmesh.estimators.storage import CARD
 from elmesh.files import atomic_write
 from elmesh.netconfig.identity import Identity
 from elmesh.netconfig.schema import make_schema
-from elmesh.privacy.budget import Privacy
 from elmesh.privacy.report import ReleasedTotal
 from elmesh.run.array_io import SavedRun
 from elmesh.run.config import RunConfig
 from elmesh.run.monitor import RoundSnapshot
 from elmesh.run.result import Progress, RunHistory
-from elmesh.tables import FILE_TASK, TableSchema, finite_numbers, whole_labels
+from elmesh.tables import FILE_TASK, TableSchema, whole_labels
 from elmesh.text import listed
 from elmesh.typing import StrPath
 
 __all__ = ["AgentResult", "NetworkAgent", "Phase"]
 
 Phase = Literal["starting", "waiting", "fitting", "staying", "ended", "failed", "stopped"]
-# Most root mean square of a site's own values of a column, in standard deviations of all.
-_MOST_SPREAD = 5.0
 # Seconds between looks for a person's answer.
 _CONFIRMATION_INTERVAL = 0.2
 Estimator = MultiTaskELMClassifier | MultiTaskELMRegressor
@@ -141,7 +136,7 @@ class NetworkAgent:
         #: The network of the agents that take part: without those that were evicted.
         self.config = self.identity.config
         self._timing = replace(timing or Timing(), patience=patience)
-        self._on_loss, self._on_invalid, self._fresh, self._log = on_loss, on_invalid, fresh, log
+        self._on_loss, self._on_invalid, self._fresh, self.log = on_loss, on_invalid, fresh, log
         self._release_again, self._confirm = release_again, confirm or self._wait_for_confirmation
         self.checkpoint = AgentCheckpoint(
             self.identity.state, replace(checkpoint_timing or CheckpointTiming(), patience=patience), log
@@ -246,14 +241,14 @@ class NetworkAgent:
                     if result is None:
                         result = self._learn(frame, targets, folder, callback)
                     self.phase = "staying"
-                    self._log("saved", out=str(folder))
+                    self.log("saved", out=str(folder))
                     unconfirmed = self.finish()
                     break
                 except (PeerError, EvictionError) as problem:
                     self.handle_failure(problem)  # starts again without some agents, or raises
                     result = None
             if unconfirmed:
-                self._log("unconfirmed", names=unconfirmed)
+                self.log("unconfirmed", names=unconfirmed)
             self.phase = "ended"
             return AgentResult(str(folder), result, sorted(self.checkpoint.evicted), unconfirmed)
 
@@ -283,7 +278,7 @@ class NetworkAgent:
         self.phase = "fitting"
         config = self.identity.config
         if config.model_solver().grouped_features != config.make_solver().grouped_features:
-            self._log("undeclared classes", network=config.name)
+            self.log("undeclared classes", network=config.name)
 
         def on_round(progress: Progress) -> bool | None:
             self.progress = progress
@@ -316,7 +311,7 @@ class NetworkAgent:
             whole = isinstance(config.classes[0], int)
         else:
             whole = config.kind == "classification" and whole_labels(frame, targets[0])
-        statistics = self.exchange_statistics(frame, config.unscaled_columns) if config.unscaled_columns else {}
+        statistics = exchange_scales(self, frame, config.unscaled_columns) if config.unscaled_columns else {}
         return make_schema(config, FILE_TASK, targets, whole, statistics)
 
     def estimator(self, n_columns: int) -> Estimator:
@@ -335,62 +330,6 @@ class NetworkAgent:
         declared = config.classes is not None and config.model_solver().has_common_part
         return MultiTaskELMClassifier(**parameters, shared_classes=list(config.classes or ()) if declared else False)
 
-    def exchange_statistics(self, frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, tuple[float, float]]:
-        """Agree with all agents on the mean and standard deviation of columns, by sums along the graph."""
-        if not self.config.statistics:
-            raise ElmeshError("The network file does not allow agents to exchange statistics (statistics = false).")
-        if self.config.privacy is not None:
-            return self._find_scales(self.config.privacy, frame, columns)
-        known = self.checkpoint.notes.get("statistics")
-        if known is not None and self.checkpoint.latest_state() is not None:
-            return {name: (float(mean), float(std)) for name, (mean, std) in known.items()}
-        values, backend = present_values(frame, columns), NetworkBackend(self)
-        self._log("statistics", columns=list(columns), sent="count and sum, then squared deviations, as masked sums")
-        transport = backend.transport()
-        counts_and_sums = [*(len(values[name]) for name in columns), *(float(values[name].sum()) for name in columns)]
-        n, total = np.split(backend.sum(counts_and_sums, Topic.STATISTICS, transport), 2)
-        mean = total / np.maximum(n, 1.0)
-        squares = [float(np.sum((values[name] - m) ** 2)) for name, m in zip(columns, mean.tolist(), strict=True)]
-        std = np.sqrt(np.maximum(backend.sum(squares, Topic.STATISTICS, transport), 0.0) / np.maximum(n, 1.0))
-        for name, own, spread in zip(columns, squares, std.tolist(), strict=True):
-            # Wrong sums of others could scale a column so that single rows stand out.
-            if own > _MOST_SPREAD**2 * spread**2 * len(values[name]):
-                raise ElmeshError(
-                    f'The sums of all agents give column "{name}" a standard deviation of {spread:.3g}, and the values '
-                    f"of this site are on average {math.sqrt(own / len(values[name])):.3g} from the mean of all: an "
-                    f"agent has sent wrong numbers, or sites differ too much; declare a range for the column in the "
-                    "network file."
-                )
-        found = {name: (float(m), float(s)) for name, m, s in zip(columns, mean, std, strict=True)}
-        self.checkpoint.note("statistics", found)
-        return found
-
-    def _find_scales(
-        self, privacy: Privacy, frame: pd.DataFrame, columns: Sequence[str]
-    ) -> dict[str, tuple[float, float]]:
-        """Find centre and spread of columns with all agents, by histograms with noise."""
-        known = self.checkpoint.notes.get("scales")
-        if known is None or self.checkpoint.latest_state() is None:
-            config, backend = self.config, NetworkBackend(self)
-            search = ScaleSearch(privacy, backend, len(config.agents))
-            # Before anything leaves: a run that is refused must not have spent a part of the budget.
-            stated = backend.sure_rows({self.name: len(frame)})
-            search.check_network(columns, stated, config.n_encoded, len(config.classes or ()))
-            self._log("statistics", columns=list(columns), sent="two histograms with noise, as masked sums")
-            values = np.column_stack([finite_numbers(frame, name) for name in columns])
-            found, released = search.run({self.name: values}, (1,) * len(columns))
-            known = {"scales": found, "released": [list(astuple(one)) for one in released]}
-            self.checkpoint.note("scales", known)
-        self.released = tuple(ReleasedTotal(*one) for one in known["released"])
-        scales = dict(zip(columns, known["scales"], strict=True))
-        hidden = [name for name, scale in scales.items() if scale is None]
-        if hidden:
-            raise ElmeshError(
-                f"Noise hides the centre and spread of {listed(hidden)}; declare a range for each such column in the "
-                "network file, or use a larger epsilon."
-            )
-        return {name: (float(scale[0]), float(scale[1])) for name, scale in scales.items()}
-
     # The run, and what interrupts it.
 
     def open(self, fields: Mapping[str, Any], rows: int = 0) -> None:
@@ -401,7 +340,7 @@ class NetworkAgent:
         self._fresh = False
         self._table, self._rows = str(fields.get("data", "")), rows
         endpoint, evicted = identity.endpoint(), checkpoint.evicted
-        self._security = RunSecurity(identity, checkpoint, self._confirm, self._log)
+        self._security = RunSecurity(identity, checkpoint, self._confirm, self.log)
         if evicted:
             self.config = identity.config.without(evicted, identity.name)
         try:
@@ -413,10 +352,10 @@ class NetworkAgent:
         self._session = ZenohSession(
             endpoint,
             max_message_bytes(identity.config),
-            on_stranger=lambda name, address: self._log("stranger", name=name, address=address),
+            on_stranger=lambda name, address: self.log("stranger", name=name, address=address),
         )
         self._sealed = self._security.seal(self._session)
-        self._messenger = ReliableMessenger(endpoint, self._sealed, self._timing, checkpoint.run_id, self._log)
+        self._messenger = ReliableMessenger(endpoint, self._sealed, self._timing, checkpoint.run_id, self.log)
         if evicted:
             self._messenger.evict(evicted, self.config.neighbors(identity.name))
         # Before the first message: neighbours continue from numbers that only the checkpoint has.
@@ -429,7 +368,7 @@ class NetworkAgent:
             self._messenger.stop()
         self._sealed.listen(self._messenger.on_message, self._messenger.on_link, self._messenger.on_invalid)
         self._session.listen(self._sealed.receive, self._messenger.on_presence)
-        self._log(
+        self.log(
             "open",
             agent=identity.name,
             network=identity.config.name,
@@ -450,7 +389,7 @@ class NetworkAgent:
     def _wait_for_confirmation(self, text: str) -> bool:
         """Wait until a person has answered with ``elmesh network confirm``."""
         self.phase = "waiting"
-        self._log("confirmation", text=text)
+        self.log("confirmation", text=text)
         with pending_confirmation(self.identity.state, text) as answer:
             while (found := answer()) is None:
                 self.messenger.check_stop()
@@ -467,13 +406,13 @@ class NetworkAgent:
         self.round = snapshot.report.round
         if self._resumed is not None and self.round > self._resumed:
             self._resumed = None
-            self._log("rejoined", round=self.round)
+            self.log("rejoined", round=self.round)
         self.checkpoint.save(snapshot, history)
 
     def on_resume(self, k: int) -> None:
         """Note the round that a run resumes from."""
         self._resumed = k
-        self._log("resumed", round=k)
+        self.log("resumed", round=k)
 
     def handle_failure(self, problem: EvictionError | PeerError) -> None:
         """Evict lost agents if that is wanted, so that the run starts again without them; otherwise raise."""
@@ -496,7 +435,7 @@ class NetworkAgent:
         wanted = self._on_invalid == "isolate" if isinstance(problem, RefusedError) else self._on_loss != "stop"
         if not wanted or not problem.names or messenger.name in problem.names:
             raise self._fail(problem) from None
-        self._log("lost", names=sorted(problem.names), reason=str(problem))
+        self.log("lost", names=sorted(problem.names), reason=str(problem))
         self._evict(messenger.evicted | problem.names)
 
     def _fail(self, problem: PeerError) -> PeerError:
@@ -526,7 +465,7 @@ class NetworkAgent:
         self.messenger.evict(evicted, rest.neighbors(self.name))
         self._begin_releases()
         others = [name for name in rest.agent_names if name != self.name]
-        self._log("restarted", evicted=sorted(evicted), parts=network.components(evicted), rest=others)
+        self.log("restarted", evicted=sorted(evicted), parts=network.components(evicted), rest=others)
 
     def finish(self) -> list[str]:
         """Stay until the neighbours have what they need; return those that never confirmed it. Then remove the run."""

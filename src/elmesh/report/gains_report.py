@@ -127,4 +127,6 @@ def _training(summary: Mapping[str, Any]) -> Section:
     if summary["certificate"] is not None:
         text = str(Certificate(**summary["certificate"]))
         rows.append(["Certificate of the fit to the training rows", text[0].upper() + text[1:]])
-    return wording.section(tables=[wording.table("training", rows)])
+    privacy = summary["privacy"]
+    confidential = wording.text("confidential") if privacy is None else f"{privacy['promise']} {privacy['model']}"
+    return wording.section([confidential], tables=[wording.table("training", rows)])
