@@ -67,7 +67,7 @@ bench: $(VENV)/stamp
 
 # After an interrupt the same command continues.
 arena: $(VENV)/stamp
-	$(BIN)/python -m benchmarks arena adversarial fit_growth digits
+	$(BIN)/python -m benchmarks arena adversarial fit_growth digits gains
 	$(BIN)/python tools/arena.py
 
 ahead: $(VENV)/stamp
@@ -84,7 +84,7 @@ network: $(VENV)/stamp
 	$(BIN)/python tools/network.py
 
 security: $(VENV)/stamp
-	$(BIN)/python -m benchmarks basis totals masks
+	$(BIN)/python -m benchmarks basis totals site_weights masks
 	$(BIN)/python tools/attacks.py
 
 # After an interrupt the same command continues.

@@ -21,6 +21,7 @@ from benchmarks.arena import standard_error
 from benchmarks.measure import machine
 from benchmarks.rivals import CS, Rows, alone_elmesh, alone_linear, fit_elmesh, linear
 from benchmarks.scores import short
+from elmesh import LocalELM
 
 SEEDS, GOAL = range(8), 1.05
 SITES, INPUTS, ROWS, TEST_ROWS, NOISE = 12, 8, 40, 400, 0.5
@@ -124,7 +125,7 @@ def together(train: Rows, new: Rows) -> np.ndarray:
 
 
 def alone_labels(train: Rows, new: Rows) -> np.ndarray:
-    return np.asarray(fit_elmesh(train, alone=True).predict(new.X, tasks=new.sites))
+    return np.asarray(fit_elmesh(train, LocalELM()).predict(new.X, tasks=new.sites))
 
 
 def alone_logistic(train: Rows, new: Rows) -> np.ndarray:

@@ -17,7 +17,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.linear_model import LogisticRegressionCV, RidgeCV
 from sklearn.model_selection import StratifiedKFold
 
-from elmesh import LocalELM, MultiTaskELMClassifier, MultiTaskELMRegressor
+from elmesh import LocalELM, MultiTaskELMClassifier, MultiTaskELMRegressor, Solver
 
 PENALTIES, CS = np.logspace(-3, 4, 15), np.logspace(-3, 2, 8)
 COVERAGE = 0.9
@@ -130,10 +130,10 @@ def mixed_model(train: Rows, new: Rows, n_effects: int) -> np.ndarray:
     return np.asarray(y_mean + y_scale * predicted)
 
 
-def fit_elmesh(train: Rows, alone: bool = False) -> MultiTaskELMRegressor | MultiTaskELMClassifier:
-    """Fit elmesh with nothing set, all sites together or each by itself."""
+def fit_elmesh(train: Rows, solver: Solver | str = "mesh-elm") -> MultiTaskELMRegressor | MultiTaskELMClassifier:
+    """Fit elmesh with nothing set but a solver: by default all sites together."""
     make = MultiTaskELMClassifier if train.classification else MultiTaskELMRegressor
-    model = make(solver=LocalELM(), random_state=0) if alone else make(random_state=0)
+    model = make(solver=solver, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return model.fit(train.X, train.y, tasks=train.sites)
@@ -148,7 +148,7 @@ def predict_elmesh(model: MultiTaskELMRegressor | MultiTaskELMClassifier, new: R
 
 def alone_elmesh(train: Rows, new: Rows) -> np.ndarray:
     """Fit LocalELM at each site."""
-    return predict_elmesh(fit_elmesh(train, alone=True), new)
+    return predict_elmesh(fit_elmesh(train, LocalELM()), new)
 
 
 def covered(model: MultiTaskELMRegressor, new: Rows) -> float:

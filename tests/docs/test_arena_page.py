@@ -15,6 +15,7 @@ _SPEC.loader.exec_module(arena_page)
 TEXT = arena_page.PAGE.read_text(encoding="utf-8")
 RESULTS = [pages.load(pages.RESULTS / f"{name}.json") for name in ("arena", "adversarial", "fit_growth", "digits")]
 ARENA, ADVERSARIAL, GROWTH, _ = RESULTS
+GAINS = pages.load(pages.RESULTS / "gains.json")
 
 
 def test_it_is_what_the_committed_runs_give():
@@ -43,3 +44,13 @@ def test_goals_follow_from_the_figures():
 def test_goals_of_cases_follow_from_the_ratios():
     met = [case["ratio"] <= ADVERSARIAL["goal"] for case in ADVERSARIAL["cases"].values()]
     assert list(ADVERSARIAL["goals"].values()) == met
+
+
+def test_errors_on_rows_left_out_are_those_on_new_rows_and_no_local_model_is_better():
+    assert all(GAINS["goals"].values())
+    for name, row in GAINS["figures"].items():
+        for way in ("together", "alone"):
+            assert abs(row["left_out"][way] / row["new"][way] - 1) < 0.12, (name, way)
+        assert (row["left_out"]["together"] < row["left_out"]["alone"]) == (
+            row["new"]["together"] < row["new"]["alone"]
+        )

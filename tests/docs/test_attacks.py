@@ -292,6 +292,13 @@ def test_whitened_gram_matrices_are_those_of_whitened_rows():
     np.testing.assert_allclose(whitened(Phi.T @ Phi, v), Phi.T @ np.linalg.solve(K, Phi), rtol=1e-9)
 
 
+def test_the_page_states_what_equal_weights_of_sites_cost():
+    lost = readme.load(readme.RESULTS / "site_weights.json")["figures"]["most_lost"]
+    assert 0 < lost < 0.01
+    text = " ".join((readme.ROOT / "docs" / "security.md").read_text(encoding="utf-8").split())
+    assert f"that changes R2 by at most {lost:.3f})" in text
+
+
 def test_statements_about_totals_hold():
     for row in TOTALS["masked, all features"]:
         if row["rank"] < 265 and (row["sites"] - row["colluders"]) * row["rows"] <= 265:
