@@ -98,17 +98,17 @@ def match_tasks(tasks: object, n_rows: int, known: Collection[Label], *, allow_u
     return groups
 
 
-def check_task_sizes(groups: Groups, minimum: int = 2) -> None:
+def check_task_sizes(sizes: Mapping[Label, int], minimum: int = 2) -> None:
     """Raise if a task has too few rows to learn from."""
-    if not groups:
+    if not sizes:
         raise ElmeshError("There are no rows, so there are no tasks; at least one task with data is needed.")
-    small = [label for label, rows in groups.items() if len(rows) < minimum]
+    small = [label for label, rows in sizes.items() if rows < minimum]
     if not small:
         return
     # "one sample" is what scikit-learn's checks look for in this message
     words = {0: "no rows", 1: "only one row (one sample)"}
-    sizes = {label: len(groups[label]) for label in small[:10]}
-    found = ", ".join(f"task {label!r} has {words.get(n, f'only {n} rows')}" for label, n in sizes.items())
+    few = {label: sizes[label] for label in small[:10]}
+    found = ", ".join(f"task {label!r} has {words.get(n, f'only {n} rows')}" for label, n in few.items())
     raise ElmeshError(
         f"Each task needs at least {count(minimum, 'row')}, but {found}{more(len(small))}; give more rows or "
         "leave the task out."

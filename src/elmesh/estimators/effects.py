@@ -38,6 +38,7 @@ def heads_with_effects(
             log_w=float(effects.log_w[k]),
             shared=solution.A[k] if U.shape[1] else None,
             log_v=None if own_v is None else own_v[k],
+            rows=sites[k].rows,
         )
         for k, (t, X) in enumerate(zip(labels, _whitened(effects, sites, layer), strict=True))
     }

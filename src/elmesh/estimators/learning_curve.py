@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from elmesh.data.features import FeatureMap
+from elmesh.data.statistics import SiteRows
 from elmesh.errors import ElmeshError
 from elmesh.estimators.gains import OF_SEVERAL, OF_TARGET, WRONG
 from elmesh.estimators.model import MultiTaskModel
@@ -85,7 +86,7 @@ def measure_curve(model: MultiTaskModel, X: FloatArray, T: FloatArray) -> Learni
         new = order[n // 2 :]
         for k, size in enumerate(sizes):
             own = order[:size]
-            head = common.head(Phi[own], T[own], layer.groups) if size else common
+            head = common.head(SiteRows.from_rows(Phi[own], T[own] - common.t_mean), layer.groups) if size else common
             scores = head.scores(Phi[new])
             if model.kind == "classification":
                 losses[k, draw] = np.mean(np.argmax(scores, axis=1) != np.argmax(T[new], axis=1))

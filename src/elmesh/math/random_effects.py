@@ -72,6 +72,9 @@ class SiteBatch:
         Numbers of rows before reduction and padding.
     groups : ndarray of int of shape (p,)
         The group of each feature, from 0.
+    weights : ndarray of shape (m, n)
+        The weights of single rows; zero for padding, and for all rows of a site that has fewer rows with the same
+        products.
     """
 
     index: IndexArray
@@ -80,6 +83,7 @@ class SiteBatch:
     rest: FloatArray
     rows: FloatArray
     groups: IndexArray
+    weights: FloatArray
 
     @cached_property
     def B(self) -> FloatArray:
@@ -132,12 +136,15 @@ def site_batches(sites: Sequence[SiteRows], groups: IndexArray) -> list[SiteBatc
         for start in range(0, len(places), most):
             part = places[start : start + most]
             Phi, T, rest = np.zeros((len(part), n, p)), np.zeros((len(part), n, d)), np.zeros((len(part), d))
+            weights = np.zeros((len(part), n))
             for k, t in enumerate(part):
                 site = sites[t]
                 Phi[k, : len(site.Phi)], T[k, : len(site.T), : site.outputs] = site.Phi, site.T
                 rest[k, : site.outputs] = site.rest
+                if site.weights is not None:
+                    weights[k, : len(site.Phi)] = site.weights
             rows = np.array([sites[t].rows for t in part])
-            batches.append(SiteBatch(np.array(part, dtype=np.intp), Phi, T, rest, rows, groups))
+            batches.append(SiteBatch(np.array(part, dtype=np.intp), Phi, T, rest, rows, groups, weights))
     return batches
 
 

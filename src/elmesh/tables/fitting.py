@@ -18,6 +18,7 @@ from elmesh.tables.columns import ColumnType
 from elmesh.tables.inference import check_targets, choose_kind, has_whole_labels, infer_inputs, infer_schema
 from elmesh.tables.schema import ProblemKind, TableSchema, TargetColumn
 from elmesh.tables.stats import LocalRows, TableStats
+from elmesh.typing import FloatArray
 
 __all__ = [
     "agree_targets",
@@ -188,6 +189,7 @@ def fit_inputs(
     *,
     task: str = FILE_TASK,
     types: Mapping[str, str] | None = None,
+    weights: FloatArray | None = None,
     communicator: Communicator = SERIAL,
 ) -> TableSchema:
     """Find how a table of inputs becomes numbers, where its rows may be distributed over processes.
@@ -209,6 +211,8 @@ def fit_inputs(
         The name of the column that the tasks come from; it must not be in ``frame``.
     types
         Types of columns that are not to be inferred: "number", "category" or "date".
+    weights
+        How often each row counts in means and standard deviations; once by default.
     communicator
         The processes.
 
@@ -225,7 +229,7 @@ def fit_inputs(
         check_column_names("The table", [str(name) for name in frame.columns])
         given = _check_types(frame, types or {})
         whole = frame.rename(columns=str).assign(**{str(name): targets[name].to_numpy() for name in targets})
-        rows = LocalRows.from_table(whole, np.array([str(label) for label in tasks], dtype=np.str_))
+        rows = LocalRows.from_table(whole, np.array([str(label) for label in tasks], dtype=np.str_), weights=weights)
     stats = TableStats.gather(rows, communicator)
     columns = tuple(TargetColumn(str(name)) for name in targets)
     integers = all(pd.api.types.is_integer_dtype(dtype) for dtype in targets.dtypes)

@@ -208,6 +208,14 @@ class TableSchema:
         values = np.asarray(predicted, dtype=np.float64).reshape(-1, len(means)) * stds + means
         return np.ravel(values) if len(means) == 1 else values
 
+    def in_fitted_units(self, y: NDArray[Any]) -> NDArray[Any]:
+        """Standardise the targets of a regression, which are in the units of the table; return classes unchanged."""
+        means = np.array([target.mean for target in self.target_columns])
+        stds = np.array([target.std for target in self.target_columns])
+        if self.kind == "classification" or (np.all(means == 0) and np.all(stds == 1)):
+            return y
+        return np.asarray((y - (means if y.ndim > 1 else means[0])) / (stds if y.ndim > 1 else stds[0]))
+
     @property
     def target_units(self) -> FloatArray | float:
         """What a standard deviation of standardised predictions is multiplied by, for the units of the table."""

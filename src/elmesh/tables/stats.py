@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 from operator import add
 from typing import Any
@@ -34,7 +34,7 @@ from elmesh.comm.communicator import Communicator, merge_by_task
 from elmesh.errors import ElmeshError
 from elmesh.tables.access import check_same_columns, describe_row, number_rows
 from elmesh.tables.columns import ColumnType, Mask, ValueType, concat_tables, parse_column
-from elmesh.typing import IndexArray
+from elmesh.typing import FloatArray, IndexArray
 
 __all__ = ["ColumnStats", "DistinctValues", "LocalRows", "TableStats", "column_stats"]
 
@@ -43,7 +43,10 @@ _LARGEST = sys.float_info.max
 
 @dataclass(frozen=True)
 class ColumnStats:
-    """Statistics of a column; the last four are of its finite numbers, and 0 if there are none."""
+    """Statistics of a column; the last ones, from the mean on, are of its finite numbers, and 0 if there are none.
+
+    Rows may count several times: the last three are the sum of their weights, and the weighted mean and squares.
+    """
 
     n_rows: int
     n_missing: int
@@ -58,6 +61,9 @@ class ColumnStats:
     squares: float  # the sum of squared deviations from the mean
     min: float
     max: float
+    weight: float
+    weighted_mean: float
+    weighted_squares: float
 
     @property
     def column_type(self) -> ColumnType:
@@ -67,9 +73,9 @@ class ColumnStats:
     @property
     def scale(self) -> tuple[float, float] | None:
         """Mean and standard deviation; None if a double cannot represent them or the latter is 0."""
-        if not self.n_finite or not math.isfinite(self.mean) or not 0 < self.squares < _LARGEST:
+        if not self.n_finite or not math.isfinite(self.weighted_mean) or not 0 < self.weighted_squares < _LARGEST:
             return None
-        return self.mean, math.sqrt(self.squares / self.n_finite)
+        return self.weighted_mean, math.sqrt(self.weighted_squares / self.weight)
 
     @property
     def numbers_rows(self) -> bool:
@@ -89,21 +95,32 @@ class ColumnStats:
     def __add__(self, other: ColumnStats) -> ColumnStats:
         if not (self.n_finite and other.n_finite):
             some = self if self.n_finite else other
-            moments = some.mean, some.squares, some.min, some.max
+            moments: tuple[float, ...] = tuple(vars(some).values())[_FIRST_MOMENT:]
         else:
-            n, difference = self.n_finite + other.n_finite, other.mean - self.mean
-            moments = (
-                self.mean + difference * (other.n_finite / n),
-                self.squares + other.squares + difference * difference * (self.n_finite * other.n_finite / n),
-                min(self.min, other.min),
-                max(self.max, other.max),
+            _, *plain = _merge((self.n_finite, self.mean, self.squares), (other.n_finite, other.mean, other.squares))
+            weighted = _merge(
+                (self.weight, self.weighted_mean, self.weighted_squares),
+                (other.weight, other.weighted_mean, other.weighted_squares),
             )
+            moments = *plain, min(self.min, other.min), max(self.max, other.max), *weighted
         counts = (n + getattr(other, name) for name, n in vars(self).items() if name.startswith("n_"))
         merged: list[Any] = [*counts, self.value_types | other.value_types, *moments]
         return ColumnStats(*merged)
 
 
-def column_stats(column: pd.Series[Any], starts: IndexArray) -> list[ColumnStats]:
+# The place of the mean among the fields.
+_FIRST_MOMENT = [field.name for field in fields(ColumnStats)].index("mean")
+
+
+def _merge(one: tuple[float, float, float], other: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Return the number, the mean and the squared deviations of two parts together."""
+    (m, mean, squares), (n, other_mean, other_squares) = one, other
+    total, difference = m + n, other_mean - mean
+    between = difference * difference * (m * n / total)
+    return total, mean + difference * (n / total), squares + other_squares + between
+
+
+def column_stats(column: pd.Series[Any], starts: IndexArray, weights: FloatArray | None = None) -> list[ColumnStats]:
     """Return the statistics of a column for each task, given the first row of each; every task has a row."""
     parsed = parse_column(column)
     values = parsed.numbers + 0.0  # turns -0 into 0, so that min and max do not depend on the order of rows
@@ -114,12 +131,12 @@ def column_stats(column: pd.Series[Any], starts: IndexArray) -> list[ColumnStats
 
     n_rows = np.diff(starts, append=len(values))
     n_finite = count(finite)
-    # Other rows count as 0 instead of being removed, so that every task keeps its rows.
-    with np.errstate(over="ignore", invalid="ignore"):
-        means = np.add.reduceat(np.where(finite, values, 0.0), starts) / np.maximum(n_finite, 1)
-        deviations = np.where(finite, values - np.repeat(means, n_rows), 0.0)
-        squares = np.add.reduceat(deviations * deviations, starts)
-        fractional = finite & (values != np.round(values))
+    means, squares = _moments(values, finite, n_finite.astype(np.float64), starts, n_rows)
+    fractional = finite & (values != np.round(values))
+    weighted = n_finite.astype(np.float64), means, squares
+    if weights is not None:
+        own = np.add.reduceat(np.where(finite, weights, 0.0), starts)
+        weighted = own, *_moments(values, finite, own, starts, n_rows, weights)
     increasing = np.append(True, values[1:] > values[:-1])
     increasing[starts] = True
     by_field = (
@@ -132,12 +149,28 @@ def column_stats(column: pd.Series[Any], starts: IndexArray) -> list[ColumnStats
         count(~increasing),
         count(finite & (np.abs(values) >= 2.0**53)),
         np.bitwise_or.reduceat(parsed.value_types, starts),
-        np.where(np.isfinite(means), means, _LARGEST),
-        np.where(np.isfinite(squares), squares, _LARGEST),
+        *(np.where(np.isfinite(moment), moment, _LARGEST) for moment in (means, squares)),
         np.where(n_finite, np.minimum.reduceat(np.where(finite, values, np.inf), starts), 0.0),
         np.where(n_finite, np.maximum.reduceat(np.where(finite, values, -np.inf), starts), 0.0),
+        *(np.where(np.isfinite(moment), moment, _LARGEST) for moment in weighted),
     )
-    return [ColumnStats(*fields) for fields in zip(*(field.tolist() for field in by_field), strict=True)]
+    return [ColumnStats(*found) for found in zip(*(field.tolist() for field in by_field), strict=True)]
+
+
+def _moments(
+    values: FloatArray,
+    finite: Mask,
+    total: FloatArray,
+    starts: IndexArray,
+    n_rows: IndexArray,
+    weights: FloatArray | float = 1.0,
+) -> tuple[FloatArray, FloatArray]:
+    """Return the means of each task and the sums of squared deviations, given the total of its weights."""
+    # Other rows count as 0 instead of being removed, so that every task keeps its rows.
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = np.add.reduceat(np.where(finite, weights * values, 0.0), starts) / np.where(total > 0, total, 1.0)
+        deviations = np.where(finite, values - np.repeat(means, n_rows), 0.0)
+        return means, np.add.reduceat(weights * (deviations * deviations), starts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,13 +196,20 @@ class LocalRows:
         return cls(tuple(tables.values()), frame, _task_stats(frame, list(tables), starts, exclude))
 
     @classmethod
-    def from_table(cls, frame: pd.DataFrame, tasks: NDArray[np.str_], exclude: Collection[str] = ()) -> LocalRows:
+    def from_table(
+        cls,
+        frame: pd.DataFrame,
+        tasks: NDArray[np.str_],
+        exclude: Collection[str] = (),
+        weights: FloatArray | None = None,
+    ) -> LocalRows:
         """Take one table, given the task of each row; compute no statistics of the excluded columns."""
         order = np.argsort(tasks, kind="stable")
         labels, starts = np.unique(tasks[order], return_index=True)
         table = number_rows(frame).iloc[order]
         by_task = table.reset_index(drop=True)
-        return cls((table,), by_task, _task_stats(by_task, labels.tolist(), starts, exclude))
+        own = None if weights is None else weights[order]
+        return cls((table,), by_task, _task_stats(by_task, labels.tolist(), starts, exclude, own))
 
     def column(self, name: str) -> pd.Series[Any]:
         """Return a column, without rows if there are no tasks."""
@@ -177,10 +217,14 @@ class LocalRows:
 
 
 def _task_stats(
-    frame: pd.DataFrame, tasks: list[str], starts: IndexArray, exclude: Collection[str]
+    frame: pd.DataFrame,
+    tasks: list[str],
+    starts: IndexArray,
+    exclude: Collection[str],
+    weights: FloatArray | None = None,
 ) -> dict[str, dict[str, ColumnStats]]:
     names = [str(name) for name in frame.columns if name not in exclude]
-    by_column = {name: column_stats(frame[name], starts) for name in names}
+    by_column = {name: column_stats(frame[name], starts, weights) for name in names}
     return {task: {name: by_column[name][i] for name in names} for i, task in enumerate(tasks)}
 
 
