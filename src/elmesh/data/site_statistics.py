@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from elmesh.data.features import Features
+from elmesh.data.features import FeatureMap, Features
 from elmesh.data.row_keys import KeyArray
 from elmesh.data.statistics import Moments, Reduced, SiteRows
 from elmesh.typing import FloatArray, IndexArray
@@ -57,8 +57,14 @@ class KeyedRows:
 
     def moments(self, layer: Features) -> Moments:
         """Return the moments of features and targets."""
-        uniform = bool(np.all(self.weights == 1.0))
-        return Moments.of_rows(np.hstack([layer(self.X), self.T]), None if uniform else self.weights)
+        p, d = layer.width, self.T.shape[1]
+        block = np.empty((len(self), p + d))
+        block[:, p:] = self.T
+        if isinstance(layer, FeatureMap):
+            layer.fill(self.X, block[:, :p])
+        else:
+            block[:, :p] = layer(self.X)
+        return Moments.of_rows(block, _unless_one(self.weights))
 
     def find(self, rows: KeyedRows) -> IndexArray:
         """Return the place of each row of others here, each place once; -1 for one that is not here."""
@@ -96,8 +102,8 @@ class SiteStatistics:
         empty = np.zeros(0)
         self.rows = KeyedRows(np.zeros((0, n_inputs)), np.zeros((0, n_targets)), empty, empty.astype(np.uint64))
         self.halves: tuple[Moments, Moments] | None = None
-        # If not all rows are kept: the keys of all, sorted, and those that are to be sorted in; and the largest key that
-        # a row of the sample may have.
+        # If not all rows are kept: the keys of all, sorted, those that are to be sorted in, and the largest key that a
+        # row of the sample may have.
         self._keys: KeyArray = self.rows.keys
         self._pending: list[KeyArray] = []
         self._bound = np.uint64(2**64 - 1)

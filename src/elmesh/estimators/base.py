@@ -36,6 +36,7 @@ from elmesh.estimators.private_fit import PrivateFit, start_private_fit
 from elmesh.estimators.reduction import collect_statistics
 from elmesh.estimators.rows import ArrayRows, Chunk, TrainingRows
 from elmesh.estimators.sites import CLASS_NOISE, SiteMethods
+from elmesh.estimators.streams import StreamCheckpoint, StreamedRows, StreamState
 from elmesh.estimators.target_encoding import ClassEncoding, TargetEncoding
 from elmesh.estimators.training_statistics import TrainingStatistics
 from elmesh.math.blas import limit_blas_threads
@@ -45,8 +46,9 @@ from elmesh.run.config import RunConfig
 from elmesh.run.result import RunResult, StopReason
 from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.admm import ProximalADMM
-from elmesh.solvers.base import GroupedFeatures, PrivateTotals, Solution
+from elmesh.solvers.base import GroupedFeatures, Halves, PrivateTotals, Solution
 from elmesh.tables import TableSchema
+from elmesh.tables.stream import TableStream, as_stream
 from elmesh.typing import FloatArray, Label, StrPath
 from elmesh.version import __version__
 
@@ -81,6 +83,17 @@ class Fitted:
     penalty: float | None
     common: CommonPart | None = None
     prior: dict[Label, FloatArray] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """What is found from rows before they are reduced to statistics."""
+
+    rows: TrainingRows
+    layer: Features
+    encoding: TargetEncoding
+    context: FitContext
+    private: PrivateFit | None
 
 
 class MultiTaskELM(SiteMethods):
@@ -185,7 +198,14 @@ class MultiTaskELM(SiteMethods):
         self
         """
         config, backend = self._backend(run)
-        rows = self._read(X, y, tasks, sample_weight, backend)
+        stream = as_stream(X)
+        if stream is not None:
+            return self._fit_stream(stream, y, tasks, sample_weight, config, backend)
+        self._fit_rows(self._read(X, y, tasks, sample_weight, backend), config, backend)
+        return self
+
+    def _prepare(self, rows: TrainingRows, config: RunConfig, backend: Backend) -> _Prepared:
+        """Return what is found from rows before they are reduced to statistics, agreed on with other processes."""
         solver, classes = self._check_targets(rows, backend)
         fields = self._check_consistent(backend.communicator)
         solver, classes = self._agree_on_classes(solver, classes, rows, backend)
@@ -196,17 +216,66 @@ class MultiTaskELM(SiteMethods):
         encoding = self._find_encoding(rows, classes, context, backend, private)
         moments = None if private is None else private.scales.inputs
         layer = make_features(self, solver, rows, context.seed, backend, moments)
+        return _Prepared(rows, layer, encoding, context, private)
+
+    def _fit_rows(self, rows: ArrayRows, config: RunConfig, backend: Backend) -> None:
+        """Learn from rows in memory."""
+        prepared = self._prepare(rows, config, backend)
+        rows, layer, encoding, context, private = (
+            rows.of_tasks(list(prepared.rows.sizes)),
+            prepared.layer,
+            prepared.encoding,
+            prepared.context,
+            prepared.private,
+        )
         sites = collect_statistics(rows, layer, encoding, context.seed, one_thread=backend.one_thread)
         totals, self.privacy_ = None, None
         if private is not None and isinstance(layer, FeatureMap):
-            whole = _in_memory(rows)
+            whole = rows.whole
             targets = {t: encoding.encode(t, whole.y[index]) for t, index in whole.groups.items()}
             totals, self.privacy_ = private.totals(layer, whole.X, whole.groups, targets)
         joint = backend.in_one_place and private is None
-        ndim = np.ndim(next(rows.chunks(inputs=False)).y)
-        statistics = TrainingStatistics(sites, encoding, context.seed, joint, ndim)
+        statistics = TrainingStatistics(sites, encoding, context.seed, joint, rows.whole.y.ndim)
         self._learn(layer, statistics, context, backend, totals)
         self.statistics_, self._statistics_path = statistics, None
+
+    def _fit_stream(
+        self, stream: TableStream, y: Any, tasks: object, sample_weight: Any, config: RunConfig, backend: Backend
+    ) -> Self:
+        """Learn from a table that is read in parts; with a checkpoint, go on where an earlier reading stopped."""
+        targets, weight = self._check_stream(stream, y, tasks, sample_weight, backend)
+        checkpoint = state = None
+        if config.checkpoint is not None:
+            described = {"kind": self._kind, "targets": targets, "weight": weight, **_flat(describe(self))}
+            checkpoint = StreamCheckpoint.of_fit(config.checkpoint.path, stream, described)
+            state = checkpoint.load(stream, self.task, weight)
+        if state is None:
+            types = self.column_types
+            rows = StreamedRows.scan(stream, targets, self._kind, task=self.task, weight=weight, types=types)
+            self._set_table(rows.schema)
+            found = self._prepare(rows, config, backend)
+            ndim = 1 if len(targets) == 1 else 2
+            statistics = TrainingStatistics({}, found.encoding, found.context.seed, joint=True, y_ndim=ndim)
+            state = StreamState(rows, found.layer, statistics, 0)
+        self._set_table(state.rows.schema)
+        kept, layer, statistics = checkpoint, state.layer, state.statistics
+
+        def save(sites: dict[Label, SiteStatistics], n_chunks: int) -> None:
+            if kept is not None and sites:
+                kept.save(state.rows, layer, replace(statistics, sites=sites), n_chunks)
+
+        sites = collect_statistics(
+            state.rows,
+            layer,
+            statistics.encoding,
+            statistics.seed,
+            into=statistics.sites,
+            skip=state.n_chunks,
+            save=save,
+        )
+        self._relearn(replace(statistics, sites=sites), layer, config)
+        if checkpoint is not None:
+            checkpoint.clear()
         return self
 
     @abstractmethod
@@ -238,7 +307,7 @@ class MultiTaskELM(SiteMethods):
     ) -> None:
         """Learn from statistics, and become fitted."""
 
-    def _relearn(self, statistics: TrainingStatistics, run: RunConfig | None) -> None:
+    def _relearn(self, statistics: TrainingStatistics, layer: Features, run: RunConfig | None) -> None:
         config, backend = self._backend(run)
         if not backend.in_one_place:
             raise ElmeshError("Rows are added and taken away in one process; leave the backend at its default.")
@@ -250,8 +319,8 @@ class MultiTaskELM(SiteMethods):
         fields |= {"tasks": assignment.labels}
         context = FitContext(solver, assignment, statistics.seed, fields, config)
         self.privacy_ = None
-        self._learn(self.model_.layer, statistics, context, backend)
-        self.statistics_ = statistics
+        self._learn(layer, statistics, context, backend)
+        self.statistics_, self._statistics_path = statistics, None
 
     def _solve(
         self,
@@ -267,15 +336,23 @@ class MultiTaskELM(SiteMethods):
         centre = self.fit_intercept and not grouped
         longest = max(sites[t].n_rows for t in labels)
         with limit_blas_threads(longest, layer.width, min(longest, layer.width), always=backend.one_thread):
-            reduced = [sites[t].reduced(layer, centre=centre) for t in labels]
-            halves = [sites[t].divided(layer) for t in labels] if solver.learns_from_halves else None
             make = SiteRows.from_reduced if grouped else Task.from_reduced
-            tasks: list[Statistics] = [make(task) for task in reduced]
+            means, tasks = [], list[Statistics]()
+            for t in labels:
+                reduced = sites[t].reduced(layer, centre=centre)
+                means.append(reduced.mean)
+                tasks.append(make(reduced))
+
+        def halves() -> Halves:
+            pairs = [sites[t].divided(layer) for t in labels]
+            return [first for first, _ in pairs], [second for _, second in pairs]
+
         if isinstance(layer, FeatureMap):
             classes = self._kind == "classification"
             floor, common = CLASS_NOISE if classes else 0.0, classes and solver.has_common_part
             most = self._most_features(solver, {t: sites[t].n_rows for t in labels}, backend)
-            features = GroupedFeatures(layer.groups, floor, halves, common, totals, most)
+            own = halves if solver.learns_from_halves else None
+            features = GroupedFeatures(layer.groups, floor, own, common, totals, most)
             context = replace(context, features=features)
         # A run may be resumed for longer than was first asked.
         fields = {name: value for name, value in context.fields.items() if name != "solver__max_iter"}
@@ -298,8 +375,8 @@ class MultiTaskELM(SiteMethods):
             return self._with_effects(solution, layer, [task for task in tasks if isinstance(task, SiteRows)], labels)
         bases = [U[k] if U is not None and U.ndim == 3 else U for k in range(len(labels))]
         heads = {
-            t: Head(basis, self.A_[t], r.mean[: r.width], r.mean[r.width :], rows=r.n_rows)
-            for t, basis, r in zip(labels, bases, reduced, strict=True)
+            t: Head(basis, self.A_[t], mean[: layer.width], mean[layer.width :], rows=sites[t].weight)
+            for t, basis, mean in zip(labels, bases, means, strict=True)
         }
         prior = solution.prior
         by_task = None if prior is None else {t: prior[k] for k, t in enumerate(labels)}

@@ -193,7 +193,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         with raise_on_all(backend.communicator):
             by_task: dict[Label, NDArray[Any]] = {}
             for chunk in rows.chunks(inputs=False):
-                labels = column_or_1d(chunk.y, warn=True)
+                labels = chunk.y
                 infinite = np.isinf(labels) if labels.dtype.kind == "f" else np.zeros(1, dtype=bool)
                 if infinite.any():
                     place = row(int(np.argmax(infinite)))
@@ -228,6 +228,9 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         # The width of text is that of the classes here, and others may be longer.
         classes = np.unique(np.array(self._declared or names, dtype=np.str_ if kind.kind == "U" else kind))
         return solver, _Classes(found.by_task, classes, shared and solver.has_common_part)
+
+    def _shape_targets(self, y: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(column_or_1d(y, warn=True))
 
     def _plain_encoding(self, chunk: Chunk, found: _Classes) -> ClassEncoding:
         classes = found.every

@@ -21,11 +21,12 @@ from elmesh.data.labels import plain_type
 from elmesh.data.tasks import Groups, group_rows
 from elmesh.errors import ElmeshError
 from elmesh.estimators.model import MultiTaskModel
-from elmesh.estimators.rows import ArrayRows, Chunk, TrainingRows
+from elmesh.estimators.rows import ArrayRows, Chunk
 from elmesh.run.backend import Backend
 from elmesh.solvers import Solver, make_solver
 from elmesh.tables import FILE_TASK, TableSchema, fit_inputs
 from elmesh.tables.access import find_column, task_labels
+from elmesh.tables.stream import TableStream
 from elmesh.text import row
 from elmesh.typing import FloatArray, Label
 
@@ -52,7 +53,7 @@ class InputReader(BaseEstimator):
     # Whether columns of a table are found by their names: in any order, and among others.
     _by_name: bool
 
-    def _read(self, X: Any, y: Any, tasks: object, sample_weight: ArrayLike | None, backend: Backend) -> TrainingRows:
+    def _read(self, X: Any, y: Any, tasks: object, sample_weight: ArrayLike | None, backend: Backend) -> ArrayRows:
         """Return rows to learn from, inputs as numbers.
 
         :mod:`elmesh.data.tasks` checks targets, and names the row that is wrong.
@@ -83,7 +84,37 @@ class InputReader(BaseEstimator):
             targets = {"dtype": None, "ensure_all_finite": False, "ensure_2d": False}
             X_checked, y_checked = validate_data(self, X, y, validate_separately=(inputs, targets))
             check_consistent_length(X_checked, y_checked)
-            return array_rows(self._finite(X_checked), y_checked, group_rows(tasks, len(X_checked)), weights)
+            groups = group_rows(tasks, len(X_checked))
+            return array_rows(self._finite(X_checked), self._shape_targets(y_checked), groups, weights)
+
+    def _check_stream(
+        self, stream: TableStream, y: Any, tasks: object, sample_weight: Any, backend: Backend
+    ) -> tuple[list[str], str | None]:
+        """Return the columns of a stream with the targets, and with the weights; raise unless they are names."""
+        if not backend.in_one_place:
+            raise ElmeshError("A stream is read by one process; leave the backend at its default, or give tables.")
+        names = [y] if isinstance(y, str) else list(y) if isinstance(y, (list, tuple)) else []
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ElmeshError('With a stream, y names the column with the targets, such as y="days", or several.')
+        if tasks is not None or not isinstance(sample_weight, str | None):
+            raise ElmeshError(
+                "With a stream, tasks and weights are columns of it: task= of the estimator names that of the tasks, "
+                "sample_weight that of the weights."
+            )
+        if make_solver(self.solver).privacy is not None:
+            raise ElmeshError("A private fit takes a table in memory, not a stream; give a DataFrame or an array.")
+        for name in names:
+            if name in (self.task, sample_weight):
+                raise ElmeshError(
+                    f'Column "{name}" of {stream.name} is named as target, and as task or weight as well.'
+                )
+        return names, sample_weight
+
+    def _set_table(self, schema: TableSchema) -> None:
+        """Read tables by a schema from now on, whose columns are found by their names."""
+        self.table_, self._by_name = schema, True
+        self.feature_names_in_ = np.array([column.name for column in schema.features], dtype=object)
+        self.n_features_in_ = len(self.feature_names_in_)
 
     def _labels(self, frame: pd.DataFrame, tasks: object, like: Sequence[Label] = ()) -> object:
         """Return the tasks that are given or, if the table has their column, in it."""
@@ -110,7 +141,7 @@ class InputReader(BaseEstimator):
         tasks: object,
         weights: FloatArray | None,
         backend: Backend,
-    ) -> TrainingRows:
+    ) -> ArrayRows:
         """Return the same of a table, and find how its columns become numbers."""
         communicator = backend.communicator
         with raise_on_all(communicator):
@@ -141,7 +172,7 @@ class InputReader(BaseEstimator):
         )
         with raise_on_all(communicator):
             encoded = self.table_.encode_features(inputs.rename(columns=str))
-            return array_rows(encoded, y_checked, groups, weights)
+            return array_rows(encoded, self._shape_targets(y_checked), groups, weights)
 
     def _read_by_name(self, table: TableSchema | None) -> None:
         """Find the columns of a table by their names from now on: in any order, and among others."""
@@ -149,8 +180,7 @@ class InputReader(BaseEstimator):
         if table is not None:
             if table.kind != self._kind or len(table.feature_names) != self.model_.layer.n_inputs:
                 raise ElmeshError("The model and its table description do not match; fit the model again.")
-            self.feature_names_in_ = np.array([column.name for column in table.features], dtype=object)
-            self.n_features_in_ = len(self.feature_names_in_)
+            self._set_table(table)
 
     def _read_as(self, other: InputReader) -> None:
         """Read inputs as another estimator does."""
@@ -160,8 +190,12 @@ class InputReader(BaseEstimator):
 
     def _in_fitted_units(self, y: ArrayLike) -> NDArray[Any]:
         """Return targets in the units that the model was fitted in, from those of its predictions."""
-        values = np.asarray(y)
+        values = self._shape_targets(np.asarray(y))
         return values if self.table_ is None else self.table_.in_fitted_units(values)
+
+    def _shape_targets(self, y: NDArray[Any]) -> NDArray[Any]:
+        """Return targets in the shape that a fit takes."""
+        return y
 
     def _finite(self, X: FloatArray) -> FloatArray:
         bad = ~np.isfinite(X)

@@ -16,12 +16,15 @@ from elmesh.data.site_statistics import KeyedRows, SiteStatistics
 from elmesh.estimators.rows import Chunk, TrainingRows
 from elmesh.estimators.target_encoding import TargetEncoding, weighted
 from elmesh.math.blas import limit_blas_threads
+from elmesh.tables.stream import StreamStopped
 from elmesh.typing import Label
 
 __all__ = ["collect_statistics", "keyed_rows"]
 
 # Features of fewer numbers than this are computed by one thread.
 _SMALL = 4_000_000
+# Parts between which statistics are saved.
+_SAVED_EVERY = 100
 
 
 def keyed_rows(chunk: Chunk, encoding: TargetEncoding, task: Label, seed: int) -> KeyedRows:
@@ -40,7 +43,8 @@ def collect_statistics(
     *,
     into: Mapping[Label, SiteStatistics] | None = None,
     one_thread: bool = False,
-    progress: Callable[[int], None] = lambda n: None,
+    skip: int = 0,
+    save: Callable[[dict[Label, SiteStatistics], int], None] | None = None,
 ) -> dict[Label, SiteStatistics]:
     """Return the statistics of each site, added to those that it has.
 
@@ -61,19 +65,32 @@ def collect_statistics(
         Statistics to add to; these are changed.
     one_thread : bool
         Whether to use one thread, and one of BLAS.
-    progress : callable, optional
-        Called with the number of rows of each part that was added.
+    skip : int
+        How many parts at the beginning were added before.
+    save : callable, optional
+        Called with the statistics of so many parts, now and then and when the reading is stopped.
     """
-    found = dict(into or {})
+    found, n_chunks = dict(into or {}), skip
     with _workers(rows, layer.width, one_thread=one_thread) as run:
-        for chunk in rows.chunks():
+        chunks = rows.chunks(skip=skip)
+        while True:
+            try:
+                chunk = next(chunks, None)
+            except StreamStopped:
+                if save is not None:
+                    save(found, n_chunks)
+                raise
+            if chunk is None:
+                break
 
             def add(task: Label, chunk: Chunk = chunk) -> None:
                 new = keyed_rows(chunk, encoding, task, seed)
                 found.setdefault(task, SiteStatistics(new.X.shape[1], new.T.shape[1])).add(layer, new)
 
             run(add, list(chunk.groups))
-            progress(len(chunk.y))
+            n_chunks += 1
+            if save is not None and n_chunks % _SAVED_EVERY == 0:
+                save(found, n_chunks)
     return dict(sorted(found.items()))
 
 

@@ -57,8 +57,8 @@ class TrainingRows(ABC):
         """The number of rows of each task, sorted by task."""
 
     @abstractmethod
-    def chunks(self, *, inputs: bool = True) -> Iterator[Chunk]:
-        """Yield all rows in parts, with or without their inputs."""
+    def chunks(self, *, inputs: bool = True, skip: int = 0) -> Iterator[Chunk]:
+        """Yield all rows in parts, with or without their inputs, but for some parts at the beginning."""
 
     @abstractmethod
     def of_tasks(self, tasks: Sequence[Label]) -> TrainingRows:
@@ -81,9 +81,10 @@ class ArrayRows(TrainingRows):
         """The number of rows of each task, sorted by task."""
         return {label: len(rows) for label, rows in self.whole.groups.items()}
 
-    def chunks(self, *, inputs: bool = True) -> Iterator[Chunk]:
+    def chunks(self, *, inputs: bool = True, skip: int = 0) -> Iterator[Chunk]:
         """Yield all rows at once."""
-        yield self.whole
+        if not skip:
+            yield self.whole
 
     def of_tasks(self, tasks: Sequence[Label]) -> ArrayRows:
         """Return the rows of some tasks."""

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from elmesh.data.features import FeatureMap
+from elmesh.data.features import FeatureMap, Features
 from elmesh.data.labels import plain_type
 from elmesh.data.site_statistics import SiteStatistics
 from elmesh.data.statistics import SiteRows
@@ -236,7 +236,7 @@ class SiteMethods(InputReader):
     ) -> None:
         """Learn from changed statistics: everything, or the own parts of the tasks that have changed."""
         if statistics.joint:
-            self._relearn(statistics, run)
+            self._relearn(statistics, self.model_.layer, run)
             return
         heads = {label: head for label, head in self.model_.heads.items() if label in statistics.sites}
         heads |= {label: self._own_head(statistics.sites[label], statistics.encoding) for label in changed}
@@ -444,7 +444,7 @@ class SiteMethods(InputReader):
         """Complete the head of a task."""
 
     @abstractmethod
-    def _relearn(self, statistics: TrainingStatistics, run: RunConfig | None) -> None:
+    def _relearn(self, statistics: TrainingStatistics, layer: Features, run: RunConfig | None) -> None:
         """Fit from statistics."""
 
     @abstractmethod

@@ -41,8 +41,10 @@ __all__ = [
     "Tensors",
     "read_folder",
     "read_statistics",
+    "remove_parts",
     "statistics_folder",
     "write_folder",
+    "write_parts",
 ]
 
 FORMAT = "elmesh-model"
@@ -141,20 +143,42 @@ def _write_statistics(folder: Path, content: Mapping[str, Any], arrays: Arrays, 
     atomic_write(folder / _DESCRIPTION, json.dumps(document, allow_nan=False).encode("ascii"), mode=0o600)
 
 
+def write_parts(folder: Path, content: Mapping[str, Any], arrays: Arrays) -> None:
+    """Write JSON and arrays that are as confidential as rows to a folder, completely or not at all."""
+    beside = folder.parent / f".{folder.name}.{secrets.token_hex(8)}.tmp"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _write_statistics(beside, content, arrays, "")
+            replace_folder(beside, folder)
+        finally:
+            remove_parts(beside)
+    except (OSError, ValueError, RecursionError) as error:
+        _explain(error, f"{folder} could not be written")
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove a folder of :func:`write_parts`, and only its files."""
+    with contextlib.suppress(OSError):
+        for name in (_ARRAYS, _DESCRIPTION):
+            (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
+
+
 def statistics_folder(path: Path) -> Path | None:
     """Return the folder of the statistics of a model; None if it has none."""
     folder = path / STATISTICS
     return folder if folder.is_dir() else None
 
 
-def read_statistics(folder: Path) -> Parts:
-    """Return what is kept of the rows of a model, from its folder; raise if it was altered, or is of another model."""
+def read_statistics(folder: Path, *, of_model: bool = True) -> Parts:
+    """Return what is kept of rows from its folder; raise if it was altered, or is of another model than it is in."""
     try:
         for name in (_DESCRIPTION, _ARRAYS):
             if not (folder / name).is_file():
                 raise ElmeshError(f"{folder} has no file {name}: it was altered. Fit the model again from its rows.")
         document = _read_document(folder / _DESCRIPTION, _STATISTICS_FORMAT, "arrays", "statistics of a model")
-        model = _read_document(folder.parent / _DOCUMENT)
+        model = _read_document(folder.parent / _DOCUMENT) if of_model else {"weights": {"sha256": ""}}
         if document.get("model") != model["weights"]["sha256"]:
             raise ElmeshError(
                 f"{folder} belongs to another model than {folder.parent}; use the folder as it was saved."
@@ -312,9 +336,7 @@ def _remove(folder: Path) -> None:
     """Remove a model folder, and only files of a model."""
     with contextlib.suppress(OSError):
         if (folder / STATISTICS).is_dir():
-            for name in (_ARRAYS, _DESCRIPTION):
-                (folder / STATISTICS / name).unlink(missing_ok=True)
-            (folder / STATISTICS).rmdir()
+            remove_parts(folder / STATISTICS)
         for name in (_WEIGHTS, _DOCUMENT, CARD, REPORT):
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.comm.communicator import merge_by_task
-from elmesh.data.row_keys import KeyArray
+from elmesh.data.row_keys import KeyArray, place_keys
 from elmesh.data.tasks import one_hot, regression_targets
 from elmesh.errors import ElmeshError
 from elmesh.estimators.rows import ColumnMoments, TrainingRows, common_moments
@@ -256,7 +256,7 @@ def _sample_targets(
     counts: dict[Label, int] = {}
     for t, y, own in parts:
         T, weights, n = _numbers(y), own, counts.get(t, 0)
-        drawn = _mixed(np.arange(n, n + len(T), dtype=np.uint64))
+        drawn = place_keys(n, len(T))
         counts[t] = n + len(T)
         if t in samples:
             T, weights = np.concatenate([samples[t][0], T]), np.concatenate([samples[t][1], weights])
@@ -264,11 +264,3 @@ def _sample_targets(
         least = np.arange(len(T)) if len(T) <= _SAMPLE else np.sort(np.argpartition(drawn, _SAMPLE)[:_SAMPLE])
         samples[t], places[t] = (T[least], weights[least]), drawn[least]
     return samples
-
-
-def _mixed(places: KeyArray) -> KeyArray:
-    """Return numbers that have nothing to do with the order of places: the finalizer of the hash murmur3."""
-    x = places + np.uint64(0x9E3779B97F4A7C15)
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        x = (x ^ (x >> np.uint64(33))) * np.uint64(factor)
-    return np.asarray(x ^ (x >> np.uint64(33)))

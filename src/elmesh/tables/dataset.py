@@ -40,7 +40,7 @@ from elmesh.tables.parquet_file import find_row_groups, read_parquet
 from elmesh.text import more
 from elmesh.typing import StrPath
 
-__all__ = ["TaskSource", "concat_files", "find_tasks", "read_data"]
+__all__ = ["DataFile", "TaskSource", "concat_files", "find_files", "find_tasks", "read_data"]
 
 #: The row groups of a file that hold a task; None for the whole file.
 RowGroups = tuple[int, ...] | None
@@ -60,17 +60,17 @@ class DataFile:
         """Read the file, or some row groups of a Parquet file."""
         with _prefix_task(self.task):
             if row_groups is None:
-                return self._add_partition(read_table(self.path, self.csv_format))
-            return self._add_partition(read_parquet(self.path, row_groups))
+                return self.add_partition(read_table(self.path, self.csv_format))
+            return self.add_partition(read_parquet(self.path, row_groups))
 
     def read_head(self) -> pd.DataFrame:
         """Read the header, and the first row of a CSV file."""
         with _prefix_task(self.task):
             check_readable(self.path)
             frame = read_parquet(self.path, ()) if is_parquet(self.path) else read_csv(self.path, 1, self.csv_format)
-            return self._add_partition(frame)
+            return self.add_partition(frame)
 
-    def _add_partition(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def add_partition(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Add the columns of the partition; they replace columns of the same name in the file."""
         added = {name: pd.Series(value, index=frame.index, dtype=object) for name, value in self.partition}
         return frame.drop(columns=list(added), errors="ignore").assign(**added) if added else frame
@@ -85,7 +85,7 @@ def _prefix_task(task: str | None) -> Iterator[None]:
         raise error if task is None else ElmeshError(f'Task "{task}": {error}') from None
 
 
-def _find_files(path: Path, csv_format: CSVFormat, *, file_task: bool = False) -> list[DataFile]:
+def find_files(path: Path, csv_format: CSVFormat = DETECT, *, file_task: bool = False) -> list[DataFile]:
     """Return the files of a data set in the order of their names; with ``file_task`` each file is a task."""
     if not path.is_dir():
         if not path.exists() and not path.suffix:
@@ -173,7 +173,7 @@ def read_data(path: StrPath, *, file_task: bool = False, csv_format: CSVFormat =
         As from :func:`read_table`; for a folder the index is the file and the line or row in it.
     """
     path = Path(path)
-    files = _find_files(path, csv_format, file_task=file_task)
+    files = find_files(path, csv_format, file_task=file_task)
     frames = {file.name: file.read() for file in files}
     columns = _common_columns(frames)
     frame = concat_files(frames, columns) if path.is_dir() else frames[files[0].name]
@@ -242,7 +242,7 @@ def find_tasks(path: StrPath, task: str | None = None, *, csv_format: CSVFormat 
     (['north', 'south'], {'dose': ['1.5'], 'y': ['2'], '(file)': ['south']})
     """
     path = Path(path)
-    files = _find_files(path, csv_format, file_task=task is None)
+    files = find_files(path, csv_format, file_task=task is None)
     heads = {file.name: file.read_head() for file in files}
     if path.is_file() and not is_parquet(path):
         raise ElmeshError(

@@ -69,7 +69,8 @@ class NumericColumn:
         missing = np.isnan(values)
         encoded = []
         if self.std > 0:
-            encoded.append((np.where(missing, self.fill_value, values) - self.mean) / self.std)
+            filled = np.where(missing, self.fill_value, values) if missing.any() else values
+            encoded.append((filled - self.mean) / self.std)
         if self.indicator:
             encoded.append(missing.astype(np.float64))
         return encoded
