@@ -245,9 +245,10 @@ class MultiTaskELM(SiteMethods):
         """Learn from a table that is read in parts; with a checkpoint, go on where an earlier reading stopped."""
         targets, weight = self._check_stream(stream, y, tasks, sample_weight, backend)
         checkpoint = state = None
-        if config.checkpoint is not None:
+        folder = config.checkpoint.path / "stream" if config.checkpoint is not None else stream.checkpoint
+        if folder is not None:
             described = {"kind": self._kind, "targets": targets, "weight": weight, **_flat(describe(self))}
-            checkpoint = StreamCheckpoint.of_fit(config.checkpoint.path, stream, described)
+            checkpoint = StreamCheckpoint.of_fit(folder, stream, described)
             state = checkpoint.load(stream, self.task, weight)
         if state is None:
             types = self.column_types

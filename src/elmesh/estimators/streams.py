@@ -189,7 +189,7 @@ class StreamCheckpoint:
     def of_fit(cls, folder: Path, stream: TableStream, fields: Mapping[str, Any]) -> StreamCheckpoint:
         """Return the checkpoint of a fit of a stream, as ``fields`` describe it."""
         text = json.dumps({"version": __version__, "stream": stream.fingerprint, **fields}, sort_keys=True)
-        return cls(folder / "stream", hashlib.sha256(text.encode()).hexdigest())
+        return cls(folder, hashlib.sha256(text.encode()).hexdigest())
 
     def save(self, rows: StreamedRows, layer: Features, statistics: TrainingStatistics, n_chunks: int) -> None:
         """Save the statistics of all parts so far."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -30,10 +30,13 @@ __all__ = [
     "ArrowStream",
     "ParquetStream",
     "SelectedStream",
+    "StreamMonitor",
     "StreamStopped",
     "TableStream",
     "add_to_sample",
     "as_stream",
+    "batches_to_pandas",
+    "chunk_rows",
     "is_streamable",
 ]
 
@@ -52,13 +55,25 @@ class StreamStopped(Exception):  # noqa: N818 (not an error: someone has asked f
     """The reading of a stream was stopped, by what is called for each part."""
 
 
+class StreamMonitor(Protocol):
+    """What follows the reading of a stream."""
+
+    def start(self, columns: Sequence[str], n_rows: int | None) -> None:
+        """Begin to read some columns, of so many rows if their number is known."""
+
+    def add(self, n_rows: int) -> None:
+        """Count a part of so many rows that was used; this may raise :class:`StreamStopped`."""
+
+
 class TableStream(ABC):
     """A table that is read in parts."""
 
     #: The name of the table, for messages.
     name: str
-    #: Called with the number of rows of each part once it was used; it may raise :class:`StreamStopped`.
-    on_rows: Callable[[int], None] | None = None
+    #: What follows the reading.
+    monitor: StreamMonitor | None = None
+    #: A folder in which a reading that is stopped is saved, so that the same fit goes on there.
+    checkpoint: Path | None = None
 
     @property
     @abstractmethod
@@ -81,14 +96,16 @@ class TableStream(ABC):
 
     def chunks(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
         """Yield all rows in parts, or some of their columns; raise if there are none."""
-        empty = True
-        for frame in self.read(self.columns if columns is None else list(columns)):
+        empty, names = True, self.columns if columns is None else list(columns)
+        if self.monitor is not None:
+            self.monitor.start(names, self.n_rows)
+        for frame in self.read(names):
             if not len(frame):
                 continue
             empty = False
             yield frame
-            if self.on_rows is not None:
-                self.on_rows(len(frame))
+            if self.monitor is not None:
+                self.monitor.add(len(frame))
         if empty:
             raise ElmeshError(f"{self.name} has columns but no rows.")
 
@@ -202,6 +219,16 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
+def batches_to_pandas(batches: Iterable[pa.RecordBatch]) -> Iterator[pd.DataFrame]:
+    """Yield batches as pandas has them, with the numbers of their rows as index."""
+    row = 1
+    for batch in batches:
+        text = {field.name for field in batch.schema if _is_text(field.type)}
+        frame = _to_pandas(pa.Table.from_batches([batch]), text)
+        yield frame.set_axis(pd.RangeIndex(row, row + len(frame), name="row"))
+        row += len(frame)
+
+
 def _to_pandas(table: pa.Table, text: Set[str]) -> pd.DataFrame:
     """Return a table as pandas has it; equal texts of the columns ``text`` are one object, which takes less time."""
     names = list(table.schema.names)
@@ -262,13 +289,8 @@ class ArrowStream(TableStream):
 
     def read(self, columns: Sequence[str]) -> Iterator[pd.DataFrame]:
         """Yield some columns of all rows, in parts."""
-        row = 1
         rows = chunk_rows(len(self.columns))
-        for batch in self._source.to_batches(columns=list(columns), batch_size=rows, batch_readahead=2):
-            text = {field.name for field in batch.schema if _is_text(field.type)}
-            frame = _to_pandas(pa.Table.from_batches([batch]), text)
-            yield frame.set_axis(pd.RangeIndex(row, row + len(frame), name="row"))
-            row += len(frame)
+        yield from batches_to_pandas(self._source.to_batches(list(columns), batch_size=rows, batch_readahead=2))
 
 
 @dataclass(eq=False)
@@ -290,7 +312,7 @@ class SelectedStream(TableStream):
     text: str | None = None
 
     def __post_init__(self) -> None:
-        self.name = self.source.name
+        self.name, self.monitor, self.checkpoint = self.source.name, self.source.monitor, self.source.checkpoint
 
     @property
     def columns(self) -> list[str]:
