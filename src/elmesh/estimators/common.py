@@ -170,3 +170,19 @@ class CommonPart:
         uncertain = self.tau2 / (1.0 + self.tau2 * rows * len(self.s2) / 2)
         own = np.exp(-log_w) * (np.exp(uncertain / 2) + np.maximum(private, 0.0)) + np.maximum(common, 0.0)
         return np.asarray(own[:, None] * self.s2)
+
+    def posterior(self, groups: IndexArray, head: Head | None) -> tuple[float, FloatArray]:
+        """Return a site's noise and the posterior covariance C of its weights, both in units of s2.
+
+        The predictive variance of features phi is ``s2 (noise + phi'C phi)``, as :meth:`variance` computes it from the
+        site's whitened features, of which C contains the products.
+        """
+        p = len(groups)
+        log_w, X = (0.0, None) if head is None else (head.log_w, head.X)
+        if head is not None and head.log_v is not None and X is not None:
+            P = np.diag(np.exp(head.log_v)[groups]) + np.exp(log_w) * self.S
+            return float(np.exp(-log_w)), np.exp(-log_w) * (P - (X @ P).T @ (X @ P))
+        v, X = np.exp(self.log_v)[groups], np.zeros((0, p)) if X is None else X
+        private, seen = np.diag(v) - (X * v).T @ (X * v), np.eye(p) - X.T @ (X * v)
+        uncertain = self.tau2 / (1.0 + self.tau2 * len(X) * len(self.s2) / 2)
+        return float(np.exp(uncertain / 2 - log_w)), np.exp(-log_w) * private + seen.T @ self.S @ seen

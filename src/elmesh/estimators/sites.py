@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -22,9 +24,14 @@ from elmesh.estimators.head import Head
 from elmesh.estimators.inputs import InputReader
 from elmesh.estimators.learning_curve import LearningCurve, measure_curve
 from elmesh.estimators.model import MultiTaskModel
+from elmesh.files import atomic_write
 from elmesh.math.blas import limit_blas_threads
 from elmesh.solvers import Solver
-from elmesh.typing import FloatArray, Label
+from elmesh.text import count, listed
+from elmesh.typing import FloatArray, Label, StrPath
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 __all__ = ["CLASS_NOISE", "SiteMethods"]
 
@@ -76,6 +83,73 @@ class SiteMethods(InputReader):
         alone._adopt(self.model_.for_task(task), self.n_features_in_, {})
         alone._read_as(self)
         return alone
+
+    def to_onnx(
+        self,
+        site: Label | None = None,
+        path: StrPath | None = None,
+        *,
+        common: bool = False,
+        return_std: bool = False,
+        overwrite: bool = False,
+    ) -> ModelProto:
+        """Return one site's model as an ONNX model, which other programs and languages run without elmesh.
+
+        A model of a table has an input of shape (rows, 1) per column: numbers as doubles and days since 1970 for dates,
+        NaN where missing; text for categories, "" where missing. A model of an array has one input, ``X``. Outputs are
+        ``prediction``, or ``label`` and ``probabilities`` of the site's classes. Apart from what all sites share,
+        nothing of another site is in it. It is as confidential as the site's rows.
+
+        Parameters
+        ----------
+        site : str, int or None, default=None
+            A site that the estimator was fitted on; not needed if there is only one.
+        path : path-like or None, default=None
+            A file to write.
+        common : bool, default=False
+            Export what all sites have in common, for a site that was not in the fit; then ``site`` must be None.
+        return_std : bool, default=False
+            Add the output ``std``, the standard deviation of a regression's predictions. It contains the posterior
+            covariance of the weights, which reveals more about the site's rows.
+        overwrite : bool, default=False
+            Whether to replace a file.
+
+        Returns
+        -------
+        onnx.ModelProto
+
+        Examples
+        --------
+        >>> from elmesh import MultiTaskELMRegressor
+        >>> rng = np.random.default_rng(0)
+        >>> X, site = rng.normal(size=(60, 2)), np.repeat(["north", "south"], 30)
+        >>> model = MultiTaskELMRegressor(random_state=0).fit(X, X[:, 0], tasks=site)
+        >>> [output.name for output in model.to_onnx("north").graph.output]
+        ['prediction']
+        """
+        from elmesh.estimators.onnx_export import export_site  # noqa: PLC0415  (onnx is part of an extra)
+
+        check_is_fitted(self, "model_")
+        known = list(self.model_.heads)
+        if common and site is not None:
+            raise ElmeshError(f"site is {site!r} and common is True; give one of them.")
+        if site is None and not common:
+            if len(known) > 1:
+                raise ElmeshError(
+                    f"The model holds {count(len(known), 'task')} ({listed(known)}); name one with site=, or set "
+                    "common=True for what all have in common."
+                )
+            (site,) = known
+        if path is not None and not overwrite and os.path.lexists(path):
+            raise ElmeshError(f"{os.fspath(path)} exists already; choose another path, or set overwrite=True.")
+        model = export_site(self.model_, self.table_, site, return_std=return_std)
+        if path is not None:
+            try:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                atomic_write(Path(path), model.SerializeToString(deterministic=True))
+            except OSError as error:
+                raise ElmeshError(f"{os.fspath(path)} could not be written: {error.strerror}.") from error
+        return model
 
     def add_site(self, name: Label, X: ArrayLike, y: ArrayLike) -> Self:
         """Add a site to a fitted model, from its own rows alone.
