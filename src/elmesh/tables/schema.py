@@ -205,8 +205,9 @@ class TableSchema:
             return predicted
         means = np.array([target.mean for target in self.target_columns])
         stds = np.array([target.std for target in self.target_columns])
-        values = np.asarray(predicted, dtype=np.float64)
-        return (values.reshape(-1, len(means)) * stds + means).reshape(values.shape)
+        standardised = np.asarray(predicted, dtype=np.float64)
+        values = standardised.reshape(-1, len(means)) * stds + means
+        return np.reshape(values, standardised.shape)
 
     @property
     def target_units(self) -> FloatArray | float:
