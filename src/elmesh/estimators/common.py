@@ -27,7 +27,13 @@ from elmesh.math.random_effects import expected_likelihood, site_batches, whiten
 from elmesh.math.site_average import average_site, whitened_by
 from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["CommonPart"]
+__all__ = ["NO_COMMON_PART", "CommonPart"]
+
+#: Why a site cannot be added.
+NO_COMMON_PART = (
+    "A site can be added to a model with a common part, and this one has none: fit with mesh-elm's defaults, and with "
+    "classes of which at least one is at two sites."
+)
 
 # Least variance whose logarithm is kept.
 _TINY = 1e-300

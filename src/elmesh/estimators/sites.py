@@ -19,6 +19,7 @@ from elmesh.data.features import FeatureMap
 from elmesh.data.labels import plain_type
 from elmesh.data.tasks import Groups, match_tasks
 from elmesh.errors import ElmeshError
+from elmesh.estimators.common import NO_COMMON_PART
 from elmesh.estimators.gains import SiteGains, measure_gains
 from elmesh.estimators.head import Head
 from elmesh.estimators.inputs import InputReader
@@ -173,7 +174,7 @@ class SiteMethods(InputReader):
         check_is_fitted(self, "model_")
         model, plain = self.model_, plain_type(type(name))
         if model.common is None or not isinstance(model.layer, FeatureMap):
-            raise ElmeshError("A site can be added to a model with a common part; fit with mesh-elm's defaults.")
+            raise ElmeshError(NO_COMMON_PART)
         if plain is None or not isinstance(plain(name), type(next(iter(model.heads)))):
             raise ElmeshError(f"The site {name!r} is of another type than the labels of the model's tasks.")
         if plain(name) in model.heads:

@@ -124,7 +124,12 @@ def _is_not_a_number(values: pd.Series[Any]) -> Mask:
 def check_targets(stats: TableStats, targets: Sequence[str], kind: ProblemKind) -> bool:
     """Raise if targets cannot be learned; return whether they are classes that are whole numbers."""
     if kind == "classification":
-        return has_whole_labels(stats, targets[0]) if len(targets) == 1 else bool(_class_limit(stats, targets))
+        name, most = targets[0], _class_limit(stats, targets)
+        classes = stats.distinct({name: most}, to_labels)[name]
+        whole = _check_classes(stats, name, classes)
+        if len(values := tuple(classes.values)) == 1:
+            raise _constant_error(name, values[0])
+        return whole
     for name in targets:
         _regression_target(stats, name)
     return False
@@ -208,8 +213,16 @@ def _regression_target(stats: TableStats, name: str) -> TargetColumn:
         row, _ = stats.first_cell(name, lambda values: values.isna().to_numpy())
         raise missing_error(column.n_missing, "target", name, row)
     if column.min == column.max:
-        raise ElmeshError(f'The target column "{name}" has the value {column.min:g} in all rows: nothing to learn.')
+        raise _constant_error(name, f"{column.min:g}")
     return TargetColumn(name, *_scale(column, name))
+
+
+def _constant_error(name: str, value: str) -> ElmeshError:
+    """Return the error about a target of one value."""
+    return ElmeshError(
+        f'The target column "{name}" has the value {value} in all rows: nothing to learn. Choose another column, or '
+        "add rows with other values."
+    )
 
 
 def _numeric(stats: TableStats, name: str) -> NumericColumn | None:
@@ -242,7 +255,9 @@ def _date(stats: TableStats, name: str) -> DateColumn | None:
 
 def _scale(column: ColumnStats, name: str) -> tuple[float, float]:
     if column.scale is None:
-        raise ElmeshError(f'The values of column "{name}" are too large or too close together to scale.')
+        raise ElmeshError(
+            f'The values of column "{name}" are too large or too close together to scale; use another unit.'
+        )
     return column.scale
 
 

@@ -180,6 +180,13 @@ class TableSchema:
 
     def encode_features(self, frame: pd.DataFrame) -> FloatArray:
         """Encode the columns to learn from as numbers."""
+        for column in self.features:
+            try:
+                find_column(frame, column.name)
+            except ElmeshError as error:
+                raise ElmeshError(
+                    f"{error} The model needs it: add it, with empty cells where values are missing."
+                ) from error
         return np.column_stack([values for column in self.features for values in column.encode(frame)])
 
     def targets(self, frame: pd.DataFrame) -> NDArray[Any]:
