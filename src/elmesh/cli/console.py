@@ -71,7 +71,7 @@ EncodingOption = Annotated[
 ]
 ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace existing files.")]
 # Most characters of a cell in a table.
-_WIDEST = 100
+_WIDEST = 150
 
 
 @dataclass(frozen=True)

@@ -124,12 +124,7 @@ def _is_not_a_number(values: pd.Series[Any]) -> Mask:
 def check_targets(stats: TableStats, targets: Sequence[str], kind: ProblemKind) -> bool:
     """Raise if targets cannot be learned; return whether they are classes that are whole numbers."""
     if kind == "classification":
-        name, most = targets[0], _class_limit(stats, targets)
-        classes = stats.distinct({name: most}, to_labels)[name]
-        whole = _check_classes(stats, name, classes)
-        if len(values := tuple(classes.values)) == 1:
-            raise _constant_error(name, values[0])
-        return whole
+        return has_whole_labels(stats, targets[0]) if len(targets) == 1 else bool(_class_limit(stats, targets))
     for name in targets:
         _regression_target(stats, name)
     return False
@@ -213,16 +208,11 @@ def _regression_target(stats: TableStats, name: str) -> TargetColumn:
         row, _ = stats.first_cell(name, lambda values: values.isna().to_numpy())
         raise missing_error(column.n_missing, "target", name, row)
     if column.min == column.max:
-        raise _constant_error(name, f"{column.min:g}")
+        raise ElmeshError(
+            f'The target column "{name}" has the value {column.min:g} in all rows: nothing to learn. Choose another '
+            "column, or add rows with other values."
+        )
     return TargetColumn(name, *_scale(column, name))
-
-
-def _constant_error(name: str, value: str) -> ElmeshError:
-    """Return the error about a target of one value."""
-    return ElmeshError(
-        f'The target column "{name}" has the value {value} in all rows: nothing to learn. Choose another column, or '
-        "add rows with other values."
-    )
 
 
 def _numeric(stats: TableStats, name: str) -> NumericColumn | None:
