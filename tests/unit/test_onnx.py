@@ -23,6 +23,7 @@ from elmesh.errors import ElmeshError, RankWarning, UnknownSiteWarning
 from elmesh.estimators.onnx_graph import Graph
 from elmesh.solvers import make_solver, solver_classes
 from elmesh.tables.access import TableWarning
+from elmesh.tables.schema import TargetColumn
 from helpers.examples import examples
 from helpers.onnx_files import columns, constants, feeds, properties, run, session
 
@@ -210,6 +211,23 @@ def test_models_of_version_0_4_can_be_exported(name):
     compare(model, model.to_onnx(task), X, [task] * len(X))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_of_version_0_4_has_gaps_filled_with_its_medians(kind):
+    model = elmesh.load(MODELS_OF_0_4 / "command" / kind)
+    rows = pd.read_csv(MODELS_OF_0_4 / "command" / "new.csv")
+    rows.loc[::2, ["age", "bmi"]] = np.nan
+    compare(model, model.to_onnx("york"), rows, ["york"] * len(rows))
+
+
+def test_standard_deviations_are_in_the_units_of_the_table():
+    train, model = three_sites()
+    before = run(model.to_onnx("west", return_std=True), train)["std"]
+    model.table_ = replace(model.table_, target_columns=(TargetColumn("y", mean=7.0, std=20.0),))
+    proto = model.to_onnx("west", return_std=True)
+    compare(model, proto, train, ["west"] * len(train))
+    np.testing.assert_allclose(run(proto, train)["std"], 20.0 * before)
+
+
 def test_one_row_many_rows_and_no_rows_are_predicted():
     X, y, tasks = array_problem("regression")
     model = MultiTaskELMRegressor(8, random_state=0).fit(X, y, tasks)
@@ -235,8 +253,8 @@ def test_a_value_that_predict_refuses_makes_the_prediction_nan():
         assert np.flatnonzero(np.isnan(values)).tolist() == [4, 7]
     X, y, tasks = array_problem("classification")
     X[3, 1], X[5, 0] = np.nan, np.inf
-    for solver in ("mesh-elm", "mtl-elm"):
-        proto = MultiTaskELMClassifier(8, solver=solver, random_state=0).fit(X[9:], y[9:], tasks[9:]).to_onnx(1)
+    for options in ({}, {"fit_intercept": False}, {"solver": "mtl-elm"}):
+        proto = MultiTaskELMClassifier(8, random_state=0, **options).fit(X[9:], y[9:], tasks[9:]).to_onnx(1)
         shares = run(proto, X)["probabilities"]
         assert np.flatnonzero(np.isnan(shares).all(axis=1)).tolist() == [3, 5]
 

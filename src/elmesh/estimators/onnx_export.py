@@ -97,7 +97,7 @@ def _make_model(
         variance = None
         if return_std and model.common is not None and isinstance(model.layer, FeatureMap):
             noise, C = model.common.posterior(model.layer.groups, head)
-            spread = graph.node("Relu", graph.node("ReduceSum", (H @ C) * H, _COLUMNS))
+            spread = graph.node("ReduceSum", (H @ C) * H, _COLUMNS)
             variance = (spread + noise) * model.common.s2
         about = _regress(graph, scores, variance, len(head.t_mean), model.y_ndim, table)
     secret = confidentiality(model)
