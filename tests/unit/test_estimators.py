@@ -198,6 +198,16 @@ def test_the_tags_state_which_inputs_are_taken(kind, parameters, as_table):
     assert tags.non_deterministic == ("solver" in parameters)
 
 
+def test_predictions_of_a_table_have_the_shape_of_its_targets():
+    model, X, y, tasks = small("regression")
+    frame = pd.DataFrame(X, columns=COLUMNS)
+    flat = model.fit(frame, y, tasks).predict(frame, tasks)
+    column, std = model.fit(frame, y[:, None], tasks).predict(frame, tasks, return_std=True)
+    assert flat.shape == (len(X),)
+    assert column.shape == std.shape == (len(X), 1)
+    np.testing.assert_allclose(column[:, 0], flat)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_a_fit_of_a_table_the_tags_are_those_of_tables(kind):
     model, X, y, tasks = small(kind)
