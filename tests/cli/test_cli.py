@@ -633,7 +633,7 @@ def test_a_bad_option_of_fit_is_one_sentence_and_no_model(folder, tmp_path, opti
         ("site,x,outcome\na,1,ill\nb,2,\nb,3,NA\n", '2 rows have no target in column "outcome", the first at line 3'),
         ("site,x,outcome\na,inf,ill\na,2,well\n", 'Column "x" has an infinite value at line 2'),
         ("site,when,outcome\na,01/02/2024,ill\na,02/02/2024,well\n", '--drop "when"'),
-        ("site,x,outcome\na,1,ill\na,2,ill\nb,3,ill\nb,4,ill\n", "'b'"),
+        ("site,x,outcome\na,1,ill\na,2,ill\nb,3,ill\nb,4,ill\n", "All rows have the class 'ill': nothing to learn"),
         ('site,x,"out\ncome"\na,1,ill\n', 'did you mean "out come"?'),
     ],
 )
@@ -986,7 +986,7 @@ def test_bad_input_to_the_program_is_one_sentence_with_code_2(tmp_path, monkeypa
 # Help and start-up
 
 
-COMMANDS = ["demo", "sample", "fit", "predict", "evaluate", "add-site", "reproduce", "agent"]
+COMMANDS = ["demo", "sample", "fit", "predict", "evaluate", "add-site", "export", "reproduce", "agent"]
 NETWORK_COMMANDS = ["create", "csr", "sign", "check", "status", "audit", "confirm", "router"]
 
 

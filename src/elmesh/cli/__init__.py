@@ -117,6 +117,12 @@ _COMMANDS = [
         module="add_site",
     ),
     _LazyCommand(
+        "export",
+        "Export one site's model as an ONNX file, for other programs.",
+        "elmesh export model/ --site leeds --onnx leeds.onnx",
+        "elmesh export model/ --common --onnx new-site.onnx --json",
+    ),
+    _LazyCommand(
         "reproduce",
         "Run the paper's experiments, and compare the results with its claims.",
         "elmesh reproduce table1 --runs 100 --out paper/",

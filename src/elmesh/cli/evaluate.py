@@ -15,6 +15,7 @@ import typer
 from elmesh.cli.console import DecimalOption, DelimiterOption, EncodingOption, JsonOption, Output, QuietOption
 from elmesh.cli.predict import load_model, note_unknown, predict_rows, read_rows, tasks_of
 from elmesh.tables import FILE_TASK, CSVFormat, TableSchema
+from elmesh.text import count
 
 __all__ = ["evaluate"]
 
@@ -73,7 +74,8 @@ def evaluate(
         if schema.kind == "classification":
             new = int((~np.isin(truth, estimator.classes_)).sum())
             if new:
-                output.note(f"{new} rows have a class that was not in training; they count as errors.")
+                have, they = ("has", "it counts as an error") if new == 1 else ("have", "they count as errors")
+                output.note(f"{count(new, 'row')} {have} a class that was not in training; {they}.")
         baseline = _baseline(estimator, schema, tasks)
 
         def score(name: str, rows: npt.NDArray[np.bool_]) -> _Line:

@@ -144,8 +144,14 @@ def one_hot(y: ArrayLike, groups: Groups) -> tuple[dict[Label, NDArray[np.float6
 def check_two_classes(classes: Mapping[Label, NDArray[Any]], together: bool) -> None:
     """Raise if a task, or all tasks ``together``, have one class alone."""
     single = {label: found.tolist() for label, found in classes.items() if len(found) < 2}
-    if together and len({name for found in classes.values() for name in found.tolist()}) > 1:
+    every = {name for found in classes.values() for name in found.tolist()}
+    if together and len(every) > 1:
         return
+    if len(every) == 1:
+        raise ElmeshError(
+            f"All rows have the class {every.pop()!r}: nothing to learn. At least two classes are needed, not one "
+            "class alone; choose another target, or add rows of another class."
+        )
     if single:
         tasks = [f"task {label!r} has {listed(found) or 'none'}" for label, found in single.items()]
         raise ElmeshError(

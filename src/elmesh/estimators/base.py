@@ -35,10 +35,11 @@ from elmesh.estimators.parameters import describe
 from elmesh.estimators.private_fit import PrivateFit, start_private_fit
 from elmesh.estimators.reduction import collect_statistics
 from elmesh.estimators.rows import ArrayRows, Chunk, TrainingRows
-from elmesh.estimators.sites import CLASS_NOISE, SiteMethods
+from elmesh.estimators.sites import CLASS_NOISE
 from elmesh.estimators.streams import StreamCheckpoint, StreamedRows, StreamState
 from elmesh.estimators.target_encoding import ClassEncoding, TargetEncoding
 from elmesh.estimators.training_statistics import TrainingStatistics
+from elmesh.estimators.updates import UpdateMethods
 from elmesh.math.blas import limit_blas_threads
 from elmesh.privacy.report import PrivacyReport
 from elmesh.run.backend import Backend, FitContext, check_consistent, resolve_backend
@@ -96,7 +97,7 @@ class _Prepared:
     private: PrivateFit | None
 
 
-class MultiTaskELM(SiteMethods):
+class MultiTaskELM(UpdateMethods):
     """What the classifier and the regressor share."""
 
     # With metadata routing switched on, `tasks` goes wherever it is needed without further requests.

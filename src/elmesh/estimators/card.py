@@ -12,7 +12,7 @@ from elmesh.tables import TableSchema
 from elmesh.text import count
 from elmesh.version import __version__
 
-__all__ = ["model_card"]
+__all__ = ["confidentiality", "model_card"]
 
 # Most names that are listed.
 _MOST_NAMES = 40
@@ -59,7 +59,7 @@ def model_card(
         "",
         "## Confidential",
         "",
-        _confidential(model, privacy),
+        confidentiality(model, privacy),
         "",
         "## Files",
         "",
@@ -105,7 +105,8 @@ def _scores(gains: SiteGains | None) -> list[str]:
     ]
 
 
-def _confidential(model: MultiTaskModel, privacy: PrivacyReport | None) -> str:
+def confidentiality(model: MultiTaskModel, privacy: PrivacyReport | None = None) -> str:
+    """Return who may learn what from a model."""
     if privacy is not None:
         return f"{privacy.sentence()} {NOT_PRIVATE}"
     if model.common is not None and model.common.private:

@@ -27,7 +27,13 @@ from elmesh.math.random_effects import expected_likelihood, site_batches, whiten
 from elmesh.math.site_average import average_site, whitened_by
 from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["CommonPart"]
+__all__ = ["NO_COMMON_PART", "CommonPart"]
+
+#: Why a site cannot be added.
+NO_COMMON_PART = (
+    "A site can be added to a model with a common part, and this one has none: fit with mesh-elm's defaults, and with "
+    "classes of which at least one is at two sites."
+)
 
 # Least variance whose logarithm is kept.
 _TINY = 1e-300
@@ -167,7 +173,30 @@ class CommonPart:
             private, seen = np.sum(Phi**2 * v, axis=1) - np.sum(XvPhi**2, axis=0), Phi - XvPhi.T @ X
         common = np.sum((seen @ self.S) * seen, axis=1)
         # The mean of a variance whose logarithm is uncertain is above its most probable value.
-        rows = 0.0 if head is None or X is None else float(len(X) if head.rows is None else head.rows)
-        uncertain = self.tau2 / (1.0 + self.tau2 * rows * len(self.s2) / 2)
+        uncertain = self._noise_uncertainty(head)
         own = np.exp(-log_w) * (np.exp(uncertain / 2) + np.maximum(private, 0.0)) + np.maximum(common, 0.0)
         return np.asarray(own[:, None] * self.s2)
+
+    def _noise_uncertainty(self, head: Head | None) -> float:
+        """Return the posterior variance of the logarithm of a site's noise."""
+        rows = 0.0
+        if head is not None and head.X is not None:
+            # Models of earlier versions do not have the number of rows, only those that are kept.
+            rows = float(len(head.X)) if head.rows is None else head.rows
+        return self.tau2 / (1.0 + self.tau2 * rows * len(self.s2) / 2)
+
+    def posterior(self, groups: IndexArray, head: Head | None) -> tuple[float, FloatArray]:
+        """Return a site's noise and the posterior covariance C of its weights, both in units of s2.
+
+        The predictive variance of features phi is ``s2 (noise + phi'C phi)``, as :meth:`variance` computes it from the
+        site's whitened features, of which C contains the products.
+        """
+        p = len(groups)
+        log_w, X = (0.0, None) if head is None else (head.log_w, head.X)
+        if head is not None and head.log_v is not None and X is not None:
+            P = np.diag(np.exp(head.log_v)[groups]) + np.exp(log_w) * self.S
+            return float(np.exp(-log_w)), np.exp(-log_w) * (P - (X @ P).T @ (X @ P))
+        v, X = np.exp(self.log_v)[groups], np.zeros((0, p)) if X is None else X
+        private, seen = np.diag(v) - (X * v).T @ (X * v), np.eye(p) - X.T @ (X * v)
+        uncertain = self._noise_uncertainty(head)
+        return float(np.exp(uncertain / 2 - log_w)), np.exp(-log_w) * private + seen.T @ self.S @ seen

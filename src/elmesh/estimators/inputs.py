@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import _safe_indexing
+from sklearn.utils import Tags, _safe_indexing
 from sklearn.utils.validation import check_array, check_consistent_length, validate_data
 
 from elmesh.comm.communicator import raise_on_all
@@ -52,6 +52,20 @@ class InputReader(BaseEstimator):
     feature_names_in_: NDArray[Any]
     # Whether columns of a table are found by their names: in any order, and among others.
     _by_name: bool
+
+    def __sklearn_tags__(self) -> Tags:
+        """Return what the estimator takes: text and gaps in tables, but not in arrays.
+
+        Inputs are a table if parameters are about its columns, or after a fit of one. A private fit takes numbers
+        alone, and its noise differs from fit to fit.
+        """
+        tags = super().__sklearn_tags__()
+        private = isinstance(self.solver, Solver) and self.solver.privacy is not None
+        of_columns = self.task is not None or self.column_types is not None or getattr(self, "table_", None) is not None
+        takes_tables = of_columns and not private
+        tags.input_tags.categorical = tags.input_tags.string = tags.input_tags.allow_nan = takes_tables
+        tags.non_deterministic = private
+        return tags
 
     def _read(self, X: Any, y: Any, tasks: object, sample_weight: ArrayLike | None, backend: Backend) -> ArrayRows:
         """Return rows to learn from, inputs as numbers.

@@ -14,6 +14,7 @@ import pandas as pd
 from elmesh.data.features import FeatureMap
 from elmesh.data.statistics import SiteRows
 from elmesh.errors import ElmeshError
+from elmesh.estimators.common import NO_COMMON_PART
 from elmesh.estimators.gains import OF_SEVERAL, OF_TARGET, WRONG
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.typing import FloatArray
@@ -73,7 +74,7 @@ def measure_curve(model: MultiTaskModel, X: FloatArray, T: FloatArray) -> Learni
     """Return the learning curve of a site from its rows, each drawn for learning or for prediction."""
     common, layer = model.common, model.layer
     if common is None or not isinstance(layer, FeatureMap):
-        raise ElmeshError("A site can be added to a model with a common part; fit with mesh-elm's defaults.")
+        raise ElmeshError(NO_COMMON_PART)
     n, Phi = len(X), layer(X)
     if n < _FEWEST:
         raise ElmeshError(f"A learning curve needs at least {_FEWEST} rows, and there are {n}.")

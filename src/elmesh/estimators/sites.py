@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from elmesh.data.features import FeatureMap, Features
+from elmesh.data.features import FeatureMap
 from elmesh.data.labels import plain_type
-from elmesh.data.site_statistics import SiteStatistics
-from elmesh.data.statistics import SiteRows
 from elmesh.data.tasks import Groups, group_rows, match_tasks
 from elmesh.errors import ElmeshError
 from elmesh.estimators.gains import GainRows, SiteGains, measure_gains
-from elmesh.estimators.head import Head
 from elmesh.estimators.inputs import InputReader, array_rows, check_weights
 from elmesh.estimators.learning_curve import LearningCurve, measure_curve
 from elmesh.estimators.model import MultiTaskModel
-from elmesh.estimators.reduction import collect_statistics, keyed_rows
 from elmesh.estimators.rows import ArrayRows
 from elmesh.estimators.target_encoding import TargetEncoding, weighted
 from elmesh.estimators.training_statistics import TrainingStatistics
+from elmesh.files import atomic_write
 from elmesh.math.blas import limit_blas_threads
-from elmesh.run.config import RunConfig
 from elmesh.solvers import Solver
-from elmesh.text import count, listed, row
-from elmesh.typing import FloatArray, Label
+from elmesh.text import count, listed
+from elmesh.typing import FloatArray, Label, StrPath
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 __all__ = ["CLASS_NOISE", "SiteMethods"]
 
@@ -89,176 +86,72 @@ class SiteMethods(InputReader):
         alone._read_as(self)
         return alone
 
-    def add_site(self, name: Label, X: ArrayLike, y: ArrayLike, *, sample_weight: ArrayLike | None = None) -> Self:
-        """Add a site to a fitted model, from its own rows alone.
+    def to_onnx(
+        self,
+        site: Label | None = None,
+        path: StrPath | None = None,
+        *,
+        common: bool = False,
+        return_std: bool = False,
+        overwrite: bool = False,
+    ) -> ModelProto:
+        """Return one site's model as an ONNX model, which other programs and languages run without elmesh.
 
-        The common part and the basis of the shared part stay as they are, and no other site takes part: the site finds
-        its noise, its coefficients and its private weights.
+        A model of a table has an input of shape (rows, 1) per column: numbers as doubles and days since 1970 for dates,
+        NaN where missing; text for categories, "" where missing. A model of an array has one input, ``X``. Outputs are
+        ``prediction``, or ``label`` and ``probabilities`` of the site's classes. Apart from what all sites share,
+        nothing of another site is in it. It is as confidential as the site's rows.
 
         Parameters
         ----------
-        name : str or int
-            The task label of the site, of the type of the others.
-        X : array or frame of shape (n_samples, n_features)
-            Its inputs.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Its targets; classes must be some of the model's.
-        sample_weight : array-like of shape (n_samples,), optional
-            How often each row counts.
+        site : str, int or None, default=None
+            A site that the estimator was fitted on; not needed if there is only one.
+        path : path-like or None, default=None
+            A file to write.
+        common : bool, default=False
+            Export what all sites have in common, for a site that was not in the fit; then ``site`` must be None.
+        return_std : bool, default=False
+            Add the output ``std``, the standard deviation of a regression's predictions. It contains the posterior
+            covariance of the weights, which reveals more about the site's rows.
+        overwrite : bool, default=False
+            Whether to replace a file.
 
         Returns
         -------
-        self
+        onnx.ModelProto
+
+        Examples
+        --------
+        >>> from elmesh import MultiTaskELMRegressor
+        >>> rng = np.random.default_rng(0)
+        >>> X, site = rng.normal(size=(60, 2)), np.repeat(["north", "south"], 30)
+        >>> model = MultiTaskELMRegressor(random_state=0).fit(X, X[:, 0], tasks=site)
+        >>> [output.name for output in model.to_onnx("north").graph.output]
+        ['prediction']
         """
+        from elmesh.estimators.onnx_export import export_site  # noqa: PLC0415  (onnx is part of an extra)
+
         check_is_fitted(self, "model_")
-        label = self._label(name)
-        if label in self.model_.heads:
-            raise ElmeshError(f"The model has a site {name!r} already; choose another name, or use partial_fit.")
-        rows = self._new_rows(X, y, np.full(_length(X), label), sample_weight)
-        statistics = self._statistics()
-        known = statistics or self._without_rows()
-        encoding = known.encoding.with_task(label, rows.whole.y)
-        (site,) = collect_statistics(rows, self.model_.layer, encoding, known.seed).values()
-        known = replace(known, sites=dict(sorted({**known.sites, label: site}.items())), encoding=encoding)
-        self._set_heads({**self.model_.heads, label: self._own_head(site, encoding)})
-        self.statistics_ = None if statistics is None else known
-        return self
-
-    def partial_fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        tasks: object = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        run: RunConfig | None = None,
-    ) -> Self:
-        """Learn from further rows as well; without a fit before, this is one.
-
-        Only statistics of the earlier rows are needed, not the rows. The result is that of a fit of all rows with the
-        features, scales, categories and classes of the first one. Where the rows of other tasks are elsewhere (a site
-        of a network), and after a private fit, what tasks have in common stays as it is, and only the tasks' own parts
-        are learned again.
-
-        Parameters
-        ----------
-        X : array or frame of shape (n_samples, n_features)
-            Inputs of the further rows.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Their targets.
-        tasks : array-like of shape (n_samples,), optional
-            Their tasks, of which some may be new.
-        sample_weight : array-like of shape (n_samples,), optional
-            How often each row counts.
-        run : RunConfig, optional
-            Callback and checkpoints of the fit.
-
-        Returns
-        -------
-        self
-        """
-        if not hasattr(self, "model_"):
-            return self.fit(X, y, tasks, sample_weight=sample_weight, run=run)
-        statistics = self._needed_statistics()
-        rows = self._new_rows(X, y, tasks, sample_weight)
-        new = [label for label in rows.sizes if label not in statistics.sites]
-        if new and not statistics.joint:
-            raise ElmeshError(
-                f"The model has no task {new[0]!r}, and what tasks have in common is not learned again here; use "
-                "add_site for a new one."
-            )
-        encoding = statistics.encoding
-        for label in new:
-            encoding = encoding.with_task(label, rows.whole.y[rows.whole.groups[label]])
-        into = {label: site.copy() for label, site in statistics.sites.items()}
-        sites = collect_statistics(rows, self.model_.layer, encoding, statistics.seed, into=into)
-        self._learn_again(replace(statistics, sites=sites, encoding=encoding), list(rows.sizes), run)
-        return self
-
-    def forget(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        tasks: object = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        run: RunConfig | None = None,
-    ) -> Self:
-        """Learn again as if some rows had never been there.
-
-        The result is that of a fit of the other rows with the features, scales, categories and classes of the first
-        one, in which the rows may have had a part. A task that has no rows left is no longer in the model. Where the
-        rows of other tasks are elsewhere, and after a private fit, only the tasks' own parts are learned again: what
-        tasks have in common still follows from the rows, too.
-
-        Parameters
-        ----------
-        X : array or frame of shape (n_samples, n_features)
-            Inputs of rows that the model was learned from.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Their targets.
-        tasks : array-like of shape (n_samples,), optional
-            Their tasks.
-        sample_weight : array-like of shape (n_samples,), optional
-            The weights that they had.
-        run : RunConfig, optional
-            Callback and checkpoints of the fit.
-
-        Returns
-        -------
-        self
-        """
-        statistics = self._needed_statistics()
-        rows = self._new_rows(X, y, tasks, sample_weight)
-        unknown = [label for label in rows.sizes if label not in statistics.sites]
-        if unknown:
-            raise ElmeshError(f"The model has no task {unknown[0]!r}; it has {listed(list(statistics.sites))}.")
-        sites, layer = dict(statistics.sites), self.model_.layer
-        for label, places in rows.whole.groups.items():
-            old, site = keyed_rows(rows.whole, statistics.encoding, label, statistics.seed), sites[label].copy()
-            missing = site.missing(old)
-            if len(missing):
+        known = list(self.model_.heads)
+        if common and site is not None:
+            raise ElmeshError(f"site is {site!r} and common is True; give one of them.")
+        if site is None and not common:
+            if len(known) > 1:
                 raise ElmeshError(
-                    f"{count(len(missing), 'row')} of task {label!r} {'is' if len(missing) == 1 else 'are'} not among "
-                    f"those that the model was learned from, the first {row(int(places[missing[0]]))}; nothing was "
-                    "changed. Give the rows as they were then: same columns, values, targets and weights."
+                    f"The model holds {count(len(known), 'task')} ({listed(known)}); name one with site=, or set "
+                    "common=True for what all have in common."
                 )
-            site.remove(layer, old)
-            sites[label] = site
-        left = {label: site for label, site in sites.items() if site.n_rows}
-        if not left:
-            raise ElmeshError("No rows would be left; nothing was changed. Delete the model instead.")
-        self._learn_again(replace(statistics, sites=left), [label for label in rows.sizes if label in left], run)
-        return self
-
-    def _learn_again(
-        self, statistics: TrainingStatistics, changed: Sequence[Label], run: RunConfig | None = None
-    ) -> None:
-        """Learn from changed statistics: everything, or the own parts of the tasks that have changed."""
-        if statistics.joint:
-            self._relearn(statistics, self.model_.layer, run)
-            return
-        heads = {label: head for label, head in self.model_.heads.items() if label in statistics.sites}
-        heads |= {label: self._own_head(statistics.sites[label], statistics.encoding) for label in changed}
-        self._set_heads(heads)
-        self.statistics_ = statistics
-
-    def _own_head(self, site: SiteStatistics, encoding: TargetEncoding) -> Head:
-        """Return the head of a task from its statistics, all that is common held fixed."""
-        common, layer = self.model_.common, self.model_.layer
-        if common is None or not isinstance(layer, FeatureMap):
-            raise ElmeshError(
-                "This model has no common part, beside which the part of one site could be learned; fit it again, with "
-                "mesh-elm's defaults."
-            )
-        rows = SiteRows.from_reduced(site.reduced(layer, centre=False))
-        unit = encoding.unit
-        rows = replace(rows, T=rows.T * unit, rest=rows.rest * unit**2)
-        return self._finish_head(common.head(rows, layer.groups), site, encoding)
-
-    def _set_heads(self, heads: Mapping[Label, Head]) -> None:
-        self.model_ = replace(self.model_, heads=dict(sorted(heads.items())))
-        self.tasks_ = np.array(list(self.model_.heads))
+            (site,) = known
+        if path is not None and not overwrite and os.path.lexists(path):
+            raise ElmeshError(f"{os.fspath(path)} exists already; choose another path, or set overwrite=True.")
+        model = export_site(self.model_, self.table_, site, return_std=return_std)
+        if path is not None:
+            try:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                atomic_write(Path(path), model.SerializeToString(deterministic=True))
+            except OSError as error:
+                raise ElmeshError(f"{os.fspath(path)} could not be written: {error.strerror}.") from error
+        return model
 
     def _label(self, name: Any) -> Label:
         """Return the label of a task; raise if it is of another type than those of the model."""
@@ -438,27 +331,3 @@ class SiteMethods(InputReader):
     @abstractmethod
     def _model_encoding(self) -> TargetEncoding:
         """Return the encoding of targets that follows from the model."""
-
-    @abstractmethod
-    def _finish_head(self, head: Head, site: SiteStatistics, encoding: TargetEncoding) -> Head:
-        """Complete the head of a task."""
-
-    @abstractmethod
-    def _relearn(self, statistics: TrainingStatistics, layer: Features, run: RunConfig | None) -> None:
-        """Fit from statistics."""
-
-    @abstractmethod
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        tasks: object = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        run: RunConfig | None = None,
-    ) -> Self:
-        """Learn all tasks together."""
-
-
-def _length(X: Any) -> int:
-    return int(X.shape[0]) if hasattr(X, "shape") else len(X)

@@ -212,7 +212,9 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Tensors]:
             )
         for name in (_DOCUMENT, _WEIGHTS):
             if not (folder / name).is_file():
-                raise ElmeshError(f"{folder} has no file {name}; it is not an elmesh model, or not all of it.")
+                raise ElmeshError(
+                    f"{folder} has no file {name}; it is not an elmesh model, or not all of it: give a whole one."
+                )
         document = _read_document(folder / _DOCUMENT)
         tensors = _read_weights(folder / _WEIGHTS, document["weights"])
     except (OSError, ValueError, RecursionError) as error:

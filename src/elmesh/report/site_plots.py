@@ -11,6 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from elmesh.report.figures import COLORS, TEXT, clean_axes, label_margin, label_point
 from elmesh.report.site_study import Change
+from elmesh.text import shortened
 
 __all__ = ["PARTS", "DrawnSite", "draw_errors", "draw_shares"]
 
@@ -20,6 +21,8 @@ PARTS = (("common", "blue"), ("shared", "green"), ("private", "orange"))
 _LABELLED = 0.1
 # Changes of more per cent are drawn at the edge: a site with a tiny error must not hide all others.
 _MOST = 120.0
+# Longest name of a site, in characters: others leave no room for the plot.
+_LONGEST = 20
 
 
 class DrawnSite(Protocol):
@@ -120,5 +123,7 @@ def draw_shares(ax: Axes, sites: Sequence[DrawnSite]) -> None:
 def _site_rows(ax: Axes, order: Sequence[DrawnSite]) -> None:
     """Label the rows of a plot with the sites' names and their training rows."""
     clean_axes(ax, grid="x")
-    ax.set_yticks(range(len(order)), [f"{site.name} ({site.rows})" for site in order])
+    labels = [f"{shortened(' '.join(site.name.split()), _LONGEST)} ({site.rows})" for site in order]
+    # Signs of dollars in a name are no formula.
+    ax.set_yticks(range(len(order)), labels, parse_math=False)
     ax.tick_params(axis="y", length=0, pad=7)

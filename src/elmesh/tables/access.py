@@ -70,7 +70,7 @@ def finite_numbers(frame: pd.DataFrame, name: str) -> FloatArray:
             return numbers
     parsed = parse_column(column)
     if parsed.column_type is ColumnType.DATE:
-        raise ElmeshError(f'Column "{name}" must hold numbers, but it holds dates or times.')
+        raise ElmeshError(f'Column "{name}" must hold numbers, but it holds dates or times; give it as numbers.')
     if parsed.not_numeric.any():
         first = int(np.argmax(parsed.not_numeric))
         raise ElmeshError(

@@ -89,7 +89,7 @@ def find_files(path: Path, csv_format: CSVFormat = DETECT, *, file_task: bool = 
     """Return the files of a data set in the order of their names; with ``file_task`` each file is a task."""
     if not path.is_dir():
         if not path.exists() and not path.suffix:
-            raise ElmeshError(f"There is no file or folder {path}.")
+            raise ElmeshError(f"There is no file or folder {path}; check the name.")
         return [DataFile(path, path.name, csv_format=csv_format)]
     entries = sorted(Path(entry.name) for entry in path.iterdir() if not entry.name.startswith("."))
     files = [entry for entry in entries if is_table(entry) and (path / entry).is_file()]
@@ -98,7 +98,7 @@ def find_files(path: Path, csv_format: CSVFormat = DETECT, *, file_task: bool = 
         entries = _list_partitions(path)
         files = [entry for entry in entries if is_table(entry) and all("=" in name for name in entry.parent.parts)]
     if not files:
-        raise ElmeshError(f"The folder {path} holds no file that ends in {', '.join(SUFFIXES)}.")
+        raise ElmeshError(f"The folder {path} holds no file that ends in {', '.join(SUFFIXES)}; give one that does.")
     if len(set(map(is_parquet, files))) > 1:
         raise ElmeshError(f"The folder {path} holds both CSV and Parquet files; keep one kind.")
     by_stem: dict[str, Path] = {}
@@ -284,5 +284,5 @@ def _tasks_in(file: DataFile, task: str | None, head: pd.DataFrame) -> dict[str,
         return {str(task_labels(concat_files({file.name: head}, list(head.columns)), task)[0]): None}
     tasks = find_row_groups(file.path, task)
     if not tasks:
-        raise ElmeshError(f"{file.name} has a header but no rows.")
+        raise ElmeshError(f"{file.name} has a header but no rows; add some, or leave the file out.")
     return {label: tuple(row_groups) for label, row_groups in tasks.items()}

@@ -45,7 +45,7 @@ class _Address:
         if not database or len(fields) != 1 or not given.keys() <= {"table", "query"} or not all(given.values()):
             raise ElmeshError(
                 f"{url} is not the address of a table; expected duckdb://FILE?table=NAME, or "
-                "duckdb://FILE?query=SELECT ..., with the file relative to this folder or, with three slashes, absolute."
+                "duckdb://FILE?query=SELECT ..., with the file relative to this folder, or absolute with three slashes."
             )
         if "table" in given:
             return cls(Path(database), ".".join(map(_quoted, given["table"].split("."))), True)

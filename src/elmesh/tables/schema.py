@@ -181,6 +181,13 @@ class TableSchema:
 
     def encode_features(self, frame: pd.DataFrame) -> FloatArray:
         """Encode the columns to learn from as numbers."""
+        for column in self.features:
+            try:
+                find_column(frame, column.name)
+            except ElmeshError as error:
+                raise ElmeshError(
+                    f"{error} The model needs it: add it, with empty cells where values are missing."
+                ) from error
         return np.column_stack([values for column in self.features for values in column.encode(frame)])
 
     def targets(self, frame: pd.DataFrame) -> NDArray[Any]:
@@ -206,8 +213,9 @@ class TableSchema:
             return predicted
         means = np.array([target.mean for target in self.target_columns])
         stds = np.array([target.std for target in self.target_columns])
-        values = np.asarray(predicted, dtype=np.float64).reshape(-1, len(means)) * stds + means
-        return np.ravel(values) if len(means) == 1 else values
+        standardised = np.asarray(predicted, dtype=np.float64)
+        values = standardised.reshape(-1, len(means)) * stds + means
+        return np.reshape(values, standardised.shape)
 
     def in_fitted_units(self, y: NDArray[Any]) -> NDArray[Any]:
         """Standardise the targets of a regression, which are in the units of the table; return classes unchanged."""
