@@ -36,7 +36,7 @@ help:
 $(VENV)/stamp: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "elmesh needs Python 3.11 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,paper,mpi,network,onnx,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,paper,mpi,network,onnx,duckdb,bench]'
 	@touch $@
 
 demo: $(VENV)/stamp
