@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from elmesh.comm.integer_sums import sum_wide
@@ -44,7 +45,7 @@ def choose_class_scale(batches: Sequence[SiteBatch], effects: MixedEffects, tota
     groups, m = batches[0].groups, sum(len(batch.index) for batch in batches)
     features, p = effects.features, len(groups)
     of = groups if features is None else groups[features]
-    known = [np.any(batch.weights > 0, axis=1) for batch in batches]
+    known = [_known(batch) for batch in batches]
     lacks = [own & ~np.all(np.any(batch.T > 0, axis=1), axis=1) for own, batch in zip(known, batches, strict=True)]
     (incomplete,) = (yield from sum_wide(np.concatenate(lacks).astype(np.float64)[:, None])).tolist()
     factors, candidates = _FACTORS if incomplete else _FACTORS[:1], []
@@ -87,6 +88,12 @@ def left_out_scores(batch: SiteBatch, inverse: FloatArray, effects: MixedEffects
     left = 1.0 - np.minimum(1.0 / w, 1.0) * (1.0 - left)
     errors = inverse @ (batch.T - batch.Phi @ effects.W) / left[..., None]
     return np.asarray(np.where(batch.weights > 0, 1.0, 0.0)[..., None] * (batch.T - errors) / np.sqrt(w)[..., None])
+
+
+def _known(batch: SiteBatch) -> NDArray[np.bool_]:
+    """Return which sites have all of their rows, which do not count more often than there are features and targets."""
+    few = batch.rows <= batch.Phi.shape[-1] + batch.T.shape[-1]
+    return np.asarray(np.any(batch.weights > 0, axis=1) & few)
 
 
 def _losses(scores: FloatArray, T: FloatArray, weights: FloatArray) -> FloatArray:
