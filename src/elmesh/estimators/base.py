@@ -562,7 +562,7 @@ class MultiTaskELM(UpdateMethods):
         with suppress(ElmeshError):  # a program may save other content under this name
             table = TableSchema.from_json(content.get("table"))
         kept = self._statistics() if statistics else None
-        card = self.model_card(table=table)
+        card = self._card(table=table, statistics=kept is not None)
         parts = None if kept is None else kept.to_parts()
         self.model_.save(
             Path(path), overwrite=overwrite, estimator=describe(self), extra=content, card=card, statistics=parts
@@ -575,9 +575,11 @@ class MultiTaskELM(UpdateMethods):
         the estimator was fitted on an array that was made from a table.
         """
         check_is_fitted(self, "model_")
+        return self._card(gains, table, statistics=self._statistics() is not None)
+
+    def _card(self, gains: SiteGains | None = None, table: TableSchema | None = None, *, statistics: bool) -> str:
         privacy: PrivacyReport | None = getattr(self, "privacy_", None)
-        has_rows = self._statistics() is not None
-        return model_card(self.model_, table or self.table_, describe(self), privacy, gains, statistics=has_rows)
+        return model_card(self.model_, table or self.table_, describe(self), privacy, gains, statistics=statistics)
 
     def _adopt(self, model: MultiTaskModel, n_features: int, extra: dict[str, Any]) -> None:
         """Become fitted from a model alone; the columns of a table are found by their names then."""
