@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
 from elmesh.data.features import FeatureMap
 from elmesh.data.statistics import SiteRows
@@ -23,6 +22,7 @@ from elmesh.errors import ElmeshError
 from elmesh.estimators.common import CommonPart
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
+from elmesh.math.intervals import paired_change
 from elmesh.math.left_out import left_out_errors
 from elmesh.math.random_effects import site_batches
 from elmesh.run import RunConfig, run_local
@@ -35,8 +35,6 @@ from elmesh.typing import FloatArray, IndexArray, Label
 
 __all__ = ["SiteGains", "TaskGain", "format_error", "measure_gains"]
 
-#: Probability that the interval of a change contains it.
-COVERAGE = 0.95
 # Most names that a sentence lists.
 _MOST_NAMES = 5
 # An interval of more than this share of the error to either side says nothing.
@@ -326,15 +324,8 @@ def _gain(task: Label, losses: Sequence[FloatArray], shares: FloatArray, *, squa
     errors = [float(np.sqrt(one.mean())) if squared else float(one.mean()) for one in losses]
     alone, together = errors[:2]
     pooled = errors[2] if len(errors) > 2 else None
-    n, change = len(losses[0]), together - alone
-    half = np.inf
-    if n > 1:
-        deviation = float(np.std(losses[1] - losses[0], ddof=1)) / np.sqrt(n)
-        # From mean squares to their roots.
-        deviation /= max(alone + together, np.finfo(float).tiny) if squared else 1.0
-        half = float(student.ppf(0.5 + COVERAGE / 2, n - 1)) * deviation
-        if not squared:
-            # If no row of n differs, up to three in n may (the rule of three).
-            half = max(half, 3.0 / n)
+    change, half = paired_change(losses[0], losses[1], squared=squared)
     common, shared, private = shares.tolist()
-    return TaskGain(task, n, alone, together, pooled, change - half, change + half, (common, shared, private))
+    return TaskGain(
+        task, len(losses[0]), alone, together, pooled, change - half, change + half, (common, shared, private)
+    )
