@@ -18,7 +18,7 @@ from typing import Any
 from elmesh.errors import ElmeshError
 from elmesh.files import atomic_write
 
-__all__ = ["Numbers", "Trial", "TrialLog", "code_fingerprint", "software_versions"]
+__all__ = ["Numbers", "OtherTrialsError", "Trial", "TrialLog", "code_fingerprint", "software_versions"]
 
 Numbers = dict[str, Any]
 
@@ -26,6 +26,10 @@ Numbers = dict[str, Any]
 _NOT_FINGERPRINTED = (
     "cli", "report", "tables", "files.py", "trial_log.py", "paper/analysis", "paper/reproduction.py", "paper/trials.py",
 )  # fmt: skip
+
+
+class OtherTrialsError(ElmeshError):
+    """A log has trials that must not be combined with new ones."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +79,11 @@ class TrialLog:
     def _check_header(self, found: Numbers, expected: Numbers) -> None:
         remedy = "choose another folder, or use --force to start again"
         if set(found) != set(expected):
-            raise ElmeshError(f"{self._path} has no valid header of a trial log; {remedy}.")
+            raise OtherTrialsError(f"{self._path} has no valid header of a trial log; {remedy}.")
         names = {"elmesh": "version of elmesh", "versions": "version of NumPy, SciPy or scikit-learn"}
         for key, value in expected.items():
             if found[key] != value:
-                raise ElmeshError(f"{self._path} contains trials of another {names.get(key, key)}; {remedy}.")
+                raise OtherTrialsError(f"{self._path} contains trials of another {names.get(key, key)}; {remedy}.")
 
     def __contains__(self, trial: Trial) -> bool:
         return trial in self._done
@@ -87,8 +91,7 @@ class TrialLog:
     def __getitem__(self, trial: Trial) -> Numbers:
         return self._done[trial]
 
-    def add(self, trial: Trial, numbers: Numbers) -> None:
-        """Append a finished trial."""
+    def __setitem__(self, trial: Trial, numbers: Numbers) -> None:
         line = _trial_line(trial, numbers)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")

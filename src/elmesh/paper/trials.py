@@ -75,7 +75,7 @@ def run_trials(
         slots = min(len(waiting), processes or _count_cores())
         with workers(slots) as pool:
             for trial, numbers in _finished_trials(waiting, measure, pool, slots, should_stop):
-                log.add(trial, numbers)
+                log[trial] = numbers
                 on_trial(trial)
     return {trial: log[trial] for trial in wanted}
 
