@@ -30,8 +30,8 @@ from elmesh.typing import FloatArray, StrPath
 
 __all__ = ["compare"]
 
-# Tables of fewer rows are divided into folds so many times.
-_SMALL, _REPEATS = 2000, 3
+#: Tables of fewer rows are divided into folds so many times.
+SMALL, REPEATS = 2000, 3
 _INSTALL = 'pip install "elmesh[compare]"'
 
 
@@ -101,7 +101,7 @@ def compare(
     rows = read_rows(X, y, tasks, task, kind, column_types)
     names, notes = _choose_methods(methods, classification=rows.classification)
     used, note = _used(rows, folds)
-    repeats = (_REPEATS if len(rows) < _SMALL else 1) if repeats is None else repeats
+    repeats = (REPEATS if len(rows) < SMALL else 1) if repeats is None else repeats
     check_count("repeats", repeats)
     tests = []
     for repeat in range(repeats):
@@ -205,7 +205,7 @@ def _measure(name: str, train: Rows, new: Rows) -> Numbers:
             raise ArithmeticError("its predictions are not finite")
     except (ValueError, ArithmeticError) as error:
         if name == OWN:
-            raise
+            raise ElmeshError(f"elmesh cannot be fitted without one of the folds: {error}") from error
         return {"failed": " ".join(str(error).rstrip(".").split())[:200]}
     return {"predicted": predicted.tolist(), "seconds": time.process_time() - begin}
 

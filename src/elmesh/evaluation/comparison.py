@@ -127,14 +127,14 @@ class Comparison:
         def found(name: str) -> str:
             return f"{METHODS[name].title}, {self.format(name, measure)}"
 
-        def against(name: str) -> str:
+        def against(name: str, subject: str = "elmesh") -> str:
             method, other = METHODS[name], self.format(name, measure)
             if signs[name] < 0:
                 return (
                     f"{method.title} is clearly better than elmesh ({word} {other} instead of {own}): {method.advice}"
                 )
             if signs[name] > 0:
-                return f"elmesh is clearly better than {method.title} ({word} {own} instead of {other})"
+                return f"{subject} is clearly better than {method.title} ({word} {own} instead of {other})"
             better, worse = (int(self._number(name, f"sites_{x}")) for x in ("worse", "better"))
             at = f"; clearly better at {better} and worse at {worse} of {count(len(self._sites), 'site')}"
             own_and = f"{word} {own} and {other}{at if measure == 'error' else ''}"
@@ -152,7 +152,8 @@ class Comparison:
             rest = f"every method that needs all rows in one place is clearly worse (best: {found(far)})"
         if near is None:
             return _sentence(rest or "")
-        return _sentence(f"{'use elmesh: ' if signs[near] > 0 else ''}{against(near)}", ", and ", rest)
+        start = f"use elmesh: {against(near, 'it')}" if signs[near] > 0 else against(near)
+        return _sentence(start, ", and ", rest)
 
     def format(self, name: str, measure: str = "error") -> str:
         """Return a number of a method as text."""

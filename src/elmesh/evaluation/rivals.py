@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
-from sklearn.preprocessing import TargetEncoder
 
 from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.estimators.regressor import MultiTaskELMRegressor
@@ -33,8 +32,8 @@ from elmesh.solvers.mesh_elm import MeshELM
 from elmesh.typing import FloatArray
 
 __all__ = [
-    "CS", "METHODS", "OWN", "Method", "Predict", "alone", "alone_elmesh", "boosting", "boosting_and_site", "fit_elmesh",
-    "linear", "linear_and_site", "losses", "mixed_model", "predict_elmesh", "with_site_codes",
+    "CS", "METHODS", "MOST_TREES", "OWN", "Method", "Predict", "alone", "alone_elmesh", "boosting", "boosting_and_site",
+    "fit_elmesh", "linear", "linear_and_site", "losses", "mixed_model", "predict_elmesh", "with_site_codes",
 ]  # fmt: skip
 
 Predict = Callable[[Rows, Inputs], FloatArray]
@@ -46,7 +45,7 @@ _BOOSTING = tuple(
     for rate in (0.1, 0.05)
     for leaves, least in ((4, 5), (12, 10), (31, 20))
 )
-_MOST_TREES, _TREES, _PATIENCE, _FOLDS = 300, 25, 2, 3
+MOST_TREES, _TREES, _PATIENCE, _FOLDS = 300, 25, 2, 3
 # Boosting takes at most so many categories.
 _MOST_CATEGORIES = 255
 
@@ -131,7 +130,7 @@ def _choose_boosting(train: Rows, candidates: Sequence[Mapping[str, Any]]) -> di
     for settings in fits:
         models = [_make_boosting(train, early_stopping=False, warm_start=True, **settings) for _ in parts]
         lowest, since = np.inf, 0
-        for trees in range(_TREES, _MOST_TREES + 1, _TREES):
+        for trees in range(_TREES, MOST_TREES + 1, _TREES):
             found = [
                 losses(_boosted(model.set_params(max_iter=trees), inner, rest), rest.y)
                 for model, (inner, rest) in zip(models, parts, strict=True)
@@ -159,11 +158,23 @@ def with_site_codes(train: Rows, new: Inputs) -> tuple[Rows, Inputs]:
         X, X_new = (np.c_[rows.X, np.where(c < 0, np.nan, c)] for rows, c in zip((train, new), codes, strict=True))
         categorical = (*train.categorical, width)
         return replace(train, X=X, categorical=categorical), replace(new, X=X_new, categorical=categorical)
-    encoder = TargetEncoder(target_type="auto" if train.classification else "continuous", random_state=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of classes with fewer rows than folds
-        first = encoder.fit_transform(train.sites[:, None], train.y)
-    return replace(train, X=np.c_[train.X, first]), replace(new, X=np.c_[new.X, encoder.transform(new.sites[:, None])])
+    X, X_new = _site_means(train, new)
+    return replace(train, X=np.c_[train.X, X]), replace(new, X=np.c_[new.X, X_new])
+
+
+def _site_means(train: Rows, new: Inputs) -> tuple[FloatArray, FloatArray]:
+    """Return the mean target of each row's site, or its shares of classes; of training rows, those of other folds."""
+    Y = np.eye(train.n_classes)[train.y] if train.classification else train.y[:, None]
+
+    def means(rows: NDArray[np.bool_], sites: NDArray[Any]) -> FloatArray:
+        found = pd.DataFrame(Y[rows]).groupby(train.sites[rows]).agg(["sum", "count"])
+        sums, counts = (found.xs(name, axis=1, level=1).reindex(sites, fill_value=0.0) for name in ("sum", "count"))
+        return np.asarray((sums + Y[rows].mean(axis=0)) / (counts + 1))  # as if there were one row more, an average one
+
+    fold, own = fold_numbers(train, _FOLDS, seed=0), np.empty(Y.shape)
+    for k in range(_FOLDS):
+        own[fold == k] = means(fold != k, train.sites[fold == k])
+    return own, means(fold >= 0, new.sites)
 
 
 def boosting_and_site(train: Rows, new: Inputs, candidates: Sequence[Mapping[str, Any]] = ({},)) -> FloatArray:

@@ -6,6 +6,7 @@ Words are the codes of categories, and gaps are NaN: what a method makes of them
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
@@ -108,6 +109,8 @@ def read_rows(
     """
     frame = as_frame(X)
     table = pd.DataFrame(np.asarray(X)).rename(columns=str) if frame is None else frame
+    if frame is None:
+        types = dict.fromkeys(map(str, table), "number")
     if tasks is None and task is not None:
         tasks = labels_of_column(table, task)
     inputs = drop_column(table, task).rename(columns=str)
@@ -141,25 +144,28 @@ def read_rows(
 
 
 def fold_numbers(rows: Rows, n_folds: int, seed: int | tuple[int, ...]) -> IndexArray:
-    """Return the fold of each row: shuffled, and spread evenly within each site and each of its classes.
+    """Return the fold of each row, at random, and spread evenly within each class of a site, each site, and each class.
 
-    Along the rows in order of site and class, at random within these, folds take turns. So the numbers of a site's rows
-    in two folds differ by at most one, and a site of two rows or more is in the training rows of every fold.
+    Row after row, in order of site and class, goes to the fold that has the fewest of its class at its site so far, of
+    its site, of its class, and of all rows; the first count that differs decides. So the numbers of a site's rows in
+    two folds differ by at most one, and a site of two rows or more is in the training rows of every fold.
 
     Examples
     --------
     >>> rows = Rows(X=np.zeros((5, 1)), sites=np.array(["a", "a", "b", "b", "b"]), y=np.zeros(5))
     >>> folds = fold_numbers(rows, 2, seed=0)
-    >>> sorted(folds[:2].tolist()), np.bincount(folds).tolist()
-    ([0, 1], [3, 2])
+    >>> sorted(folds[:2].tolist()), sorted(np.bincount(folds).tolist())
+    ([0, 1], [2, 3])
     """
     rng = np.random.default_rng(seed)
-    classes = rows.y if rows.classification else np.zeros(len(rows))
     _, site = np.unique(rows.sites, return_inverse=True)
-    # Sites come in random order, so that those of fewer rows than folds do not all miss the same folds.
-    order = np.lexsort((rng.permutation(len(rows)), classes, rng.permutation(site.max() + 1)[site]))
-    folds = np.empty(len(rows), dtype=np.intp)
-    folds[order] = np.arange(len(rows)) % n_folds
+    group = rows.y if rows.classification else np.zeros(len(rows), dtype=np.intp)
+    folds, counts = np.empty(len(rows), dtype=np.intp), Counter[tuple[Any, ...]]()
+    ties = rng.random((len(rows), n_folds))
+    for i in np.lexsort((rng.permutation(len(rows)), group, rng.permutation(site.max() + 1)[site])):
+        keys = [("cell", site[i], group[i]), ("site", site[i]), ("class", group[i]), ("all",)]
+        folds[i] = min(range(n_folds), key=lambda k: (*(counts[*key, k] for key in keys), ties[i, k]))
+        counts.update((*key, folds[i]) for key in keys)
     return folds
 
 
