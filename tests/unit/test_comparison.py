@@ -370,6 +370,8 @@ def test_a_method_that_fails_in_a_fold_is_left_out_with_the_reason(monkeypatch, 
     assert found.methods == ["elmesh", "spy"]
     reason = "REML did not converge" if isinstance(predicted, Exception) else "its predictions are not finite"
     assert found.notes == (f"Left out: a bad method, fold 2 of 3: {reason}.",)
+    with pytest.raises(ElmeshError, match=r"No method besides elmesh could be fitted\. Left out: a bad method, fold 1"):
+        elmesh.compare(X, y, site, methods=["bad"], folds=3, repeats=1)
 
 
 def test_an_error_of_elmesh_itself_is_raised():

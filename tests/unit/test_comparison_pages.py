@@ -161,7 +161,7 @@ def test_sites_are_sorted_by_error_and_small_ones_of_many_are_one_line():
     names = [group.name for group in evaluation(sites=12).shown()]
     assert names == [f"site-{k:02d}" for k in range(11, 0, -1)] + ["2 with fewer than 5 rows"]
     text = Reader(render(evaluation_page(evaluation(sites=30)))).text()
-    assert "The figure shows 16; the table has all 30 sites." in text
+    assert "The figure shows the 16 largest errors; the values below it are of all sites." in text
     assert "2 with fewer than 5 rows 7 1.1 0.99 to 1.21 2 0.500" in text
     assert "site-00 3 1 – 2" in Reader(render(evaluation_page(evaluation(sites=3)))).text()
 

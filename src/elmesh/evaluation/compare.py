@@ -128,6 +128,8 @@ def compare(
                 continue
             found[name].append(_predictions(done[trial], rows, test))
             seconds[name].append(float(done[trial]["seconds"]))
+    if len(found) < 2:
+        raise ElmeshError(f"No method besides elmesh could be fitted. {' '.join(notes)}")
     callback(1, 1, "")
     times = {name: float(np.mean(seconds[name])) for name in found}
     return _conclude(rows, used, tests, found, times, repeats, (*note, *notes))

@@ -107,12 +107,12 @@ class Comparison:
         """Return -1 if a method is clearly better than elmesh, 1 if it is clearly worse, 0 if neither is clear."""
         return -1 if self._number(name, f"{measure}_high") < 0 else int(self._number(name, f"{measure}_low") > 0)
 
-    def best_other(self, *, pooled: bool | None = None, measure: str = "error") -> str | None:
-        """Return the best method besides elmesh: of all, of those that need all rows in one place, or of the others.
+    def best_other(self, *, pooled: bool, measure: str = "error") -> str | None:
+        """Return the best method besides elmesh, of those that need all rows in one place or of those that do not.
 
         Of methods that are clearly better than elmesh, this is the one of least error.
         """
-        names = [name for name in self.methods if name != OWN and pooled in (None, METHODS[name].pooled)]
+        names = [name for name in self.methods if name != OWN and METHODS[name].pooled == pooled]
         clear = [name for name in names if self.clear(name, measure) < 0]
         return min(clear or names, key=lambda name: self._number(name, measure), default=None)
 
@@ -166,11 +166,9 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """Return all numbers and the sentence; what is not known is null."""
 
-        def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+        def records(frame: pd.DataFrame) -> list[dict[Any, Any]]:
             plain = frame.reset_index().astype(object)
-            return [
-                {str(key): x for key, x in row.items()} for row in plain.where(plain.notna(), None).to_dict("records")
-            ]
+            return plain.where(plain.notna(), None).to_dict("records")
 
         return {
             "sentence": self.sentence(),

@@ -57,7 +57,7 @@ def _format(error: float, found: Evaluation) -> str:
 def _errors(found: Evaluation) -> Section:
     groups, figures = found.shown(), list[Figure]()
     shown = groups[:_MOST_SITES]
-    few = Wording("elmesh.report", "evaluate_errors").text("few", shown=len(shown), n=len(found.sites))
+    few = Wording("elmesh.report", "evaluate_errors").text("few", shown=len(shown))
     size = (5.4, 2.6 + 0.34 * max(len(shown), 5))
     folded = len(groups) > len(shown)
     for k, target in enumerate(found.targets):
@@ -91,11 +91,8 @@ def _table(found: Evaluation, targets: Sequence[str]) -> Table:
 
 def _row(group: Group, target: str, found: Evaluation) -> list[str]:
     scores = group.scores[target]
-    interval = (
-        "–"
-        if math.isnan(scores["error_low"])
-        else " to ".join(_format(scores[f"error_{x}"], found) for x in ("low", "high"))
-    )
+    low, high = (_format(scores[f"error_{end}"], found) for end in ("low", "high"))
+    interval = "–" if low == high == "–" else f"{low} to {high}"
     r2 = [] if "r2" not in scores else ["–" if math.isnan(scores["r2"]) else f"{scores['r2']:.3f}"]
     errors = [_format(group.error(target, of), found) for of in ("", "baseline_")]
     return [group.name, f"{group.rows:,}", errors[0], interval, errors[1], *r2]
