@@ -273,6 +273,35 @@ def test_boosting_takes_more_sites_than_it_takes_categories(classes):
         assert np.corrcoef(predicted, new.y)[0, 1] > 0.8
 
 
+def test_what_boosting_gets_of_very_many_sites_has_nothing_of_a_training_rows_own_target():
+    rng = np.random.default_rng(0)
+    rows = Rows(X=np.zeros((900, 0)), sites=np.repeat(np.arange(300), 3), y=rng.normal(size=900))
+    train, new = rivals.with_site_codes(rows, rows.inputs())
+    # The targets are noise: without its own, the mean of a site is no guide to a row.
+    assert abs(np.corrcoef(train.X[:, 0], rows.y)[0, 1]) < 0.1
+    assert np.corrcoef(new.X[:, 0], rows.y)[0, 1] > 0.4
+    assert train.categorical == ()
+
+
+def test_trees_are_added_until_they_bring_no_gain(monkeypatch):
+    fits = []
+
+    class Spy(rivals.HistGradientBoostingRegressor):
+        def fit(self, X, y):
+            fits.append(self.max_iter)
+            return super().fit(X, y)
+
+    monkeypatch.setattr(rivals, "HistGradientBoostingRegressor", Spy)
+    X, _, site = table()
+    noise = np.random.default_rng(1).normal(size=90)
+    candidates = [{"learning_rate": rate, "max_leaf_nodes": 4, "min_samples_leaf": 5} for rate in (0.1, 0.2)]
+    rows = Rows(X=X[:, 1:], sites=site, y=noise)
+    boosting(rows, rows.inputs(), candidates)
+    # The fewest trees are the best of noise: two further steps of each candidate, in three folds, and the last fit.
+    assert fits == [25] * 3 + [50] * 3 + [75] * 3 + [25] * 3 + [50] * 3 + [75] * 3 + [25]
+
+
+@pytest.mark.thorough
 def test_a_site_with_one_class_alone_predicts_it_and_holds_others_for_possible(few_trees):
     X, y, site = table()
     labels = np.where(site == "s0", 0, (y > 0).astype(int))
@@ -541,6 +570,24 @@ def test_the_table_has_differences_from_elmesh_with_their_corrected_standard_err
     quantile = 2.570581835636314  # of Student's t with five degrees of freedom
     assert row["error_high"] - row["error_difference"] == pytest.approx(quantile * row["error_standard_error"])
     assert row["error_difference"] - row["error_low"] == pytest.approx(quantile * row["error_standard_error"])
+
+
+def test_losses_are_means_over_repeats_and_scores_are_of_each_fold(spy, tmp_path):
+    X, y, site = table(91)  # folds of unequal size
+    found = elmesh.compare(X, y, site, methods=["spy"], folds=3, repeats=2, log=tmp_path / "log")
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()[1:]]
+    squares, errors, ratios = np.zeros(91), [], []
+    for (train, new), line in zip(spy, [x for x in lines if x["trial"]["case"] == "spy"], strict=True):
+        rows = new.X[:, 0].astype(int)
+        loss = (np.array(line["numbers"]["predicted"]) - y[rows]) ** 2
+        squares[rows] += loss / 2
+        errors.append(np.sqrt(loss.mean()))
+        ratios.append(len(rows) / len(train))
+    np.testing.assert_allclose(found.losses["spy"], squares)
+    np.testing.assert_allclose(found.scores["error"]["spy"], errors)
+    assert found.ratio == pytest.approx(np.mean(ratios))
+    assert found.ratio == pytest.approx(1 / 2, rel=0.01)
+    assert found.by_site.loc["s1", "spy"] == pytest.approx(np.sqrt(squares[site == "s1"].mean()))
 
 
 def test_a_method_is_best_at_a_site_if_it_is_clearly_better_than_every_other():
