@@ -19,7 +19,7 @@ def methods(found: dict[str, Any]) -> list[str]:
         error, change, deviation = (
             format_error(abs(one[key]), found["unit"]) for key in ("error", "error_difference", "error_standard_error")
         )
-        sign = "+" if one["error_difference"] > 0 else "−"
+        sign = "−" if one["error_difference"] < 0 else "+"
         against = "" if one["method"] == "elmesh" else f"{sign}{change} ± {deviation}"
         place = "in one place" if one["needs_all_rows"] else "at sites"
         scores = [f"{one[name]:.3f}" for name in measures]
