@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from elmesh.estimators.classifier import MultiTaskELMClassifier
     from elmesh.estimators.loading import load
     from elmesh.estimators.regressor import MultiTaskELMRegressor
+    from elmesh.evaluation.compare import compare
     from elmesh.privacy.budget import Privacy
     from elmesh.run.backend import MPIBackend
     from elmesh.run.config import CheckpointConfig, RunConfig
@@ -53,6 +54,7 @@ _MODULES = {
     "RunConfig": "run.config",
     "Solver": "solvers.base",
     "TraceNorm": "solvers.trace_norm",
+    "compare": "evaluation.compare",
     "load": "estimators.loading",
     "stack_tasks": "data.stacking",
 }
@@ -79,6 +81,7 @@ __all__ = [
     "Solver",
     "TraceNorm",
     "__version__",
+    "compare",
     "load",
     "stack_tasks",
 ]

@@ -107,8 +107,14 @@ _COMMANDS = [
     _LazyCommand(
         "evaluate",
         "Score a saved model on rows with known targets.",
-        "elmesh evaluate model/ test.csv",
+        "elmesh evaluate model/ test.csv --out scores/",
         "elmesh evaluate model/ test.csv --json --quiet",
+    ),
+    _LazyCommand(
+        "compare",
+        "Compare elmesh with each site alone, and with other methods, on a table.",
+        "elmesh compare patients.csv --task site --target outcome --out comparison/",
+        "elmesh compare patients.csv --task site --target dose --methods elmesh-alone,boosting-pooled --repeats 1",
     ),
     _LazyCommand(
         "add-site",

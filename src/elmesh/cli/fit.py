@@ -29,7 +29,7 @@ __all__ = ["fit"]
 _MOST_NUMBERS = 200_000_000
 
 
-@with_options
+@with_options(FitOptions)
 def fit(options: FitOptions) -> None:
     """Fit the tasks of a table together and save the model.
 

@@ -1,4 +1,4 @@
-"""The options of ``elmesh fit``, and the estimator and the run that they describe."""
+"""The options of ``elmesh fit``, and the estimator and the run that they describe; those of any table come first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import pandas as pd
 import typer
@@ -31,7 +31,9 @@ from elmesh.solvers import Solver, make_solver, solver_classes
 from elmesh.tables import FILE_TASK, CSVFormat, ProblemKind, find_column
 from elmesh.tables.access import task_labels
 
-__all__ = ["FitOptions", "check_kind", "with_options"]
+__all__ = ["FitOptions", "TableOptions", "check_kind", "with_options"]
+
+_Options = TypeVar("_Options", bound="TableOptions")
 
 
 # What belongs to the command that starts ranks, and to the output, and not to the fit.
@@ -40,9 +42,9 @@ _NOT_OF_THE_FIT = ("ranks", "restarts", "as_json", "quiet", "events")
 _PARTS = ("common", "private", "shared")
 
 
-@dataclass(frozen=True)
-class FitOptions:
-    """The options of ``elmesh fit``; None where an option is not given."""
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """The options that describe a table; None where an option is not given."""
 
     data: Annotated[
         Path,
@@ -51,7 +53,6 @@ class FitOptions:
         ),
     ]
     target: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column to predict; several for a regression.")]
-    out: Annotated[Path, typer.Option(help="Folder to save the model in.")]
     task: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Column with the task of each row; without it, the task is the file."),
@@ -67,6 +68,47 @@ class FitOptions:
     delimiter: DelimiterOption = None
     decimal: DecimalOption = None
     encoding: EncodingOption = None
+
+    @property
+    def column(self) -> str:
+        """The column that holds the task."""
+        return self.task or FILE_TASK
+
+    @property
+    def csv_format(self) -> CSVFormat:
+        """How CSV files are written."""
+        return CSVFormat(self.delimiter, self.decimal, self.encoding)
+
+    def inputs(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return a table without its targets and the columns to leave out; raise if a column has two roles."""
+        drop, use = self.drop or [], self.use or []
+        for name in (self.column, *self.target, *drop, *use):
+            find_column(frame, name)
+        if self.column in self.target:
+            raise ElmeshError(f'Column "{self.column}" is named as both task and target; they must differ.')
+        for name in drop:
+            if name == self.column or name in self.target:
+                raise ElmeshError(f'Column "{name}" is named as task or target, and to be dropped as well.')
+        for name in use:
+            if name == self.column or name in (*self.target, *drop):
+                raise ElmeshError(f'Column "{name}" is to be learned from, and named as task, target or to be dropped.')
+        # Labels are text, however a file stores them.
+        return frame.drop(columns=[*self.target, *drop]).assign(**{self.column: task_labels(frame, self.column)})
+
+    def check_task(self) -> None:
+        """Raise if the rows of a single file have no task."""
+        if self.task is None and self.data.is_file():
+            raise ElmeshError(
+                f"{self.data} is one file, so --task must name the column that holds the task; or give a folder with "
+                "one file for each task."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(TableOptions):
+    """The options of ``elmesh fit``."""
+
+    out: Annotated[Path, typer.Option(help="Folder to save the model in.")]
     solver: Annotated[str, typer.Option(metavar="NAME", help=f"One of {', '.join(solver_classes())}.")] = "mesh-elm"
     parts: Annotated[
         str | None,
@@ -145,16 +187,6 @@ class FitOptions:
     quiet: QuietOption = False
     events: Annotated[bool, typer.Option("--events", hidden=True)] = False
 
-    @property
-    def column(self) -> str:
-        """The column that holds the task."""
-        return self.task or FILE_TASK
-
-    @property
-    def csv_format(self) -> CSVFormat:
-        """How CSV files are written."""
-        return CSVFormat(self.delimiter, self.decimal, self.encoding)
-
     def make_solver(self) -> Solver:
         """Return the solver; ``mu`` is for all its penalties, and the graph "none" means all data in one place."""
         solver = make_solver(self.solver)
@@ -212,30 +244,6 @@ class FitOptions:
             random_state=self.seed,
         )
 
-    def inputs(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return a table without its targets and the columns to leave out; raise if a column has two roles."""
-        drop, use = self.drop or [], self.use or []
-        for name in (self.column, *self.target, *drop, *use):
-            find_column(frame, name)
-        if self.column in self.target:
-            raise ElmeshError(f'Column "{self.column}" is named as both task and target; they must differ.')
-        for name in drop:
-            if name == self.column or name in self.target:
-                raise ElmeshError(f'Column "{name}" is named as task or target, and to be dropped as well.')
-        for name in use:
-            if name == self.column or name in (*self.target, *drop):
-                raise ElmeshError(f'Column "{name}" is to be learned from, and named as task, target or to be dropped.')
-        # Labels are text, however a file stores them.
-        return frame.drop(columns=[*self.target, *drop]).assign(**{self.column: task_labels(frame, self.column)})
-
-    def check_task(self) -> None:
-        """Raise if the rows of a single file have no task."""
-        if self.task is None and self.data.is_file():
-            raise ElmeshError(
-                f"{self.data} is one file, so --task must name the column that holds the task; or give a folder with "
-                "one file for each task."
-            )
-
     def check_checkpoint(self) -> None:
         """Raise if the folder for checkpoints cannot be written: before the work."""
         if self.checkpoint is not None:
@@ -280,17 +288,22 @@ class FitOptions:
         return [*words, "--", str(self.data)]  # a name may begin with a dash
 
 
-def with_options(function: Callable[[FitOptions], None]) -> Callable[..., None]:
-    """Return a function of the options as a command is: each is a parameter of its own."""
+def with_options(cls: type[_Options]) -> Callable[[Callable[[_Options], None]], Callable[..., None]]:
+    """Return what turns a function of the options into a command: each is a parameter of its own."""
 
-    @functools.wraps(function)
-    def command(**options: Any) -> None:
-        function(FitOptions(**options))
+    def decorate(function: Callable[[_Options], None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def command(**options: Any) -> None:
+            function(cls(**options))
 
-    # typer takes the parameters of a command from this attribute, which functions may have but types do not declare.
-    command.__signature__ = inspect.signature(FitOptions, eval_str=True)  # type: ignore[attr-defined]
-    command.__annotations__ = {}
-    return command
+        signature, hints = inspect.signature(cls), get_type_hints(cls, include_extras=True)
+        options = [option.replace(annotation=hints[name]) for name, option in signature.parameters.items()]
+        # typer takes the parameters of a command from this attribute, which types of functions do not declare.
+        command.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+        command.__annotations__ = {}
+        return command
+
+    return decorate
 
 
 def check_kind(kind: str | None) -> ProblemKind | None:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import t as student
 
 from elmesh.data.features import FeatureMap
 from elmesh.data.site_statistics import SiteStatistics
@@ -26,6 +25,7 @@ from elmesh.errors import ElmeshError
 from elmesh.estimators.common import CommonPart
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
+from elmesh.math.intervals import paired_change
 from elmesh.math.left_out import FittedRows, left_out_errors
 from elmesh.math.random_effects import site_batches
 from elmesh.run import RunConfig, run_local
@@ -38,8 +38,6 @@ from elmesh.typing import FloatArray, IndexArray, Label
 
 __all__ = ["GainRows", "SiteGains", "TaskGain", "format_error", "measure_gains"]
 
-#: Probability that the interval of a change contains it.
-COVERAGE = 0.95
 # Most names that a sentence lists.
 _MOST_NAMES = 5
 # An interval of more than this share of the error to either side says nothing.
@@ -398,16 +396,7 @@ def _gain(
     alone, together = errors[:2]
     pooled = errors[2] if len(errors) > 2 else None
     # Rows that stand for others do not make the interval narrower.
-    n, change = float(weights.sum()) * min(1.0, len(weights) / n_rows), together - alone
-    half = np.inf
-    if n > 1:
-        difference = losses[1] - losses[0]
-        variance = np.average((difference - (means[1] - means[0])) ** 2, weights=weights) / (n - 1)
-        # From mean squares to their roots.
-        deviation = float(np.sqrt(variance)) / (max(alone + together, np.finfo(float).tiny) if squared else 1.0)
-        half = float(student.ppf(0.5 + COVERAGE / 2, n - 1)) * deviation
-        if not squared:
-            # If no row of n differs, up to three in n may (the rule of three).
-            half = max(half, 3.0 / n)
+    counted = weights * min(1.0, len(weights) / n_rows)
+    change, half = paired_change(losses[0], losses[1], squared=squared, weights=counted)
     common, shared, private = shares.tolist()
     return TaskGain(task, n_rows, alone, together, pooled, change - half, change + half, (common, shared, private))

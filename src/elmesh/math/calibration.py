@@ -9,19 +9,33 @@ from scipy.special import log_softmax
 
 from elmesh.typing import FloatArray
 
-__all__ = ["fit_temperature", "leave_one_out", "leave_one_out_lasso", "leave_one_out_ridge", "probabilities"]
+__all__ = [
+    "fit_temperature",
+    "leave_one_out",
+    "leave_one_out_lasso",
+    "leave_one_out_ridge",
+    "log_losses",
+    "probabilities",
+]
 
 
 # Scores live on the scale of 0/1 targets; outside this range probabilities are all equal or all 0 and 1.
 _SHARPEST, _DULLEST = 1e-2, 1e1
 # Singular values below this share of the largest belong to features that depend on others.
 _DEPENDENT = 1e-10
+# Least probability in a log loss: a class that a site never had is a large error, not an infinite one.
+_LEAST_PROBABILITY = 1e-3
 
 
 def probabilities(scores: FloatArray, temperature: float | None) -> FloatArray:
     """Return the softmax of scores divided by the temperature."""
     shares: FloatArray = np.exp(log_softmax(scores / (temperature or 1.0), axis=1))
     return shares
+
+
+def log_losses(of_truth: FloatArray) -> FloatArray:
+    """Return the log loss of each row from the probability of its true class, which counts as at least 0.001."""
+    return -np.log(np.maximum(of_truth, _LEAST_PROBABILITY))
 
 
 def leave_one_out_ridge(
