@@ -507,4 +507,5 @@ def _usual_temperature(own: Mapping[Label, float], tasks: Sequence[Label], backe
 def _classes_of_all(classes: Mapping[Label, NDArray[Any]], communicator: Communicator) -> dict[Label, NDArray[Any]]:
     """Return the classes of the tasks of all processes; several processes may have the same task."""
     own = [[label, values.tolist()] for label, values in classes.items()]
-    return {label: np.array(values) for part in communicator.allgather(own) for label, values in part}
+    # As objects: NumPy would turn large whole numbers into others.
+    return {label: np.array(values, dtype=object) for part in communicator.allgather(own) for label, values in part}

@@ -53,6 +53,8 @@ class UpdateMethods(SiteMethods):
         self
         """
         check_is_fitted(self, "model_")
+        if self.model_.common is None:
+            raise ElmeshError(NO_COMMON_PART)
         label = self._label(name)
         if label in self.model_.heads:
             raise ElmeshError(f"The model has a site {name!r} already; choose another name, or use partial_fit.")

@@ -24,6 +24,8 @@ _LABELLED = 0.1
 _MOST = 120.0
 # Longest name of a site, in characters: others leave no room for the plot.
 _LONGEST = 20
+# Letters that a label may have beside a name.
+_MORE = 12
 
 
 class DrawnSite(Protocol):
@@ -75,7 +77,7 @@ def draw_errors(
     for site in sorted(sites, key=lambda site: site.change.relative_to(float(np.mean(site.alone))).mean):
         alone, together = float(np.mean(site.alone)), float(np.mean(site.together))
         text = f"{write(alone)} → {write(together)}"
-        rows.append(Interval(f"{site.name} ({site.rows})", site.change.relative_to(alone), text))
+        rows.append(Interval(_site_label(site), site.change.relative_to(alone), text))
     draw_changes(ax, rows, "change of the error by learning together", unit)
 
 
@@ -155,17 +157,22 @@ def draw_shares(ax: Axes, sites: Sequence[DrawnSite]) -> None:
         ax.text(
             x, -0.95, f"\N{BLACK SQUARE} {name}", ha=side, va="center", fontsize=TEXT - 1, color=COLORS[color],
         )  # fmt: skip
-    _label_rows(ax, [f"{site.name} ({site.rows})" for site in order])
+    _label_rows(ax, [_site_label(site) for site in order])
     ax.set_xlim(0.0, 1.0)
     ax.xaxis.set_major_locator(MaxNLocator(4))
     ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
     ax.set_xlabel("share of the prediction", fontsize=TEXT, color=COLORS["ink"])
 
 
+def _site_label(site: DrawnSite) -> str:
+    """Return the name of a site, shortened, with its number of training rows."""
+    return f"{shortened(' '.join(site.name.split()), _LONGEST)} ({site.rows})"
+
+
 def _label_rows(ax: Axes, labels: Sequence[str]) -> None:
     """Label the rows of a plot, from top to bottom, below a line of room for words."""
     clean_axes(ax, grid="x")
-    shown = [shortened(" ".join(label.split()), _LONGEST) for label in labels]
+    shown = [shortened(" ".join(label.split()), _LONGEST + _MORE) for label in labels]
     # Signs of dollars in a name are no formula.
     ax.set_yticks(range(len(labels)), shown, parse_math=False)
     ax.tick_params(axis="y", length=0, pad=7)
