@@ -14,7 +14,7 @@ from elmesh.evaluation.comparison import Comparison
 from elmesh.evaluation.rivals import METHODS, OWN
 from elmesh.report.figures import STYLES, figure
 from elmesh.report.page import Page, Section, Table
-from elmesh.report.site_plots import Interval, Points, draw_changes, draw_points
+from elmesh.report.site_plots import Interval, Points, draw_changes, draw_points, site_label
 from elmesh.report.site_study import Change
 from elmesh.report.wording import Wording
 from elmesh.text import count
@@ -121,4 +121,4 @@ def _draw_sites(ax: Axes, sites: pd.DataFrame, shown: Sequence[str], unit: str) 
         Points(METHODS[name].title, color, marker, (factor * sites[name]).tolist())
         for name, (color, _, marker) in zip(shown, STYLES, strict=False)
     ]
-    draw_points(ax, [f"{site} ({rows})" for site, rows in sites["rows"].items()], series, label)
+    draw_points(ax, [site_label(str(site), rows) for site, rows in sites["rows"].items()], series, label)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from elmesh.evaluation.scores import Evaluation, Group
 from elmesh.report.figures import COLORS, TEXT, clean_axes, figure, set_range
 from elmesh.report.page import Figure, Page, Section, Table
-from elmesh.report.site_plots import Points, draw_points
+from elmesh.report.site_plots import Points, draw_points, site_label
 from elmesh.report.wording import Wording
 
 __all__ = ["evaluation_page"]
@@ -117,7 +117,7 @@ def _draw_sites(ax: Axes, shown: Sequence[Group], target: str, kind: str) -> Non
         Points("baseline", "orange", "s", [group.error(target, "baseline_") for group in shown]),
     ]
     unit = "wrong rows, %" if kind == "classification" else f"root mean square error of {target}"
-    draw_points(ax, [f"{group.name} ({group.rows})" for group in shown], series, unit)
+    draw_points(ax, [site_label(group.name, group.rows) for group in shown], series, unit)
 
 
 def _draw_truth(ax: Axes, truth: NDArray[Any], predicted: NDArray[Any]) -> None:

@@ -14,7 +14,17 @@ from elmesh.report.figures import COLORS, TEXT, clean_axes, label_margin, label_
 from elmesh.report.site_study import Change
 from elmesh.text import shortened
 
-__all__ = ["PARTS", "DrawnSite", "Interval", "Points", "draw_changes", "draw_errors", "draw_points", "draw_shares"]
+__all__ = [
+    "PARTS",
+    "DrawnSite",
+    "Interval",
+    "Points",
+    "draw_changes",
+    "draw_errors",
+    "draw_points",
+    "draw_shares",
+    "site_label",
+]
 
 #: The parts of a prediction and their colors.
 PARTS = (("common", "blue"), ("shared", "green"), ("private", "orange"))
@@ -24,8 +34,6 @@ _LABELLED = 0.1
 _MOST = 120.0
 # Longest name of a site, in characters: others leave no room for the plot.
 _LONGEST = 20
-# Letters that a label may have beside a name.
-_MORE = 12
 
 
 class DrawnSite(Protocol):
@@ -77,7 +85,7 @@ def draw_errors(
     for site in sorted(sites, key=lambda site: site.change.relative_to(float(np.mean(site.alone))).mean):
         alone, together = float(np.mean(site.alone)), float(np.mean(site.together))
         text = f"{write(alone)} → {write(together)}"
-        rows.append(Interval(_site_label(site), site.change.relative_to(alone), text))
+        rows.append(Interval(site_label(site.name, site.rows), site.change.relative_to(alone), text))
     draw_changes(ax, rows, "change of the error by learning together", unit)
 
 
@@ -157,23 +165,22 @@ def draw_shares(ax: Axes, sites: Sequence[DrawnSite]) -> None:
         ax.text(
             x, -0.95, f"\N{BLACK SQUARE} {name}", ha=side, va="center", fontsize=TEXT - 1, color=COLORS[color],
         )  # fmt: skip
-    _label_rows(ax, [_site_label(site) for site in order])
+    _label_rows(ax, [site_label(site.name, site.rows) for site in order])
     ax.set_xlim(0.0, 1.0)
     ax.xaxis.set_major_locator(MaxNLocator(4))
     ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
     ax.set_xlabel("share of the prediction", fontsize=TEXT, color=COLORS["ink"])
 
 
-def _site_label(site: DrawnSite) -> str:
-    """Return the name of a site, shortened, with its number of training rows."""
-    return f"{shortened(' '.join(site.name.split()), _LONGEST)} ({site.rows})"
+def site_label(name: str, rows: int) -> str:
+    """Return the name of a site, shortened, with its number of rows."""
+    return f"{shortened(' '.join(name.split()), _LONGEST)} ({rows})"
 
 
 def _label_rows(ax: Axes, labels: Sequence[str]) -> None:
     """Label the rows of a plot, from top to bottom, below a line of room for words."""
     clean_axes(ax, grid="x")
-    shown = [shortened(" ".join(label.split()), _LONGEST + _MORE) for label in labels]
     # Signs of dollars in a name are no formula.
-    ax.set_yticks(range(len(labels)), shown, parse_math=False)
+    ax.set_yticks(range(len(labels)), labels, parse_math=False)
     ax.tick_params(axis="y", length=0, pad=7)
     ax.set_ylim(len(labels) - 0.4, -1.4)
