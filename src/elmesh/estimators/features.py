@@ -43,7 +43,7 @@ def make_features(
     solver : Solver
         What the features are for.
     rows : TrainingRows
-        The rows of this process.
+        The rows of this process; of very many, a sample decides on means and limits of inputs.
     seed : int
         The seed that all sites share.
     backend : Backend
@@ -79,7 +79,7 @@ def make_features(
         spread = divisors
     elif not backend.scales_targets:
         moments_by_task = ColumnMoments.by_task(
-            (t, chunk.X[index], chunk.weights[index]) for chunk in rows.chunks() for t, index in chunk.groups.items()
+            (t, chunk.X[index], chunk.weights[index]) for chunk in rows.sample() for t, index in chunk.groups.items()
         )
         mean, spread = common_moments(backend, moments_by_task)
         # Columns of a table are standardised already.

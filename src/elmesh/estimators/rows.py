@@ -61,6 +61,10 @@ class TrainingRows(ABC):
         """Yield all rows in parts, with or without their inputs, but for some parts at the beginning."""
 
     @abstractmethod
+    def sample(self) -> Iterator[Chunk]:
+        """Yield all rows in parts, or some of them if there are very many."""
+
+    @abstractmethod
     def of_tasks(self, tasks: Sequence[Label]) -> TrainingRows:
         """Return the rows of some tasks."""
 
@@ -85,6 +89,10 @@ class ArrayRows(TrainingRows):
         """Yield all rows at once."""
         if not skip:
             yield self.whole
+
+    def sample(self) -> Iterator[Chunk]:
+        """Yield all rows at once."""
+        yield self.whole
 
     def of_tasks(self, tasks: Sequence[Label]) -> ArrayRows:
         """Return the rows of some tasks."""

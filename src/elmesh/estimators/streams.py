@@ -51,6 +51,8 @@ class StreamedRows(TrainingRows):
         The columns with the task and the weight of each row.
     counts : dict
         The number of rows of each task.
+    drawn : DataFrame or None
+        Some rows, drawn at random; None after a restart, when they are no longer needed.
     """
 
     stream: TableStream
@@ -58,6 +60,7 @@ class StreamedRows(TrainingRows):
     task: str | None
     weight: str | None
     counts: dict[Label, int]
+    drawn: pd.DataFrame | None = None
 
     @classmethod
     def scan(
@@ -76,8 +79,8 @@ class StreamedRows(TrainingRows):
             if name is not None:
                 find_column(head, name)
         _, _, whole = agree_targets(stream, targets, kind)
-        schema, sizes = fit_stream_inputs(stream, targets, kind, whole, task=task, types=types, weight=weight)
-        rows = cls(stream, schema, task, weight, {})
+        schema, sizes, sample = fit_stream_inputs(stream, targets, kind, whole, task=task, types=types, weight=weight)
+        rows = cls(stream, schema, task, weight, {}, sample)
         return replace(rows, counts={rows.label(name): n for name, n in sizes.items()})
 
     def label(self, name: str) -> Label:
@@ -117,23 +120,30 @@ class StreamedRows(TrainingRows):
         frames = islice(self.stream.chunks(columns), skip, None)
         yield from _ahead(self._chunk(frame, targets, inputs) for frame in frames)
 
-    def _chunk(self, frame: pd.DataFrame, targets: Sequence[str], inputs: bool) -> Chunk:
-        whole, kind = self.schema.whole_labels, self.schema.kind
-        y = read_targets(frame, targets, kind, whole).to_numpy()
-        weights = read_weights(frame, self.weight)
-        X = self.schema.encode_features(frame) if inputs else np.zeros((len(frame), 0))
-        return Chunk(X, y[:, 0] if len(targets) == 1 else y, self._groups(frame, weights > 0), weights)
+    def sample(self) -> Iterator[Chunk]:
+        """Yield some rows, drawn at random: all of them if they are few."""
+        targets = [target.name for target in self.schema.target_columns]
+        if self.drawn is not None:
+            yield self._chunk(self.drawn, targets, inputs=True)
 
-    def _groups(self, frame: pd.DataFrame, counted: Any) -> Groups:
-        """Return the rows of each task, without those that do not count."""
-        if self.task is None:
-            return {"all": np.flatnonzero(counted)}
+    def _chunk(self, frame: pd.DataFrame, targets: Sequence[str], inputs: bool) -> Chunk:
+        weights = read_weights(frame, self.weight)
+        if not weights.all():
+            # A row that does not count is not there.
+            frame, weights = frame[weights > 0], weights[weights > 0]
+        y = read_targets(frame, targets, self.schema.kind, self.schema.whole_labels).to_numpy()
+        X = self.schema.encode_features(frame) if inputs else np.zeros((len(frame), 0))
+        return Chunk(X, y[:, 0] if len(targets) == 1 else y, self._groups(frame), weights)
+
+    def _groups(self, frame: pd.DataFrame) -> Groups:
+        """Return the rows of each task."""
+        if self.task is None or not len(frame):
+            return {"all": np.arange(len(frame))} if len(frame) else {}
         codes, names = task_codes(frame, self.task)
         order: IndexArray = np.argsort(codes.astype(np.int32), kind="stable")
-        order = order[counted[order]]
-        starts = np.searchsorted(codes[order], np.arange(len(names) + 1))
-        groups = {self.label(name): order[starts[k] : starts[k + 1]] for k, name in enumerate(names)}
-        return {label: rows for label, rows in sorted(groups.items()) if len(rows)}
+        ends = np.searchsorted(codes[order], np.arange(1, len(names)))
+        parts = np.split(order, ends)
+        return dict(sorted((self.label(name), rows) for name, rows in zip(names, parts, strict=True)))
 
 
 def _ahead(items: Iterator[_T]) -> Iterator[_T]:

@@ -257,8 +257,8 @@ def fit_stream_inputs(
     task: str | None,
     types: Mapping[str, str] | None = None,
     weight: str | None = None,
-) -> tuple[TableSchema, dict[str, int]]:
-    """Find how the inputs of a table become numbers that is read in parts; and the number of rows of each task.
+) -> tuple[TableSchema, dict[str, int], pd.DataFrame]:
+    """Find how the inputs of a table become numbers that is read in parts; the rows of each task; and a sample.
 
     Parameters
     ----------
@@ -284,7 +284,8 @@ def fit_stream_inputs(
     stats = TableStats.gather(rows, SERIAL)
     columns = tuple(TargetColumn(name) for name in targets)
     schema = infer_inputs(stats, task or FILE_TASK, kind, columns, given, whole_labels=whole)
-    return schema, {label: next(iter(own.values())).n_rows for label, own in rows.stats.items()}
+    sizes = {label: next(iter(own.values())).n_rows for label, own in rows.stats.items()}
+    return schema, sizes, rows.drawn
 
 
 def _check_types(frame: pd.DataFrame, types: Mapping[str, str]) -> dict[str, ColumnType]:

@@ -5,7 +5,9 @@ A part is a table of pandas, as :func:`elmesh.tables.read_data` would return the
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
@@ -263,8 +265,9 @@ class ArrowStream(TableStream):
     def __init__(self, source: Any) -> None:
         self._source = source
         if not isinstance(source, ds.Dataset):
-            self._folder = tempfile.TemporaryDirectory(prefix="elmesh-")
-            path = Path(self._folder.name) / "stream.parquet"
+            folder = tempfile.mkdtemp(prefix="elmesh-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            path = Path(folder) / "stream.parquet"
             reader = source if isinstance(source, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(source)
             with pq.ParquetWriter(path, reader.schema, compression="lz4") as writer:
                 for batch in reader:

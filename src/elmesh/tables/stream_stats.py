@@ -37,10 +37,11 @@ def read_weights(frame: pd.DataFrame, name: str | None) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class StreamedTable(TableRows):
-    """The rows of a stream; ``sampled`` are some of them."""
+    """The rows of a stream; ``drawn`` are some of them, with all columns."""
 
     stream: TableStream
     stats: dict[str, dict[str, ColumnStats]]
+    drawn: pd.DataFrame
     sampled: LocalRows
 
     @classmethod
@@ -59,7 +60,7 @@ class StreamedTable(TableRows):
             kept, keys, place = add_to_sample(kept, keys, frame, place)
         codes, labels = (np.zeros(len(kept), dtype=np.intp), [_ALL]) if task is None else task_codes(kept, task)
         sample = LocalRows.from_codes(kept[names], codes, labels)
-        return cls(stream, dict(sorted(stats.items())), sample)
+        return cls(stream, dict(sorted(stats.items())), kept, sample)
 
     def first_cell(self, name: str, select: Callable[[pd.Series[Any]], Mask]) -> list[Any] | None:
         """Return the first selected cell of a column: a key to sort by, its row in words, and its text."""
