@@ -25,11 +25,12 @@ from elmesh.data.tasks import Groups
 from elmesh.errors import ElmeshError
 from elmesh.estimators.card import model_card
 from elmesh.estimators.common import CommonPart
-from elmesh.estimators.effects import heads_with_effects, variance_table
+from elmesh.estimators.effects import heads_with_effects, part_shares, variance_table
 from elmesh.estimators.features import make_features
 from elmesh.estimators.gains import SiteGains
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
+from elmesh.estimators.notebook import task_table
 from elmesh.estimators.parameters import describe
 from elmesh.estimators.private_fit import PrivateFit, start_private_fit
 from elmesh.estimators.reduction import reduce_tasks
@@ -169,6 +170,7 @@ class MultiTaskELM(SiteMethods):
         self.privacy_: PrivacyReport | None = None
         moments = None if private is None else private.scales.inputs
         own_groups = {t: groups[t] for t in labels}
+        self.sites_ = pd.DataFrame({"rows": [len(groups[t]) for t in labels]}, index=pd.Index(labels, name="task"))
         layer = make_features(self, solver, X, own_groups, context.seed, backend, moments)
         grouped = isinstance(layer, FeatureMap)
         centre = self.fit_intercept and not grouped
@@ -260,6 +262,9 @@ class MultiTaskELM(SiteMethods):
         if solution.V is None:
             raise TypeError("A solution with a common part lacks its private part.")
         self.V_ = {t: solution.V[k] for k, t in enumerate(labels)}
+        if isinstance(layer, FeatureMap):
+            shares = [part_shares(site, heads[t], common, layer) for t, site in zip(labels, sites, strict=True)]
+            self.sites_[["common", "shared", "private"]] = np.array(shares)
         self._set_effects(layer, heads, common)
         return Fitted(layer, heads, 1.0, common)
 
@@ -357,6 +362,16 @@ class MultiTaskELM(SiteMethods):
             "stop": self.stop_.name,
             "advice": self.stop_.value,
         }
+
+    def _repr_html_inner(self) -> str:
+        """Return the diagram of scikit-learn and, if the estimator is fitted, a table of its tasks."""
+        diagram: str = super()._repr_html_inner()
+        return diagram + task_table(self) if hasattr(self, "model_") else diagram
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        """Return what notebooks show."""
+        bundle: dict[str, str] = super()._repr_mimebundle_(**options)
+        return {**bundle, "text/html": self._repr_html_inner()} if "text/html" in bundle else bundle
 
     def save(self, path: StrPath, *, overwrite: bool = False, extra: Mapping[str, Any] | None = None) -> None:
         """Write the fitted model to a folder: ``model.json`` and ``weights.safetensors``, and a card, ``README.md``.

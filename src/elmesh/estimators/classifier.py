@@ -20,6 +20,7 @@ from elmesh.data.features import FeatureMap
 from elmesh.data.tasks import Groups, check_task_sizes, check_two_classes, group_rows, one_hot
 from elmesh.errors import ElmeshError
 from elmesh.estimators.base import MultiTaskELM, check_size
+from elmesh.estimators.dependence import Outputs
 from elmesh.estimators.features import common_moments
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
@@ -97,6 +98,8 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         Variances of the common and the private weights in units of the noise, a row per group of features.
     noise_ : dict or None
         Each task's standard deviation of noise, a number per output.
+    sites_ : DataFrame
+        A row per task: ``rows``, and how much of its fitted values is ``common``, ``shared`` and ``private``.
     history_ : DataFrame
         A row per round: ``round``, ``objective``, ``consensus_gap``, ``dual_residual``, and so far ``exchanges``
         (rounds of messages) and ``bytes`` (of all agents).
@@ -337,29 +340,42 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         self._set_model(fitted.layer, heads, 1, replace(fitted.common, t_mean=mean, temperature=usual), self.classes_)
         return self
 
+    @property
+    def _every_class(self) -> NDArray[Any]:
+        return self.classes_ if self.model_.classes is None else self.model_.classes
+
+    def _wide_targets(
+        self, y: NDArray[Any], groups: Groups
+    ) -> tuple[dict[Label, FloatArray], dict[Label, NDArray[np.intp]]]:
+        """Return 0/1 targets of each task over all classes, and the columns of those that it has."""
+        every = self._every_class
+        targets, classes = one_hot(column_or_1d(y), groups)
+        known, wide, columns = set(every.tolist()), {}, {}
+        for t, own in targets.items():
+            unknown = [name for name in classes[t].tolist() if name not in known]
+            if unknown:
+                names = listed(every.tolist())
+                raise ElmeshError(f"The model does not know the class {unknown[0]!r}; it knows {names}.")
+            columns[t] = np.searchsorted(every, classes[t])
+            wide[t] = np.zeros((len(own), len(every)))
+            wide[t][:, columns[t]] = own
+        return wide, columns
+
     def _gain_targets(
         self, y: NDArray[Any], groups: Groups
     ) -> tuple[Mapping[Label, FloatArray], Mapping[Label, FloatArray]]:
-        targets, classes = one_hot(column_or_1d(y), groups)
-        every = self.classes_ if self.model_.classes is None else self.model_.classes
-        wide = {}
-        for t, own in targets.items():
-            wide[t] = np.zeros((len(own), len(every)))
-            wide[t][:, np.searchsorted(every, classes[t])] = own
+        wide, _ = self._wide_targets(y, groups)
         return wide, wide
 
+    def _outputs(self) -> Outputs:
+        every = self._every_class
+        return Outputs([str(name) for name in every.tolist()], every, np.zeros(len(every)), np.ones(len(every)))
+
     def _new_targets(self, y: NDArray[Any], n_rows: int) -> tuple[FloatArray, Callable[[Head], Head]]:
-        model = self.model_
-        every = self.classes_ if model.classes is None else model.classes
-        targets, found = one_hot(y, group_rows(None, n_rows))
-        own = found["all"]
-        unknown = [name for name in own.tolist() if name not in set(every.tolist())]
-        if unknown:
-            raise ElmeshError(f"The model does not know the class {unknown[0]!r}; it knows {listed(every.tolist())}.")
-        columns = np.searchsorted(every, own)
-        wide = np.zeros((n_rows, len(every)))
-        wide[:, columns] = targets["all"]
-        chosen = columns if len(own) > 1 else np.arange(len(every))
+        model, every = self.model_, self._every_class
+        targets, columns = self._wide_targets(y, group_rows(None, n_rows))
+        wide, own = targets["all"], columns["all"]
+        chosen = own if len(own) > 1 else np.arange(len(every))
 
         def finish(head: Head) -> Head:
             temperature = None if model.common is None else model.common.temperature

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -13,12 +13,16 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
+from elmesh.checks import check_count
 from elmesh.data.features import FeatureMap
 from elmesh.data.labels import plain_type
 from elmesh.data.tasks import Groups, match_tasks
 from elmesh.errors import ElmeshError
+from elmesh.estimators.dependence import Outputs, explain_model
+from elmesh.estimators.explanation import Explanation
 from elmesh.estimators.gains import SiteGains, measure_gains
 from elmesh.estimators.head import Head
+from elmesh.estimators.input_columns import choose_columns, input_columns
 from elmesh.estimators.inputs import InputReader
 from elmesh.estimators.learning_curve import LearningCurve, measure_curve
 from elmesh.estimators.model import MultiTaskModel
@@ -205,6 +209,67 @@ class SiteMethods(InputReader):
         longest, width = max(len(rows) for rows in groups.values()), self.model_.layer.width
         with limit_blas_threads(longest, width, min(longest, width)):
             return measure_gains(self.model_, checked, groups, targets, learned, floor, pooled=pooled)
+
+    def explain(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        tasks: object = None,
+        *,
+        columns: Label | Sequence[Label] | None = None,
+        n_repeats: int = 5,
+        random_state: int = 0,
+    ) -> Explanation:
+        """Return what the predictions depend on, at each task, and which tasks are predicted alike.
+
+        Everything follows from predictions of the given rows, by any solver. Importances of training rows contain what
+        the model has learned by heart; those of other rows do not.
+
+        Parameters
+        ----------
+        X : array or frame of shape (n_samples, n_features)
+            Inputs. About 3,000 rows are drawn, at least 20 of each task; fewer where there are hundreds of columns.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets.
+        tasks : array-like of shape (n_samples,), optional
+            Task of each row.
+        columns : sequence of str or int, optional
+            The columns to explain, by their names in the table, or their positions in an array; all by default.
+        n_repeats : int, default=5
+            How often each column is permuted.
+        random_state : int, default=0
+            Seed of all that is drawn.
+
+        Returns
+        -------
+        Explanation
+            ``importance`` of each column, ``task_importance``, ``effects`` of the eight most important columns,
+            ``distances`` between tasks with a map and ``groups``, and a sentence.
+
+        Examples
+        --------
+        >>> from elmesh import MultiTaskELMRegressor
+        >>> rng = np.random.default_rng(0)
+        >>> X, site = rng.normal(size=(90, 3)), np.repeat(["north", "south", "west"], 30)
+        >>> y = X[:, 1] * np.where(site == "west", -2.0, 2.0) + 0.1 * rng.normal(size=90)
+        >>> why = MultiTaskELMRegressor(random_state=0).fit(X, y, tasks=site).explain(X, y, tasks=site)
+        >>> why.importance.index[0], why.mean_distances.index[0]
+        (1, 'west')
+        """
+        check_count("n_repeats", n_repeats)
+        check_count("random_state", random_state, least=0)
+        checked, groups = self._rows(X, tasks)
+        targets, _ = self._gain_targets(np.asarray(y), groups)
+        names = getattr(self, "feature_names_in_", np.arange(checked.shape[1])).tolist()
+        chosen = choose_columns(input_columns(self.table_, names), columns)
+        with limit_blas_threads(always=True):
+            return explain_model(
+                self.model_, self._outputs(), checked, groups, targets, chosen, int(n_repeats), int(random_state)
+            )
+
+    @abstractmethod
+    def _outputs(self) -> Outputs:
+        """Return how the scores of the model become what users see."""
 
     @abstractmethod
     def _gain_targets(

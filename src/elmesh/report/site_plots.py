@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from elmesh.report.figures import COLORS, TEXT, clean_axes, label_margin, label_point
+from elmesh.estimators.gains import SiteGains
+from elmesh.report.figures import COLORS, TEXT, clean_axes, label_margin, label_point, literal
 from elmesh.report.site_study import Change
 
-__all__ = ["PARTS", "DrawnSite", "draw_errors", "draw_shares"]
+__all__ = ["PARTS", "DrawnSite", "draw_errors", "draw_shares", "drawn_tasks"]
 
 #: The parts of a prediction and their colors.
 PARTS = (("common", "blue"), ("shared", "green"), ("private", "orange"))
@@ -48,6 +50,29 @@ class DrawnSite(Protocol):
     @property
     def shares(self) -> tuple[float, float, float]:
         """Shares of the common, the shared and the private part."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A task of a fit, as the plots take it."""
+
+    name: str
+    rows: int
+    alone: float
+    together: float
+    change: Change
+    shares: tuple[float, float, float]
+
+
+def drawn_tasks(gains: SiteGains, most: int) -> list[DrawnSite]:
+    """Return the tasks of a fit for a plot, the largest gain first; of more than ``most`` the largest and smallest."""
+    changes = [Change(one.change, one.low, one.high) for one in gains.tasks]
+    tasks = [
+        _Task(str(one.task), one.rows, one.alone, one.together, change, one.shares)
+        for one, change in zip(gains.tasks, changes, strict=True)
+    ]
+    order: list[DrawnSite] = sorted(tasks, key=_relative)
+    return order if len(order) <= most else [*order[: most // 2], *order[-(most // 2) :]]
 
 
 def draw_errors(
@@ -120,5 +145,5 @@ def draw_shares(ax: Axes, sites: Sequence[DrawnSite]) -> None:
 def _site_rows(ax: Axes, order: Sequence[DrawnSite]) -> None:
     """Label the rows of a plot with the sites' names and their training rows."""
     clean_axes(ax, grid="x")
-    ax.set_yticks(range(len(order)), [f"{site.name} ({site.rows})" for site in order])
+    ax.set_yticks(range(len(order)), [f"{literal(site.name, 18)} ({site.rows})" for site in order])
     ax.tick_params(axis="y", length=0, pad=7)
