@@ -80,7 +80,7 @@ def test_rows_of_an_array_are_displayed_with_their_tasks(pyplot):
     X, site = np.random.default_rng(0).normal(size=(60, 2)), np.repeat([1, 2, 3], 20)
     model = MultiTaskELMRegressor(n_hidden=5, random_state=0).fit(X, X[:, 1], tasks=site)
     ax = EffectDisplay.from_estimator(model, X, X[:, 1], site, column=1).ax_
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("1", "predicted y")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("column 1", "predicted y")
     labels = [text.get_text() for text in SiteMapDisplay.from_estimator(model, X, X[:, 1], tasks=site).ax_.texts]
     assert sorted(labels) == ["1", "2", "3"]
 
@@ -224,8 +224,7 @@ def test_names_with_dollar_signs_and_long_names_are_drawn_as_text():
     found, gains = model.explain(table, y), model.site_gains(table, y)
     displays = [ImportanceDisplay(found), EffectDisplay(found.effect()), SiteMapDisplay(found), SiteGainDisplay(gains)]
     for display in displays:
-        fig = figure(display.plot)
-        assert_legible(fig)
+        assert_legible(figure(display.plot, size=(5.4, 4.0)))
 
 
 def test_probabilities_are_named_after_their_class(pyplot):

@@ -16,6 +16,7 @@ from sklearn.metrics import log_loss, root_mean_squared_error
 import elmesh
 from elmesh import MTLELM, MultiTaskELMClassifier, MultiTaskELMRegressor
 from elmesh.errors import ElmeshError
+from elmesh.math.site_groups import find_groups
 
 
 def visits(seed=0, rows=40):
@@ -123,18 +124,19 @@ def test_the_error_of_a_site_of_one_row_is_not_known():
 
 def test_of_many_rows_some_are_drawn_and_count_for_the_others():
     rng = np.random.default_rng(0)
-    site = np.repeat(["large", *"abcdefghij"], [6000, *[60] * 10])
+    small = [f"small {k}" for k in range(20)]
+    site = np.repeat(["large", *small], [20_000, *[20] * 20])
     X = rng.normal(size=(len(site), 2))
-    y = X[:, 0] + rng.normal(scale=np.where(site == "large", 0.1, 3.0))
-    some = np.r_[0:60, 6000:6600]
+    y = X[:, 0] + np.where(site == "large", 0.0, 10.0) + rng.normal(scale=np.where(site == "large", 0.1, 3.0))
+    some = np.r_[0:60, 20_000:20_400]
     model = MultiTaskELMRegressor(n_hidden=None, random_state=0).fit(X[some], y[some], tasks=site[some])
     found = model.explain(X, y, tasks=site)
-    assert found.n_rows == 6600
-    assert 2950 <= found.rows <= 3050
-    assert found.error == pytest.approx(root_mean_squared_error(y, model.predict(X, tasks=site)), rel=0.1)
+    # In proportion to the rows of a site, but at least 20.
+    assert (found.rows, found.n_rows) == (round(3000 * 20_000 / 20_400) + 400, 20_400)
+    assert found.error == pytest.approx(root_mean_squared_error(y, model.predict(X, tasks=site)), rel=0.02)
     effect = found.effect(0).overall
     exact = [model.predict(np.column_stack([np.full(len(X), v), X[:, 1]]), tasks=site).mean() for v in effect.index]
-    np.testing.assert_allclose(effect, exact, atol=0.1)
+    np.testing.assert_allclose(effect, exact, atol=0.02)
     # A million rows are predicted with permuted columns at most.
     alone = model.for_task("large")
     assert alone.explain(X[:1000], y[:1000], n_repeats=1000).rows == 500
@@ -265,6 +267,12 @@ def test_distances_of_probabilities_are_those_of_either_of_two_classes():
     assert found.distance_unit == "probability"
 
 
+def test_distances_of_several_classes_are_bounded_by_one(classes):
+    model, X, _, _, found = classes
+    p, q = (model.predict_proba(X, tasks=[t] * 150) for t in (1, 3))
+    assert found.distances.loc[1, 3] == pytest.approx(np.sqrt(np.mean(np.sum((p - q) ** 2, axis=1) / 2)))
+
+
 def sites_of(slopes, seed=0, rows=25):
     """Rows of sites with the given slopes of one column."""
     rng = np.random.default_rng(seed)
@@ -293,6 +301,13 @@ def test_sites_with_the_same_model_are_alike_and_have_no_groups():
     assert found.alike
     assert found.groups == ()
     assert found.sentence().endswith("All tasks are predicted alike.")
+    # Groups that differ by a hundredth of the predictions are of no use.
+    X, _, site = sites_of([1.0] * 12)
+    y = X[:, 0] * np.where(site % 2, 1.0, 1.01)
+    model = MultiTaskELMRegressor(n_hidden=None, solver=elmesh.LocalELM(mu=1e-9), random_state=0)
+    found = model.fit(X, y, tasks=site).explain(X, y, tasks=site)
+    assert (found.alike, found.groups) == (True, ())
+    assert find_groups(found.distances.to_numpy(), seed=0) is not None
 
 
 # Every kind of model
@@ -304,6 +319,17 @@ def test_a_loaded_model_explains_the_same(fitted, tmp_path):
     again = elmesh.load(tmp_path / "model").explain(table, y)
     assert again.to_json() == found.to_json()
     assert model.explain(table, y, random_state=1).to_json() != found.to_json()
+
+
+def test_a_model_of_standardised_targets_is_explained_in_the_units_of_its_table(fitted, tmp_path):
+    model, table, y, found = fitted
+    schema = model.table_.to_json()
+    schema["target_columns"] = [{"name": "stay", "mean": 100.0, "std": 10.0}]
+    model.save(tmp_path / "model", extra={"table": schema})
+    other = elmesh.load(tmp_path / "model").explain(table, 100.0 + 10.0 * y)
+    np.testing.assert_allclose(other.importance, 10 * found.importance)
+    np.testing.assert_allclose(other.distances, 10 * found.distances, atol=1e-9)
+    np.testing.assert_allclose(other.effect("age").overall, 100 + 10 * found.effect("age").overall)
 
 
 def test_a_model_of_one_site_has_columns_and_no_map(fitted):
@@ -354,7 +380,7 @@ def test_several_targets_count_in_their_standard_deviations():
     assert np.ptp(found.effect(1, "y2").overall) > 1e6
     predicted = [model.predict(X, tasks=[t] * 80) / Y.std(axis=0) for t in (0, 1)]
     assert found.distances.loc[0, 1] == pytest.approx(np.sqrt(np.mean((predicted[0] - predicted[1]) ** 2)))
-    with pytest.raises(ElmeshError, match=r"y has 1 columns; the model predicts 2\."):
+    with pytest.raises(ElmeshError, match=r"y has 1 column; the model predicts 2\."):
         model.explain(X, Y[:, 0], tasks=site)
 
 
@@ -424,8 +450,8 @@ def test_a_notebook_shows_the_diagram_and_a_table_of_the_tasks_with_their_names_
         diagram, table = html.split("<table><caption>")
         assert "sk-container" in diagram
         assert "<script>alert" not in html
-        assert "<th>&lt;script&gt;alert(1)&lt;/script&gt;</th><td>25</td>" in table
-        assert "<th>a &amp; b</th><td>25</td>" in table
+        assert "<td>&lt;script&gt;alert(1)&lt;/script&gt;</td><td>25</td>" in table
+        assert "<td>a &amp; b</td><td>25</td>" in table
     shares = model.part_shares(X, tasks=names)
     pd.testing.assert_frame_equal(model.sites_[shares.columns], shares, check_names=False)
     assert f"<td>{model.noise_['a & b'][0]:.3g}</td>" in table

@@ -77,9 +77,35 @@ def test_a_cloud_without_groups_has_none_as_a_rule(name):
         assert silhouette_score(D, halves, metric="precomputed") > 0.5
 
 
-def test_a_site_that_differs_is_no_group_of_its_own():
-    points = np.random.default_rng(0).normal(size=(20, 2))
-    points[:1] += 100.0
+@pytest.mark.thorough
+def test_two_groups_far_apart_in_five_dimensions_are_found_among_forty_sites_but_not_among_a_dozen():
+    def found(n, seed):
+        points = np.random.default_rng(seed).normal(size=(n, 5))
+        points[::2, 0] += 8.0
+        return find_groups(distances(points), seed) is not None
+
+    assert sum(found(40, seed) for seed in range(5)) >= 4
+    assert sum(found(12, seed) for seed in range(10)) <= 5
+
+
+@pytest.mark.thorough
+def test_a_skewed_cloud_is_compared_with_skewed_ones():
+    rng = np.random.default_rng(0)
+    found = [find_groups(distances(rng.exponential(size=(40, 2))), seed) for seed in range(20)]
+    assert sum(groups is not None for groups in found) <= 2
+
+
+def test_groups_that_are_wide_beside_their_distances_are_not_reported_however_many_sites_show_them():
+    points = np.random.default_rng(0).normal(size=(60, 12))
+    points[:, :4] += 6.0 * np.eye(4)[np.arange(60) % 4]
+    assert silhouette_score(distances(points), np.arange(60) % 4, metric="precomputed") < 0.5
+    assert find_groups(distances(points), seed=0) is None
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_few_sites_that_differ_are_no_second_group(n):
+    points = np.random.default_rng(0).normal(size=(40, 2))
+    points[:n] += 100.0
     assert find_groups(distances(points), seed=0) is None
 
 

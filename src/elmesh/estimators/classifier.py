@@ -20,7 +20,7 @@ from elmesh.data.features import FeatureMap
 from elmesh.data.tasks import Groups, check_task_sizes, check_two_classes, group_rows, one_hot
 from elmesh.errors import ElmeshError
 from elmesh.estimators.base import MultiTaskELM, check_size
-from elmesh.estimators.dependence import Outputs
+from elmesh.estimators.dependence import Predictor
 from elmesh.estimators.features import common_moments
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
@@ -367,9 +367,8 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         wide, _ = self._wide_targets(y, groups)
         return wide, wide
 
-    def _outputs(self) -> Outputs:
-        every = self._every_class
-        return Outputs([str(name) for name in every.tolist()], every, np.zeros(len(every)), np.ones(len(every)))
+    def _predictor(self) -> Predictor:
+        return Predictor(self.model_, [str(name) for name in self._every_class.tolist()], self._every_class)
 
     def _new_targets(self, y: NDArray[Any], n_rows: int) -> tuple[FloatArray, Callable[[Head], Head]]:
         model, every = self.model_, self._every_class

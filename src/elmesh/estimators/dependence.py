@@ -35,9 +35,10 @@ from elmesh.estimators.input_columns import InputColumn
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.math.calibration import probabilities
 from elmesh.math.site_groups import classical_scaling, find_groups
+from elmesh.text import count
 from elmesh.typing import FloatArray, IndexArray, Label
 
-__all__ = ["Outputs", "explain_model"]
+__all__ = ["Predictor", "explain_model"]
 
 # Most rows that are drawn, fewest of a task (all, if it has fewer), and most rows that are predicted with permuted
 # columns, by which fewer are drawn where there are many columns: down to the last number.
@@ -49,32 +50,35 @@ _COMMON_ROWS, _MOST_NUMBERS = 1000, 10_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Outputs:
-    """How the scores of a model become what users see.
+class Predictor:
+    """A model, and how its scores become what users see.
 
     Parameters
     ----------
+    model : MultiTaskModel
+        The model.
     names : sequence of str
         The targets, or the classes.
     classes : ndarray or None
-        The classes of the columns; None for regression.
-    mean, unit : ndarray
+        All classes; None for regression.
+    mean, unit : ndarray or float
         A score of 0 is ``mean`` and one of 1 is larger by ``unit``, for each target.
     """
 
+    model: MultiTaskModel
     names: Sequence[str]
     classes: NDArray[Any] | None
-    mean: FloatArray
-    unit: FloatArray
+    mean: FloatArray | float = 0.0
+    unit: FloatArray | float = 1.0
 
-    def __call__(self, model: MultiTaskModel, Phi: FloatArray, task: Label) -> FloatArray:
+    def __call__(self, Phi: FloatArray, task: Label) -> FloatArray:
         """Return the predictions of a task's model from features: targets, or probabilities of all classes."""
-        head = model.heads.get(task, model.common)
+        head = self.model.heads.get(task, self.model.common)
         if head is None:
             raise TypeError("A task that the model does not know was let through.")
         scores = head.scores(Phi)
         if self.classes is None:
-            return scores * self.unit + self.mean
+            return np.asarray(scores * self.unit + self.mean)
         found = np.zeros((len(Phi), len(self.classes)))
         own = head.classes if isinstance(head, Head) and head.classes is not None else self.classes
         found[:, np.searchsorted(self.classes, own)] = probabilities(scores, head.temperature)
@@ -85,51 +89,28 @@ class Outputs:
 class _Rows:
     """Rows that were drawn, those of a task beside each other, and how they are predicted."""
 
-    model: MultiTaskModel
-    outputs: Outputs
+    predictor: Predictor
     X: FloatArray
     T: FloatArray
     tasks: Mapping[Label, slice]
     weights: FloatArray  # how many rows each stands for
 
-    @classmethod
-    def draw(
-        cls,
-        model: MultiTaskModel,
-        outputs: Outputs,
-        X: FloatArray,
-        groups: Groups,
-        targets: Mapping[Label, FloatArray],
-        most: int,
-        rng: np.random.Generator,
-    ) -> _Rows:
-        share = min(1.0, most / len(X))
-        found, T, weights, tasks, start = [], [], [], {}, 0
-        for task, rows in groups.items():
-            n = min(len(rows), max(_FEWEST_OF_TASK, round(share * len(rows))))
-            chosen = np.sort(rng.choice(len(rows), n, replace=False))
-            found.append(rows[chosen])
-            T.append(targets[task][chosen])
-            weights.append(np.full(n, len(rows) / n))
-            tasks[task] = slice(start, start := start + n)
-        return cls(model, outputs, X[np.concatenate(found)], np.concatenate(T), tasks, np.concatenate(weights))
-
     @cached_property
     def scale(self) -> FloatArray:
         """What errors of several targets are divided by: their standard deviations."""
         deviations = np.std(self.T, axis=0)
-        several = self.outputs.classes is None and len(deviations) > 1
+        several = self.predictor.classes is None and len(deviations) > 1
         return np.where((deviations > 0) & several, deviations, 1.0)
 
     def predict(self, X: FloatArray) -> FloatArray:
         """Return the predictions of as many rows, each by the model of its task."""
-        Phi = self.model.layer(X)
-        return np.concatenate([self.outputs(self.model, Phi[rows], task) for task, rows in self.tasks.items()])
+        Phi = self.predictor.model.layer(X)
+        return np.concatenate([self.predictor(Phi[rows], task) for task, rows in self.tasks.items()])
 
     def losses(self, X: FloatArray) -> FloatArray:
         """Return the loss of each row: the mean square of its errors, or minus the log-probability of its class."""
         predicted = self.predict(X)
-        if self.outputs.classes is None:
+        if self.predictor.classes is None:
             return np.asarray(np.mean(((predicted - self.T) / self.scale) ** 2, axis=1))
         return np.asarray(-np.log(np.maximum(np.sum(predicted * self.T, axis=1), np.finfo(float).eps)))
 
@@ -141,21 +122,15 @@ class _Rows:
 
 
 def explain_model(
-    model: MultiTaskModel,
-    outputs: Outputs,
-    X: FloatArray,
-    groups: Groups,
-    targets: Mapping[Label, FloatArray],
-    columns: Sequence[InputColumn],
-    n_repeats: int,
-    seed: int,
-) -> Explanation:
+    predictor: Predictor, X: FloatArray, groups: Groups, targets: Mapping[Label, FloatArray],
+    columns: Sequence[InputColumn], n_repeats: int, seed: int,
+) -> Explanation:  # fmt: skip
     """Return the explanation of a model from encoded rows.
 
     Parameters
     ----------
-    model, outputs
-        The model, and how its scores become what users see.
+    predictor : Predictor
+        The model.
     X, groups, targets
         Encoded rows, those of each task, and their targets; of classes 0 and 1.
     columns : sequence of InputColumn
@@ -163,33 +138,36 @@ def explain_model(
     n_repeats, seed : int
         Permutations of each column, and the seed of all that is drawn.
     """
-    width = {T.shape[1] for T in targets.values()}
-    if width != {len(outputs.names)}:
-        raise ElmeshError(f"y has {max(width)} columns; the model predicts {len(outputs.names)}.")
+    d, is_classes = len(predictor.names), predictor.classes is not None
+    width = max(T.shape[1] for T in targets.values())
+    if width != d:
+        raise ElmeshError(f"y has {count(width, 'column')}; the model predicts {d}.")
     rng = np.random.default_rng(seed)
     affordable = max(_FEWEST_ROWS, _MOST_PREDICTED // (n_repeats * len(columns)))
-    rows = _Rows.draw(model, outputs, X, groups, targets, min(_MOST_ROWS, affordable), rng)
+    rows = _draw(predictor, X, groups, targets, min(_MOST_ROWS, affordable), rng)
     base = rows.losses(rows.X)
-    overall, by_task = _importance(rows, base, columns, n_repeats, rng)
-    most = [next(c for c in columns if c.name == name) for name in overall.index[:_MOST_EFFECTS]]
+    importance, by_task = _importance(rows, base, columns, n_repeats, rng)
+    by_name = {column.name: column for column in columns}
+    most = [by_name[name] for name in importance.index[:_MOST_EFFECTS]]
     distances, spread = _distances(rows, rng)
-    coordinates, squares = classical_scaling(distances.to_numpy())
-    plane = np.zeros((len(distances), 2))
+    D = distances.to_numpy()
+    coordinates, squares = classical_scaling(D)
+    plane = np.zeros((len(D), 2))
     plane[:, : coordinates.shape[1]] = coordinates[:, :2]
-    found = None if distances.to_numpy().max() <= ALIKE * spread else find_groups(distances.to_numpy(), seed)
-    members = [] if found is None else [distances.index[found == k] for k in range(found.max() + 1)]
-    several = OF_SEVERAL if len(outputs.names) > 1 else OF_TARGET
+    group = None if D.max() <= ALIKE * spread else find_groups(D, seed)
+    of_targets = OF_SEVERAL if d > 1 else OF_TARGET
+    mean = float(np.average(base, weights=rows.weights))
     return Explanation(
-        importance=overall,
+        importance=importance,
         task_importance=by_task,
         effects=tuple(effect for column in most for effect in _effects(rows, column)),
         distances=distances,
         coordinates=pd.DataFrame(plane, index=distances.index, columns=["x", "y"]),
         map_share=float(squares[:2].sum() / squares.sum()) if len(squares) else 1.0,
-        groups=tuple(tuple(own) for own in members),
-        error=_error(base, rows.weights, outputs),
-        unit=several if outputs.classes is None else LOG_LOSS,
-        distance_unit=several if outputs.classes is None else PROBABILITY,
+        groups=() if group is None else tuple(tuple(distances.index[group == k]) for k in range(group.max() + 1)),
+        error=mean if is_classes else float(np.sqrt(mean)),
+        unit=LOG_LOSS if is_classes else of_targets,
+        distance_unit=PROBABILITY if is_classes else of_targets,
         spread=spread,
         rows=len(rows.X),
         n_rows=len(X),
@@ -197,9 +175,20 @@ def explain_model(
     )
 
 
-def _error(losses: FloatArray, weights: FloatArray, outputs: Outputs) -> float:
-    mean = float(np.average(losses, weights=weights))
-    return mean if outputs.classes is not None else float(np.sqrt(mean))
+def _draw(
+    predictor: Predictor, X: FloatArray, groups: Groups, targets: Mapping[Label, FloatArray], most: int,
+    rng: np.random.Generator,
+) -> _Rows:  # fmt: skip
+    """Return about so many rows, of each task in proportion but at least some."""
+    found, T, weights, tasks, start = [], [], [], {}, 0
+    for task, rows in groups.items():
+        n = min(len(rows), max(_FEWEST_OF_TASK, round(most * len(rows) / len(X))))
+        chosen = np.sort(rng.choice(len(rows), n, replace=False))
+        found.append(rows[chosen])
+        T.append(targets[task][chosen])
+        weights.append(np.full(n, len(rows) / n))
+        tasks[task] = slice(start, start := start + n)
+    return _Rows(predictor, X[np.concatenate(found)], np.concatenate(T), tasks, np.concatenate(weights))
 
 
 def _importance(
@@ -212,7 +201,7 @@ def _importance(
         for _ in range(n_repeats)
     ]
     found = []
-    squared = rows.outputs.classes is None
+    squared = rows.predictor.classes is None
     for column in columns:
         losses = np.array([rows.losses(rows.with_values(column, rows.X[order][:, column.encoded])) for order in orders])
         given = np.empty_like(losses)
@@ -254,7 +243,7 @@ def _effects(rows: _Rows, column: InputColumn) -> list[Effect]:
     values, encoded = column.grid(rows.X)
     if not values:
         return []
-    tables = np.empty((len(values), 1 + len(rows.tasks), len(rows.outputs.names)))
+    tables = np.empty((len(values), 1 + len(rows.tasks), len(rows.predictor.names)))
     for k, value in enumerate(encoded):
         predicted = rows.predict(rows.with_values(column, value))
         tables[k, 0] = np.average(predicted, axis=0, weights=rows.weights)
@@ -265,22 +254,22 @@ def _effects(rows: _Rows, column: InputColumn) -> list[Effect]:
             column.name,
             column.kind,
             name,
-            rows.outputs.classes is not None,
+            rows.predictor.classes is not None,
             pd.Series(tables[:, 0, j], index=index, name=name),
             pd.DataFrame(tables[:, 1:, j], index=index, columns=list(rows.tasks)),
         )
-        for j, name in enumerate(rows.outputs.names)
+        for j, name in enumerate(rows.predictor.names)
     ]
 
 
 def _distances(rows: _Rows, rng: np.random.Generator) -> tuple[pd.DataFrame, float]:
     """Return the distances between the predictions of tasks for the same rows, and the spread of all predictions."""
-    labels, width = list(rows.tasks), len(rows.outputs.names)
+    labels, width = list(rows.tasks), len(rows.predictor.names)
     most = min(len(rows.X), _COMMON_ROWS, max(1, _MOST_NUMBERS // (len(labels) * width)))
     chosen: IndexArray = np.sort(rng.choice(len(rows.X), most, replace=False))
-    Phi = rows.model.layer(rows.X[chosen])
-    predicted = np.stack([rows.outputs(rows.model, Phi, task) for task in labels]) / rows.scale
-    parts = most * (width if rows.outputs.classes is None else 2)
+    Phi = rows.predictor.model.layer(rows.X[chosen])
+    predicted = np.stack([rows.predictor(Phi, task) for task in labels]) / rows.scale
+    parts = most * (width if rows.predictor.classes is None else 2)
     spread = float(np.sqrt(np.mean(np.sum((predicted - predicted.mean(axis=(0, 1))) ** 2, axis=(1, 2))) / parts))
     found = squareform(pdist(predicted.reshape(len(labels), -1)) / np.sqrt(parts))
     index = pd.Index(labels, name="task")

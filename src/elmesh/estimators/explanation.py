@@ -14,8 +14,10 @@ from elmesh.estimators.gains import format_error
 from elmesh.text import listed
 from elmesh.typing import Label
 
-__all__ = ["ALIKE", "Effect", "Explanation"]
+__all__ = ["ALIKE", "LOG_LOSS", "PROBABILITY", "Effect", "Explanation", "column_name"]
 
+#: The units of errors of classes, and of distances of their probabilities.
+LOG_LOSS, PROBABILITY = "log loss", "probability"
 #: Tasks whose predictions differ by less than this share of the spread of all predictions are predicted alike.
 ALIKE = 0.05
 # Most columns that a sentence names, of at least this share of the largest importance.
@@ -153,10 +155,13 @@ class Explanation:
         names = [name for name in self.clear_columns if values[name] >= _LEAST_SHARE * values.iloc[0]][:_MOST_NAMES]
         if not names:
             return "Predictions do not clearly depend on any column."
-        rises = [format_error(values[name], self.unit) for name in names]
+        columns, rises = (
+            _joined(list(map(column_name, names))),
+            [format_error(values[name], self.unit) for name in names],
+        )
         whose = "its values" if len(names) == 1 else "the values of one of them"
         return (
-            f"Predictions depend most on {_joined(names)}: if {whose} are shuffled, the error of "
+            f"Predictions depend most on {columns}: if {whose} are shuffled, the error of "
             f"{format_error(self.error, self.unit)} rises by {_joined(rises)} ({self.unit})."
         )
 
@@ -176,19 +181,17 @@ class Explanation:
     def to_json(self) -> dict[str, Any]:
         """Return the sentence and all numbers but the distances of pairs; what is not known is null."""
         group = {task: k for k, members in enumerate(self.groups) for task in members}
-        tasks = []
-        for task in self.distances.index:
-            own = self.task_importance.loc[task]
-            tasks.append(
-                {
-                    "task": task,
-                    "importance": [_plain(x) for x in own["importance"]],
-                    "standard_error": [_plain(x) for x in own["standard_error"]],
-                    "mean_distance": float(self.mean_distances[task]),
-                    "map": self.coordinates.loc[task].tolist(),
-                    "group": group.get(task),
-                }
-            )
+        far, by_task = self.mean_distances, {task: self.task_importance.loc[task] for task in self.distances.index}
+        tasks = [
+            {
+                "task": task,
+                **{name: [_plain(x) for x in own[name]] for name in own.columns},
+                "mean_distance": float(far[task]),
+                "map": self.coordinates.loc[task].tolist(),
+                "group": group.get(task),
+            }
+            for task, own in by_task.items()
+        ]
         return {
             "sentence": self.sentence(),
             "unit": self.unit,
@@ -207,8 +210,13 @@ class Explanation:
         }
 
 
-#: The units of errors of classes, and of distances of their probabilities.
-LOG_LOSS, PROBABILITY = "log loss", "probability"
+def column_name(name: Label) -> str:
+    """Return the name of a column as text; of a column of an array, which has a position alone, with the noun.
+
+    >>> column_name("age"), column_name(3)
+    ('age', 'column 3')
+    """
+    return name if isinstance(name, str) else f"column {name}"
 
 
 def _plain(x: float) -> float | None:

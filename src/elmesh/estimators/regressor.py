@@ -15,7 +15,7 @@ from elmesh.comm.communicator import merge_by_task, raise_on_all
 from elmesh.data.tasks import Groups, check_task_sizes, group_rows, regression_targets
 from elmesh.errors import ElmeshError
 from elmesh.estimators.base import MultiTaskELM, check_size
-from elmesh.estimators.dependence import Outputs
+from elmesh.estimators.dependence import Predictor
 from elmesh.estimators.features import common_moments
 from elmesh.estimators.head import Head
 from elmesh.run.backend import Backend, LocalBackend
@@ -129,14 +129,13 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
         is_limited = self.clip is not None and make_solver(self.solver).privacy is None
         return targets, _limited(dict(targets), LocalBackend()) if is_limited else targets
 
-    def _outputs(self) -> Outputs:
+    def _predictor(self) -> Predictor:
         if self.table_ is not None:
             columns = self.table_.target_columns
             mean, unit = np.array([column.mean for column in columns]), np.array([column.std for column in columns])
-            return Outputs([column.name for column in columns], None, mean, unit)
+            return Predictor(self.model_, [column.name for column in columns], None, mean, unit)
         d = next(iter(self.model_.heads.values())).t_mean.size
-        names = ["y"] if d == 1 else [f"y{k + 1}" for k in range(d)]
-        return Outputs(names, None, np.zeros(d), np.ones(d))
+        return Predictor(self.model_, ["y"] if d == 1 else [f"y{k + 1}" for k in range(d)], None)
 
     def _new_targets(self, y: NDArray[Any], n_rows: int) -> tuple[FloatArray, Callable[[Head], Head]]:
         targets = regression_targets(y, group_rows(None, n_rows))["all"]

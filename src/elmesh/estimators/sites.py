@@ -18,7 +18,7 @@ from elmesh.data.features import FeatureMap
 from elmesh.data.labels import plain_type
 from elmesh.data.tasks import Groups, match_tasks
 from elmesh.errors import ElmeshError
-from elmesh.estimators.dependence import Outputs, explain_model
+from elmesh.estimators.dependence import Predictor, explain_model
 from elmesh.estimators.explanation import Explanation
 from elmesh.estimators.gains import SiteGains, measure_gains
 from elmesh.estimators.head import Head
@@ -263,13 +263,11 @@ class SiteMethods(InputReader):
         names = getattr(self, "feature_names_in_", np.arange(checked.shape[1])).tolist()
         chosen = choose_columns(input_columns(self.table_, names), columns)
         with limit_blas_threads(always=True):
-            return explain_model(
-                self.model_, self._outputs(), checked, groups, targets, chosen, int(n_repeats), int(random_state)
-            )
+            return explain_model(self._predictor(), checked, groups, targets, chosen, int(n_repeats), int(random_state))
 
     @abstractmethod
-    def _outputs(self) -> Outputs:
-        """Return how the scores of the model become what users see."""
+    def _predictor(self) -> Predictor:
+        """Return the model, and how its scores become what users see."""
 
     @abstractmethod
     def _gain_targets(

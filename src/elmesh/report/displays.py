@@ -89,7 +89,31 @@ class ConvergenceDisplay(_Display):
         return cls(history).plot(ax, quantity=quantity, by=by)
 
 
-class SiteGainDisplay(_Display):
+class _RowsDisplay(_Display):
+    """What displays share that need rows."""
+
+    def plot(self, ax: Axes | None = None) -> Self:
+        """Draw the data."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: MultiTaskELM, X: ArrayLike, y: ArrayLike, tasks: object = None, *, ax: Axes | None = None,
+        **options: Any,
+    ) -> Self:  # fmt: skip
+        """Compute the data of a fitted estimator from rows, their targets and their tasks, and draw it.
+
+        ``options`` are those of the method that computes: ``estimator.site_gains`` for gains, otherwise
+        ``estimator.explain``. An effect has also ``column``, by default the most important one, and ``output``.
+        """
+        return cls(cls._compute(estimator, X, y, tasks, **options)).plot(ax)  # type: ignore[call-arg]
+
+    @staticmethod
+    def _compute(estimator: MultiTaskELM, X: ArrayLike, y: ArrayLike, tasks: object, **options: Any) -> Any:
+        return estimator.explain(X, y, tasks, **options)
+
+
+class SiteGainDisplay(_RowsDisplay):
     """Who gains by learning together.
 
     Parameters
@@ -107,47 +131,12 @@ class SiteGainDisplay(_Display):
         draw = partial(draw_errors, sites=tasks, unit="", write=lambda error: format_error(error, unit))
         return self._plot(draw, ax, (5.4, 1.5 + 0.3 * len(tasks)))
 
-    @classmethod
-    def from_estimator(
-        cls,
-        estimator: MultiTaskELM,
-        X: ArrayLike,
-        y: ArrayLike,
-        tasks: object = None,
-        *,
-        most: int = 40,
-        ax: Axes | None = None,
-    ) -> Self:
-        """Measure the gains on the rows of the fit, each left out, and draw them."""
-        return cls(estimator.site_gains(X, y, tasks)).plot(ax, most=most)
+    @staticmethod
+    def _compute(estimator: MultiTaskELM, X: ArrayLike, y: ArrayLike, tasks: object, **options: Any) -> SiteGains:
+        return estimator.site_gains(X, y, tasks, **options)
 
 
-class _ExplanationDisplay(_Display):
-    """What displays of an explanation share."""
-
-    def __init__(self, explanation: Explanation) -> None:
-        self.explanation = explanation
-
-    def plot(self, ax: Axes | None = None) -> Self:
-        """Draw the explanation."""
-        raise NotImplementedError
-
-    @classmethod
-    def from_estimator(
-        cls,
-        estimator: MultiTaskELM,
-        X: ArrayLike,
-        y: ArrayLike,
-        tasks: object = None,
-        *,
-        ax: Axes | None = None,
-        **options: Any,
-    ) -> Self:
-        """Explain the estimator with ``options`` of its method ``explain``, and draw that."""
-        return cls(estimator.explain(X, y, tasks, **options)).plot(ax)
-
-
-class ImportanceDisplay(_ExplanationDisplay):
+class ImportanceDisplay(_RowsDisplay):
     """What predictions depend on.
 
     Parameters
@@ -156,13 +145,16 @@ class ImportanceDisplay(_ExplanationDisplay):
         What ``estimator.explain`` returns.
     """
 
+    def __init__(self, explanation: Explanation) -> None:
+        self.explanation = explanation
+
     def plot(self, ax: Axes | None = None, *, most: int = 10) -> Self:
         """Draw a bar per column, with two standard errors, for at most so many columns."""
         height = 1.3 + 0.3 * min(most, len(self.explanation.importance))
         return self._plot(partial(draw_importance, explanation=self.explanation, most=most), ax, (5.4, height))
 
 
-class SiteMapDisplay(_ExplanationDisplay):
+class SiteMapDisplay(_RowsDisplay):
     """Which tasks are predicted alike.
 
     Parameters
@@ -171,12 +163,15 @@ class SiteMapDisplay(_ExplanationDisplay):
         What ``estimator.explain`` returns.
     """
 
+    def __init__(self, explanation: Explanation) -> None:
+        self.explanation = explanation
+
     def plot(self, ax: Axes | None = None, *, labelled: int = 12) -> Self:
         """Draw the map, with the names of so many tasks that differ most from the others."""
         return self._plot(partial(draw_site_map, explanation=self.explanation, labelled=labelled), ax)
 
 
-class EffectDisplay(_Display):
+class EffectDisplay(_RowsDisplay):
     """How predictions change with one column, at each task.
 
     Parameters
@@ -201,21 +196,10 @@ class EffectDisplay(_Display):
         """Draw the mean of all rows and a line per task, with the names of so many tasks that differ most."""
         return self._plot(partial(draw_effect, effect=self.effect, labelled=labelled), ax)
 
-    @classmethod
-    def from_estimator(
-        cls,
-        estimator: MultiTaskELM,
-        X: ArrayLike,
-        y: ArrayLike,
-        tasks: object = None,
-        *,
-        column: Label | None = None,
-        output: str | None = None,
-        labelled: int = 4,
-        random_state: int = 0,
-        ax: Axes | None = None,
-    ) -> Self:
-        """Compute the effect of a column, by default of the most important one, and draw it."""
+    @staticmethod
+    def _compute(
+        estimator: MultiTaskELM, X: ArrayLike, y: ArrayLike, tasks: object, *, column: Label | None = None,
+        output: str | None = None, **options: Any,
+    ) -> Effect:  # fmt: skip
         columns = None if column is None else [column]
-        found = estimator.explain(X, y, tasks, columns=columns, random_state=random_state)
-        return cls(found.effect(column, output)).plot(ax, labelled=labelled)
+        return estimator.explain(X, y, tasks, columns=columns, **options).effect(column, output)

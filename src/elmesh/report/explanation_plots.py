@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.ticker import MaxNLocator
 
-from elmesh.estimators.explanation import Effect, Explanation
+from elmesh.estimators.explanation import Effect, Explanation, column_name
 from elmesh.estimators.gains import format_error
 from elmesh.report.curves import Curve, draw_curves
 from elmesh.report.figures import COLORS, STYLES, TEXT, clean_axes, label_margin, label_points, literal
@@ -33,7 +33,7 @@ def draw_importance(ax: Axes, explanation: Explanation, most: int = 10) -> None:
         ax.plot(interval, [y, y], color=COLORS["ink"], linewidth=1.4, zorder=3)
         label_margin(ax, format_error(max(value, 0.0), explanation.unit), y, COLORS["muted"])
     clean_axes(ax, grid="x")
-    ax.set_yticks(range(len(table)), [literal(name) for name in table.index])
+    ax.set_yticks(range(len(table)), [literal(column_name(name)) for name in table.index])
     ax.tick_params(axis="y", length=0, pad=7)
     ax.set_ylim(len(table) - 0.4, -0.6)
     ax.set_xlim(left=0.0)
@@ -70,7 +70,9 @@ def draw_effect(ax: Axes, effect: Effect, labelled: int = 4) -> None:
     if len(tasks.columns) > 1:
         styles = _task_styles(list(tasks.columns), names)
         curves += [Curve(literal(task, 16), x, tasks[task], *styles[task]) for task in names]
-    draw_curves(ax, curves, x_label=literal(effect.column), y_label=literal(effect.predicted, 36), cut=False)
+    draw_curves(
+        ax, curves, x_label=literal(column_name(effect.column)), y_label=literal(effect.predicted, 36), cut=False
+    )
     _label_values(ax, effect, overall, x)
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from elmesh.estimators.explanation import Effect, Explanation
+from elmesh.estimators.explanation import Effect, Explanation, column_name
 from elmesh.estimators.gains import format_error
 from elmesh.report.displays import EffectDisplay, ImportanceDisplay, SiteMapDisplay
 from elmesh.report.explanation_plots import MOST_CATEGORIES, most_different
@@ -46,7 +46,7 @@ def _importance(explanation: Explanation, wording: Wording) -> Figure:
     rows = [["all rows", *overall]]
     for task in explanation.distances.index:
         rows.append([str(task), *(format_error(by_task.loc[task, column], unit) for column in table.index)])
-    values = Table(wording.text("shuffled", few=few, unit=unit), ["Task", *map(str, table.index)], rows)
+    values = Table(wording.text("shuffled", few=few, unit=unit), ["Task", *map(column_name, table.index)], rows)
     drawing = figure(partial(ImportanceDisplay(explanation).plot, most=_COLUMNS), size=(5.4, 1.3 + 0.3 * len(table)))
     error = format_error(explanation.error, unit)
     return wording.figure("importance", drawing, values, few=few, sentence=sentence, unit=unit, error=error)
@@ -60,7 +60,7 @@ def _shown_effects(explanation: Explanation) -> list[Effect]:
 
 
 def _effect(effect: Effect, number: int, wording: Wording) -> Figure:
-    what = effect.predicted[0].upper() + effect.predicted[1:]
+    what, column = effect.predicted[0].upper() + effect.predicted[1:], column_name(effect.column)
     overall, n, n_tasks = effect.overall, len(effect.overall), len(effect.tasks.columns)
     named = most_different(effect, _NAMED)
     lines = differing = ""
@@ -75,12 +75,12 @@ def _effect(effect: Effect, number: int, wording: Wording) -> Figure:
         for text, mean, own in zip(texts, overall, effect.tasks[named].to_numpy().tolist(), strict=True)
     ]
     values = Table(
-        wording.text("by_value", what=what, column=effect.column),
-        [str(effect.column), "all rows", *map(str, named)],
+        wording.text("by_value", what=what, column=column),
+        [column, "all rows", *map(str, named)],
         rows,
     )
     found = wording.figure(
-        "effect", figure(EffectDisplay(effect).plot, size=(5.4, 4.0)), values, what=what, column=effect.column,
+        "effect", figure(EffectDisplay(effect).plot, size=(5.4, 4.0)), values, what=what, column=column,
         lines=lines, few=few, differing=differing, low=f"{overall.iloc[low]:.3g}", lowest=texts[low],
         high=f"{overall.iloc[high]:.3g}", highest=texts[high],
     )  # fmt: skip

@@ -106,7 +106,7 @@ def draw_errors(
     # Room for the word on either side of zero.
     spread = max(ends) - min(ends) or 1.0
     ax.set_xlim(min(*ends, -0.3 * spread) - 0.05 * spread, max(*ends, 0.25 * spread) + 0.05 * spread)
-    ax.xaxis.set_major_locator(MaxNLocator(5))
+    ax.xaxis.set_major_locator(MaxNLocator(4))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %".replace("-", "\N{MINUS SIGN}")))
     ax.set_xlabel("change of the error by learning together", fontsize=TEXT, color=COLORS["ink"])
 
