@@ -253,7 +253,7 @@ class SiteMethods(InputReader):
         >>> X, site = rng.normal(size=(90, 3)), np.repeat(["north", "south", "west"], 30)
         >>> y = X[:, 1] * np.where(site == "west", -2.0, 2.0) + 0.1 * rng.normal(size=90)
         >>> why = MultiTaskELMRegressor(random_state=0).fit(X, y, tasks=site).explain(X, y, tasks=site)
-        >>> why.importance.index[0], why.mean_distances.index[0]
+        >>> why.clear_columns[0], why.mean_distances.index[0]
         (1, 'west')
         """
         check_count("n_repeats", n_repeats)
