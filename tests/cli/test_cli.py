@@ -115,8 +115,13 @@ def test_fit_ends_with_who_gains_and_a_page_about_it(folder, tmp_path):
     data = json.loads(quiet.stdout)
     assert [one["task"] for one in data["gains"]["tasks"]] == ["007", "12", "b"]
     assert data["gains"]["sentence"] in result.stdout
+    assert data["explanation"]["sentence"] in result.stdout
+    assert data["explanation"]["columns"][0]["column"] in ("age", "dose", "ward")
     page = (tmp_path / "m" / "report.html").read_text(encoding="utf-8")
     assert data["gains"]["sentence"] in page
+    assert "rows of the training table" in page
+    for name in ("errors", "shares", "importance", "effect-1", "effect-2", "map"):
+        assert f'<figure id="fig-{name}"' in page
     worked("fit", folder / "train.csv", *FIT_DAYS, "--out", tmp_path / "again")
     card = (tmp_path / "m" / "README.md").read_text(encoding="utf-8")
     assert data["gains"]["sentence"] in card
@@ -129,6 +134,8 @@ def test_where_nothing_is_common_there_is_nothing_to_gain(folder, tmp_path):
     data = json.loads(result.stdout)
     assert (data["gains"], data["report"]) == (None, None)
     assert not (tmp_path / "m" / "report.html").exists()
+    # What predictions depend on is known of any model.
+    assert {one["column"] for one in data["explanation"]["columns"]} == {"age", "dose", "ward"}
 
 
 def test_fit_json_is_one_object_about_the_fit(folder, tmp_path):

@@ -31,7 +31,8 @@ def test_the_solver_on_the_page_runs_and_its_model_loads_where_it_is_not_defined
 
 
 def test_the_python_of_every_page_is_tested():
-    tested = {"README.md"} | {f"docs/{name}.md" for name in ("compare", "export", "model", "privacy", "solvers")}
+    pages = ("compare", "explain", "export", "model", "privacy", "solvers")
+    tested = {"README.md"} | {f"docs/{name}.md" for name in pages}
     assert {name for name, text in PAGES.items() if code_blocks(text, "python")} == tested
 
 
@@ -61,6 +62,16 @@ np.testing.assert_allclose([days, std], model.predict(rows, return_std=True), rt
     numbers = [float(number) for number in re.findall(r"[\d.]+", printed)]
     assert len(numbers) == 4
     assert min(numbers) > 0
+
+
+def test_the_python_of_the_page_on_explanations_prints_and_draws_them(tmp_path):
+    printed = run_python("\n".join(code_blocks(PAGES["docs/explain.md"], "python")), tmp_path)
+    sentence, *_ = printed.splitlines()
+    assert sentence.startswith("Predictions depend most on walking, age and illnesses")
+    assert "Task Stroud differs most" in sentence
+    assert len(re.findall(r"^Predictions depend most on walking", printed, re.MULTILINE)) == 2
+    assert re.search(r"^medicine +\d", printed, re.MULTILINE)
+    assert {path.name for path in tmp_path.glob("*.png")} == {"walking.png", "importance.png", "map.png"}
 
 
 def test_the_python_of_the_page_on_privacy_is_better_than_alone(tmp_path):

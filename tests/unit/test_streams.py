@@ -179,7 +179,7 @@ def test_tables_and_queries_of_duckdb_are_read(small_parts, tmp_path):
     source = DuckDBStream(f"{address}?table=my%20visits")
     assert (source.columns, source.n_rows) == ([*INPUTS, "y"], len(frame))
     fitted_like(source, frame)
-    fitted_like(DuckDBStream(address + '?query=SELECT * FROM "my visits" WHERE TRUE;'), frame)
+    fitted_like(DuckDBStream(f'{address}?query=FROM "my visits" WHERE TRUE;'), frame)
     fitted_like(DuckDBStream(f"{address}?table=main.my visits"), frame)
 
 

@@ -16,6 +16,7 @@ from elmesh.cli.mpi_fit import check_output_folder, fit_on_rank
 from elmesh.cli.signals import stop_on_interrupt
 from elmesh.cli.summary import print_fit, summarize
 from elmesh.errors import ElmeshError
+from elmesh.estimators.explanation import Explanation
 from elmesh.estimators.gains import SiteGains
 from elmesh.estimators.storage import CARD, REPORT
 from elmesh.files import atomic_write
@@ -38,8 +39,8 @@ def fit(options: FitOptions) -> None:
     infinite value and identifiers are errors. Dates become days and places in the year, the week and the day. In CSV,
     empty cells, NA, N/A, NaN and null are missing.
 
-    At the end each task's error on rows left out is shown, alone, together and with one model of all rows; a page about
-    it, report.html, is in the folder of the model.
+    At the end each task's error on rows left out is shown, alone, together and with one model of all rows, and the
+    columns that predictions depend on most; a page about both, report.html, is in the folder of the model.
 
     Columns that only number the rows, from 0 or 1 and in order, and those that R and pandas write as names of rows, are
     left out with a note; --use keeps one.
@@ -116,6 +117,15 @@ def _measure_gains(model: Any, X: pd.DataFrame, y: pd.DataFrame, output: Output)
     return gains
 
 
+def _explain(model: Any, X: pd.DataFrame, y: pd.DataFrame, output: Output) -> Explanation:
+    """Return what the predictions of the training rows depend on."""
+    with output.bar("Explaining") as show:
+        show(0, 1, "columns shuffled")
+        found: Explanation = model.explain(X, y if y.shape[1] > 1 else y.iloc[:, 0])
+        show(1, 1, "")
+    return found
+
+
 def _fit_here(options: FitOptions, output: Output) -> None:
     """Fit in this process."""
     out = options.out
@@ -137,13 +147,16 @@ def _fit_here(options: FitOptions, output: Output) -> None:
             model.save(out, overwrite=options.force)
         summary = summarize(model, len(X)) | {"model": str(out), "kind_reason": reason}
         gains = None if request.asked else _measure_gains(model, X, y, output)
+        explanation = None if request.asked else _explain(model, X, y, output)
+        if explanation is not None:
+            summary["explanation"] = explanation.to_json()
         if gains is None:
             print_fit(output, summary)
         else:
             # Matplotlib takes a second to import, for which errors in the table and --help should not wait.
             from elmesh.report import gains_page, gains_table, render  # noqa: PLC0415
 
-            atomic_write(out / REPORT, render(gains_page(gains, summary)).encode())
+            atomic_write(out / REPORT, render(gains_page(gains, summary, explanation)).encode())
             atomic_write(out / CARD, model.model_card(gains).encode())
             summary |= {"gains": gains.to_json(), "report": str(out / REPORT)}
             print_fit(output, summary, (gains, gains_table(gains)))

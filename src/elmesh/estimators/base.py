@@ -26,11 +26,12 @@ from elmesh.data.statistics import SiteRows, Statistics, Task
 from elmesh.errors import ElmeshError
 from elmesh.estimators.card import model_card
 from elmesh.estimators.common import CommonPart
-from elmesh.estimators.effects import heads_with_effects, variance_table
+from elmesh.estimators.effects import heads_with_effects, part_shares, variance_table
 from elmesh.estimators.features import make_features
 from elmesh.estimators.gains import SiteGains
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
+from elmesh.estimators.notebook import task_table
 from elmesh.estimators.parameters import describe
 from elmesh.estimators.private_fit import PrivateFit, start_private_fit
 from elmesh.estimators.reduction import collect_statistics
@@ -334,6 +335,8 @@ class MultiTaskELM(UpdateMethods):
     ) -> Fitted:
         """Learn from the statistics of each task and set the attributes of every fit; heads are without classes."""
         solver, labels = context.solver, context.assignment.own
+        index = pd.Index(labels, name="task")
+        self.sites_ = pd.DataFrame({"rows": [sites[t].n_rows for t in labels]}, index=index)
         grouped = isinstance(layer, FeatureMap)
         centre = self.fit_intercept and not grouped
         longest = max(sites[t].n_rows for t in labels)
@@ -433,6 +436,9 @@ class MultiTaskELM(UpdateMethods):
         if solution.V is None:
             raise TypeError("A solution with a common part lacks its private part.")
         self.V_ = {t: solution.V[k] for k, t in enumerate(labels)}
+        if isinstance(layer, FeatureMap):
+            shares = [part_shares(site, heads[t], common, layer) for t, site in zip(labels, sites, strict=True)]
+            self.sites_[["common", "shared", "private"]] = np.array(shares)
         self._set_effects(layer, heads, common)
         return Fitted(layer, heads, 1.0, common)
 
@@ -531,6 +537,16 @@ class MultiTaskELM(UpdateMethods):
             "stop": self.stop_.name,
             "advice": self.stop_.value,
         }
+
+    def _repr_html_inner(self) -> str:
+        """Return the diagram of scikit-learn and, if the estimator is fitted, a table of its tasks."""
+        diagram: str = super()._repr_html_inner()
+        return diagram + task_table(self) if hasattr(self, "model_") else diagram
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        """Return what notebooks show."""
+        bundle: dict[str, str] = super()._repr_mimebundle_(**options)
+        return {**bundle, "text/html": self._repr_html_inner()} if "text/html" in bundle else bundle
 
     def save(
         self,

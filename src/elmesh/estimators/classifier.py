@@ -18,9 +18,10 @@ from elmesh.checks import check_choice, check_number
 from elmesh.comm.communicator import Communicator, merge_by_task, raise_on_all
 from elmesh.data.features import FeatureMap, Features
 from elmesh.data.site_statistics import SiteStatistics
-from elmesh.data.tasks import check_task_sizes, check_two_classes, one_hot
+from elmesh.data.tasks import Groups, check_task_sizes, check_two_classes, one_hot
 from elmesh.errors import ElmeshError
 from elmesh.estimators.base import Fitted, MultiTaskELM, check_size
+from elmesh.estimators.dependence import Predictor
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.estimators.private_fit import PrivateFit
@@ -114,6 +115,8 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         Variances of the common and the private weights in units of the noise, a row per group of features.
     noise_ : dict or None
         Each task's standard deviation of noise, a number per output.
+    sites_ : DataFrame
+        A row per task: ``rows``, and how much of its fitted values is ``common``, ``shared`` and ``private``.
     history_ : DataFrame
         A row per round: ``round``, ``objective``, ``consensus_gap``, ``dual_residual``, and so far ``exchanges``
         (rounds of messages) and ``bytes`` (of all agents).
@@ -401,6 +404,18 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         if model.common is None or model.classes is None:
             return ClassEncoding(self.classes_, np.zeros(len(self.classes_)), dict(self.task_classes_))
         return ClassEncoding(model.classes, model.common.t_mean)
+
+    @property
+    def _every_class(self) -> NDArray[Any]:
+        return self.classes_ if self.model_.classes is None else self.model_.classes
+
+    def _predictor(self) -> Predictor:
+        return Predictor(self.model_, [str(name) for name in self._every_class.tolist()], self._every_class)
+
+    def _true_targets(self, y: NDArray[Any], groups: Groups) -> dict[Label, FloatArray]:
+        every = self._every_class
+        indicators, labels = ClassEncoding(every, np.zeros(len(every))), self._shape_targets(y)
+        return {t: indicators.encode(t, labels[rows]) for t, rows in groups.items()}
 
     def _finish_head(self, head: Head, site: SiteStatistics, encoding: TargetEncoding) -> Head:
         if not isinstance(encoding, ClassEncoding):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 
@@ -16,6 +16,7 @@ from elmesh.data.features import Features
 from elmesh.data.site_statistics import SiteStatistics
 from elmesh.data.tasks import Groups, check_task_sizes, regression_targets
 from elmesh.estimators.base import MultiTaskELM, check_size
+from elmesh.estimators.dependence import Predictor
 from elmesh.estimators.head import Head
 from elmesh.estimators.private_fit import PrivateFit
 from elmesh.estimators.rows import Chunk, ColumnMoments, TrainingRows, common_moments
@@ -121,6 +122,17 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
 
     def _finish_head(self, head: Head, site: SiteStatistics, encoding: TargetEncoding) -> Head:
         return head
+
+    def _predictor(self) -> Predictor:
+        if self.table_ is not None:
+            columns = self.table_.target_columns
+            mean, unit = np.array([column.mean for column in columns]), np.array([column.std for column in columns])
+            return Predictor(self.model_, [column.name for column in columns], None, mean, unit)
+        d = next(iter(self.model_.heads.values())).t_mean.size
+        return Predictor(self.model_, ["y"] if d == 1 else [f"y{k + 1}" for k in range(d)], None)
+
+    def _true_targets(self, y: NDArray[Any], groups: Groups) -> dict[Label, FloatArray]:
+        return regression_targets(y, groups)
 
     def summary(self) -> dict[str, Any]:
         """Return the facts about a fit in plain JSON."""

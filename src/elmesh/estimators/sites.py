@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
+from elmesh.checks import check_count
 from elmesh.data.features import FeatureMap
 from elmesh.data.labels import plain_type
 from elmesh.data.tasks import Groups, group_rows, match_tasks
 from elmesh.errors import ElmeshError
+from elmesh.estimators.dependence import Predictor, explain_model
+from elmesh.estimators.explanation import Explanation
 from elmesh.estimators.gains import GainRows, SiteGains, measure_gains
+from elmesh.estimators.input_columns import choose_columns, input_columns
 from elmesh.estimators.inputs import InputReader, array_rows, check_weights
 from elmesh.estimators.learning_curve import LearningCurve, measure_curve
 from elmesh.estimators.model import MultiTaskModel
@@ -327,6 +333,82 @@ class SiteMethods(InputReader):
     def _without_rows(self) -> TrainingStatistics:
         """Return statistics of no rows, with the encoding of targets that follows from the model."""
         return TrainingStatistics({}, self._model_encoding(), self.model_.layer.seed, joint=False)
+
+    def explain(
+        self,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        tasks: object = None,
+        *,
+        columns: Label | Sequence[Label] | None = None,
+        n_repeats: int = 5,
+        random_state: int = 0,
+    ) -> Explanation:
+        """Return what the predictions depend on, at each task, and which tasks are predicted alike.
+
+        Everything follows from predictions of the given rows, by any solver. Importances of training rows contain what
+        the model has learned by heart; those of other rows do not.
+
+        Parameters
+        ----------
+        X : array or frame of shape (n_samples, n_features), optional
+            Inputs, by default those that the estimator has kept of its fit. About 3,000 rows are drawn, at least 20 of
+            each task; fewer where there are hundreds of columns.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
+            Their targets.
+        tasks : array-like of shape (n_samples,), optional
+            Task of each row.
+        columns : sequence of str or int, optional
+            The columns to explain, by their names in the table, or their positions in an array; all by default.
+        n_repeats : int, default=5
+            How often each column is permuted.
+        random_state : int, default=0
+            Seed of all that is drawn.
+
+        Returns
+        -------
+        Explanation
+            ``importance`` of each column, ``task_importance``, ``effects`` of the eight most important columns,
+            ``distances`` between tasks with a map and ``groups``, and a sentence.
+
+        Examples
+        --------
+        >>> from elmesh import MultiTaskELMRegressor
+        >>> rng = np.random.default_rng(0)
+        >>> X, site = rng.normal(size=(90, 3)), np.repeat(["north", "south", "west"], 30)
+        >>> y = X[:, 1] * np.where(site == "west", -2.0, 2.0) + 0.1 * rng.normal(size=90)
+        >>> why = MultiTaskELMRegressor(random_state=0).fit(X, y, tasks=site).explain()
+        >>> why.clear_columns[0], why.mean_distances.index[0]
+        (1, 'west')
+        """
+        check_count("n_repeats", n_repeats)
+        check_count("random_state", random_state, least=0)
+        predictor = self._predictor()
+        if X is None:
+            statistics = self._needed_statistics()
+            parts = {t: site.rows for t, site in statistics.sites.items()}
+            ends = np.cumsum([len(rows) for rows in parts.values()])
+            groups = dict(zip(parts, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
+            checked = np.concatenate([rows.X for rows in parts.values()])
+            decoded = {t: statistics.encoding.decode(t, rows.T) for t, rows in parts.items()}
+            targets = {t: T * predictor.unit + predictor.mean for t, T in decoded.items()}
+        elif y is None:
+            raise ElmeshError("y is missing; give the targets of the rows in X.")
+        else:
+            checked, groups = self._rows(X, tasks)
+            targets = self._true_targets(np.asarray(y), groups)
+        names = getattr(self, "feature_names_in_", np.arange(checked.shape[1])).tolist()
+        chosen = choose_columns(input_columns(self.table_, names), columns)
+        with limit_blas_threads(always=True):
+            return explain_model(predictor, checked, groups, targets, chosen, int(n_repeats), int(random_state))
+
+    @abstractmethod
+    def _true_targets(self, y: NDArray[Any], groups: Groups) -> dict[Label, FloatArray]:
+        """Return the targets of each task: numbers, or indicators of all classes."""
+
+    @abstractmethod
+    def _predictor(self) -> Predictor:
+        """Return the model, and how its scores become what users see."""
 
     @abstractmethod
     def _model_encoding(self) -> TargetEncoding:

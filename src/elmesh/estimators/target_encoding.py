@@ -47,6 +47,10 @@ class TargetEncoding(ABC):
         """Return targets less their common mean, in their units and without limits."""
 
     @abstractmethod
+    def decode(self, task: Label, T: FloatArray) -> FloatArray:
+        """Return limited targets, or indicators of all classes, from encoded ones."""
+
+    @abstractmethod
     def for_task(self, task: Label) -> TargetEncoding:
         """Return the encoding without what is of other tasks."""
 
@@ -89,6 +93,10 @@ class NumberEncoding(TargetEncoding):
         if T.shape[1] != len(self.mean):
             raise ElmeshError(f"y has {T.shape[1]} columns; the model predicts {len(self.mean)}.")
         return (self.limited(task, T) - self.mean) / self.scale
+
+    def decode(self, task: Label, T: FloatArray) -> FloatArray:
+        """Return limited targets."""
+        return T * self.scale + self.mean
 
     def plain(self, task: Label, y: NDArray[Any]) -> FloatArray:
         """Return targets less their mean."""
@@ -151,6 +159,14 @@ class ClassEncoding(TargetEncoding):
         wide = np.zeros((len(y), len(every)))
         wide[:, np.searchsorted(every, found[task])] = targets[task]
         return wide - (self.mean if self.by_task is None else 0.0)
+
+    def decode(self, task: Label, T: FloatArray) -> FloatArray:
+        """Return indicators of all classes."""
+        if self.by_task is None:
+            return T + self.mean
+        wide = np.zeros((len(T), len(self.classes)))
+        wide[:, np.searchsorted(self.classes, self.by_task[task])] = T
+        return wide
 
     def plain(self, task: Label, y: NDArray[Any]) -> FloatArray:
         """Return indicators, less the common shares of classes."""

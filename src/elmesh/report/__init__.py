@@ -3,8 +3,10 @@
 :mod:`~elmesh.report.page` lays out a page for any experiment. :mod:`~elmesh.report.curves` and
 :mod:`~elmesh.report.site_plots` draw plots; :mod:`~elmesh.report.figures` has their style, arranges and saves them.
 :mod:`~elmesh.report.site_study` describes what sites gain by learning together, and :mod:`~elmesh.report.site_report`
-makes a figure and a page from it; :mod:`~elmesh.report.gains_report` is the page of a fit,
-:mod:`~elmesh.report.comparison_report` that of a comparison, :mod:`~elmesh.report.evaluation_report` of an evaluation.
+makes a figure and a page from it; :mod:`~elmesh.report.gains_report` is the page of a fit, with the sections of
+:mod:`~elmesh.report.explanation_report`, :mod:`~elmesh.report.comparison_report` that of a comparison, and
+:mod:`~elmesh.report.evaluation_report` that of an evaluation. :mod:`~elmesh.report.displays` has the same plots for
+users of Python.
 :mod:`~elmesh.report.wording` fills numbers into the texts of a page.
 """
 

@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from elmesh.report.figures import COLORS, TEXT, clean_axes, label_margin, label_point
+from elmesh.estimators.gains import SiteGains
+from elmesh.report.figures import COLORS, TEXT, clean_axes, label_margin, label_point, literal
 from elmesh.report.site_study import Change
-from elmesh.text import shortened
 
 __all__ = [
     "PARTS",
@@ -23,6 +23,7 @@ __all__ = [
     "draw_errors",
     "draw_points",
     "draw_shares",
+    "drawn_tasks",
     "site_label",
 ]
 
@@ -73,6 +74,29 @@ class Interval:
     text: str
 
 
+@dataclass(frozen=True)
+class _Task:
+    """A task of a fit, as the plots take it."""
+
+    name: str
+    rows: int
+    alone: float
+    together: float
+    change: Change
+    shares: tuple[float, float, float]
+
+
+def drawn_tasks(gains: SiteGains, most: int) -> list[DrawnSite]:
+    """Return the tasks of a fit for a plot, the largest gain first; of more than ``most`` the largest and smallest."""
+    changes = [Change(one.change, one.low, one.high) for one in gains.tasks]
+    tasks = [
+        _Task(str(one.task), one.rows, one.alone, one.together, change, one.shares)
+        for one, change in zip(gains.tasks, changes, strict=True)
+    ]
+    order: list[DrawnSite] = sorted(tasks, key=_relative_change)
+    return order if len(order) <= most else [*order[: most // 2], *order[-(most // 2) :]]
+
+
 def draw_errors(
     ax: Axes, sites: Sequence[DrawnSite], unit: str, write: Callable[[float], str] = lambda error: f"{error:.2f}"
 ) -> None:
@@ -82,7 +106,7 @@ def draw_errors(
     ``write`` formats them.
     """
     rows = []
-    for site in sorted(sites, key=lambda site: site.change.relative_to(float(np.mean(site.alone))).mean):
+    for site in sorted(sites, key=_relative_change):
         alone, together = float(np.mean(site.alone)), float(np.mean(site.together))
         text = f"{write(alone)} → {write(together)}"
         rows.append(Interval(site_label(site.name, site.rows), site.change.relative_to(alone), text))
@@ -110,7 +134,7 @@ def draw_changes(ax: Axes, rows: Sequence[Interval], x_label: str, heading: str)
     # Room for the word on either side of zero.
     spread = max(ends) - min(ends) or 1.0
     ax.set_xlim(min(*ends, -0.3 * spread) - 0.05 * spread, max(*ends, 0.25 * spread) + 0.05 * spread)
-    ax.xaxis.set_major_locator(MaxNLocator(5))
+    ax.xaxis.set_major_locator(MaxNLocator(4))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %".replace("-", "\N{MINUS SIGN}")))
     ax.set_xlabel(x_label, fontsize=TEXT, color=COLORS["ink"])
 
@@ -172,15 +196,18 @@ def draw_shares(ax: Axes, sites: Sequence[DrawnSite]) -> None:
     ax.set_xlabel("share of the prediction", fontsize=TEXT, color=COLORS["ink"])
 
 
+def _relative_change(site: DrawnSite) -> float:
+    return site.change.relative_to(float(np.mean(site.alone))).mean
+
+
 def site_label(name: str, rows: int) -> str:
     """Return the name of a site, shortened, with its number of rows."""
-    return f"{shortened(' '.join(name.split()), _LONGEST)} ({rows})"
+    return f"{literal(name, _LONGEST)} ({rows})"
 
 
 def _label_rows(ax: Axes, labels: Sequence[str]) -> None:
     """Label the rows of a plot, from top to bottom, below a line of room for words."""
     clean_axes(ax, grid="x")
-    # Signs of dollars in a name are no formula.
-    ax.set_yticks(range(len(labels)), labels, parse_math=False)
+    ax.set_yticks(range(len(labels)), labels)
     ax.tick_params(axis="y", length=0, pad=7)
     ax.set_ylim(len(labels) - 0.4, -1.4)
