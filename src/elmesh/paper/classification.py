@@ -1,9 +1,13 @@
-"""Figs. 5 and 6 and Table 1: test error, traffic and running time of the eight methods on digits.
+"""Figs. 5 and 6 and Table 1: test error, traffic and running time of the eight methods on digits, and the leak.
 
-Two further experiments measure what the paper leaves open. Each variant of the protocol changes one of: the pool of
-rows, the scaling, PCA, the rank, an intercept. The paper gives the parameters of its rivals in the notation of other
-papers, and not their rank. So that no method loses because of a wrong interpretation, Table 1 also contains the methods
-with parameters chosen by cross-validation on training rows.
+With independent draws a test row of a task can be a training row of another task, and so part of what that task sends.
+:func:`measure_leak` compares the errors on such rows with those on other rows, and with the errors on the same test
+rows when no task trains on them.
+
+Two further experiments measure what the paper leaves open. Each variant of the protocol changes one choice. The paper
+gives the parameters of its rivals in the notation of other papers, and not their rank. So that no method loses because
+of a wrong interpretation, Table 1 also contains the methods with parameters chosen by cross-validation on training
+rows.
 """
 
 from __future__ import annotations
@@ -19,16 +23,29 @@ from sklearn.model_selection import StratifiedKFold
 from elmesh.datasets import TaskSplit
 from elmesh.math.objective import objective_of_U
 from elmesh.paper import methods, protocol
-from elmesh.paper.methods import RANK, RIVALS, Method, Parameters, error_of, fit_and_test, paper_methods
-from elmesh.paper.protocol import DATASETS, DEFAULT_VARIANT, SCALINGS, ProtocolVariant, draw_tasks
+from elmesh.paper.methods import DEFAULT_VARIANT, RIVALS, Method, Parameters, error_of, fit_and_test, paper_methods
+from elmesh.paper.protocol import (
+    DATASETS,
+    INDEPENDENT,
+    NO_LEAK,
+    PROTOCOLS,
+    SCALINGS,
+    Dataset,
+    ProtocolVariant,
+    draw_rows,
+    draw_tasks,
+    load_rows,
+    missing_reason,
+    parse_case,
+)
 from elmesh.paper.reference_formulas import ReferenceADMM, alternating_step
 from elmesh.trial_log import Numbers, Trial
 from elmesh.typing import FloatArray
 
 __all__ = [
-    "BASELINE", "FIG5_HIDDEN", "FIG6_HIDDEN", "FIG6_ROUNDS", "FOLDS", "FORMULA_ROUNDS", "FORMULA_RUNS", "GRIDS",
-    "PROPOSED", "SPECTRAL_ROUNDS", "VARIANTS", "VARIANT_METHODS", "format_parameters", "measure_fig5", "measure_fig6",
-    "measure_table1", "measure_tuning", "measure_variants", "paper_ratio",
+    "FIG5_HIDDEN", "FIG6_HIDDEN", "FIG6_ROUNDS", "FOLDS", "FORMULA_ROUNDS", "FORMULA_RUNS", "GRIDS", "PROPOSED",
+    "SPECTRAL_ROUNDS", "VARIANT_METHODS", "format_parameters", "measure_fig5", "measure_fig6", "measure_leak",
+    "measure_table1", "measure_tuning", "measure_variants", "paper_ratio", "variants_of",
 ]  # fmt: skip
 
 #: The methods that the paper proposes.
@@ -41,16 +58,6 @@ FIG6_ROUNDS, SPECTRAL_ROUNDS = (25, 50, 100), (1, 2, 5, 10, 25)
 FORMULA_RUNS, FORMULA_ROUNDS = 2, 2
 #: The methods whose errors are compared between variants.
 VARIANT_METHODS = ("Local ELM", "DMTL-ELM", "FO-DMTL-ELM", "DNSP")
-BASELINE = "as read"
-VARIANTS: dict[str, ProtocolVariant] = {
-    BASELINE: DEFAULT_VARIANT,
-    "rows from all of USPS": replace(DEFAULT_VARIANT, pool="all"),
-    "PCA on test rows too": replace(DEFAULT_VARIANT, pca_rows="all"),
-    **{name: replace(DEFAULT_VARIANT, scaling=name) for name in SCALINGS if name != DEFAULT_VARIANT.scaling},
-    "rank 3": replace(DEFAULT_VARIANT, rank=3),
-    "rank 10": replace(DEFAULT_VARIANT, rank=10),
-    "rivals without intercept": replace(DEFAULT_VARIANT, rivals_intercept=False),
-}
 FOLDS = 3
 GRIDS: dict[str, Sequence[Parameters]] = {
     "Local ELM": [{"mu": mu} for mu in (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)],
@@ -63,14 +70,21 @@ GRIDS: dict[str, Sequence[Parameters]] = {
 }
 
 
+def _draw(trial: Trial) -> tuple[Dataset, ProtocolVariant, TaskSplit]:
+    """Return the data set, the protocol and the tasks of a trial."""
+    name, protocol_name = parse_case(trial.case)
+    variant = PROTOCOLS[protocol_name]
+    return DATASETS[name], variant, draw_tasks(name, trial.seed, variant)
+
+
 def measure_fig5(trial: Trial, hidden: Sequence[int] = FIG5_HIDDEN) -> Numbers:
     """Test the methods on one draw: those on the inputs once, those on the hidden layer for every size."""
-    data, split, seed = DATASETS[trial.case], draw_tasks(trial.case, trial.seed), trial.seed
+    data, variant, split = _draw(trial)
     return {
-        title: [error_of(method, split, L, seed) for L in hidden]
+        title: [error_of(method, split, L, trial.seed) for L in hidden]
         if method.hidden
-        else error_of(method, split, hidden[-1], seed)
-        for title, method in paper_methods(data, methods.FIGURE_WEIGHTS).items()
+        else error_of(method, split, hidden[-1], trial.seed)
+        for title, method in paper_methods(data, variant, methods.FIGURE_WEIGHTS).items()
     }
 
 
@@ -81,32 +95,36 @@ def measure_fig6(
     spectral_rounds: Sequence[int] = SPECTRAL_ROUNDS,
 ) -> Numbers:
     """Test DNSP once, and DMTL-ELM for every size and number of rounds, on one draw."""
-    data, split, seed = DATASETS[trial.case], draw_tasks(trial.case, trial.seed), trial.seed
-    numbers: Numbers = {"DNSP": fit_and_test(paper_methods(data)["DNSP"], split, hidden[0], seed)[1]}
+    data, variant, split = _draw(trial)
+    numbers: Numbers = {"DNSP": fit_and_test(paper_methods(data, variant)["DNSP"], split, hidden[0], trial.seed)[1]}
     for init, sizes, schedule in (("random", hidden, rounds), ("spectral", hidden[-1:], spectral_rounds)):
-        dmtl_elm = {k: paper_methods(data, methods.FIGURE_WEIGHTS, init=init, rounds=k)["DMTL-ELM"] for k in schedule}
+        start = replace(variant, init=init)
+        dmtl_elm = {
+            k: paper_methods(data, start, methods.FIGURE_WEIGHTS, rounds=k)["DMTL-ELM"] for k in schedule
+        }  # fmt: skip
         numbers[init] = {
-            f"{L}": {f"{k}": fit_and_test(method, split, L, seed)[1] for k, method in dmtl_elm.items()} for L in sizes
+            f"{L}": {f"{k}": fit_and_test(method, split, L, trial.seed)[1] for k, method in dmtl_elm.items()}
+            for L in sizes
         }
     return numbers
 
 
-def paper_ratio(rounds: int, n_hidden: int, n_inputs: int, rank: int = RANK) -> float:
+def paper_ratio(rounds: int, n_hidden: int, n_inputs: int, rank: int = DEFAULT_VARIANT.rank) -> float:
     """Return 2kL / ((r + 1) n), the traffic of DMTL-ELM as a multiple of that of DNSP by the paper's count."""
     return 2 * rounds * n_hidden / ((rank + 1) * n_inputs)
 
 
 def measure_table1(trial: Trial, n_hidden: int = TABLE_HIDDEN, formula_rounds: int = FORMULA_ROUNDS) -> Numbers:
     """Test every method on one draw, and time the paper's formulas."""
-    data, split, seed = DATASETS[trial.case], draw_tasks(trial.case, trial.seed), trial.seed
-    own = paper_methods(data)
-    simple = {title: own[title] for title in ("Local ELM", *RIVALS)} | methods.tuned_methods(trial.case)
+    (data, variant, split), seed = _draw(trial), trial.seed
+    own = paper_methods(data, variant)
+    chosen = methods.tuned_methods(parse_case(trial.case)[0])
+    simple = {title: own[title] for title in ("Local ELM", *RIVALS)} | chosen
     numbers = {title: fit_and_test(method, split, n_hidden, seed)[1] for title, method in simple.items()}
     H, T = protocol.hidden_features(split, n_hidden, seed)
     task, mu = protocol.stack_tasks(H, T), math.sqrt(data.penalty)
-    with_objective = {title: own[title] for title in PROPOSED} | methods.extra_methods(data)
-    for title, method in with_objective.items():
-        model, tested = fit_and_test(method, split, n_hidden, seed)
+    for title in PROPOSED:
+        model, tested = fit_and_test(own[title], split, n_hidden, seed)
         U = np.asarray(model.U_)
         numbers[title] = tested | {
             # A low test error is evidence neither of consensus nor of an optimum.
@@ -123,7 +141,8 @@ def time_formulas(H: list[FloatArray], T: list[FloatArray], mu: float, seed: int
     """Return the seconds of a few rounds of the paper's formulas, from a random start."""
     m, L, d = len(H), H[0].shape[1], T[0].shape[1]
     rng = np.random.default_rng(seed)
-    U, A = rng.uniform(-1, 1, (L, RANK)) / L, rng.uniform(-1, 1, (m, RANK, d))
+    rank = DEFAULT_VARIANT.rank
+    U, A = rng.uniform(-1, 1, (L, rank)) / L, rng.uniform(-1, 1, (m, rank, d))
     star = [(0, t) for t in range(1, m)]
     degree = np.array([m - 1] + [1] * (m - 1))
     weights = methods.TABLE_WEIGHTS
@@ -136,20 +155,53 @@ def time_formulas(H: list[FloatArray], T: list[FloatArray], mu: float, seed: int
     return {title: timeit.timeit(step, number=rounds) for title, step in steps.items()}
 
 
+def measure_leak(trial: Trial, n_hidden: int = TABLE_HIDDEN) -> Numbers:
+    """Test four methods on the same test rows of one draw, with and without the leak.
+
+    With it, errors are also those of the rows that are training rows of another task, "seen", and of the others,
+    "unseen". ``shares`` are the shares of seen rows among the test rows of every task.
+    """
+    (name, protocol_name), seed = parse_case(trial.case), trial.seed
+    variant = PROTOCOLS[protocol_name]
+    in_train, in_test = draw_rows(load_rows(name, variant.source).y, seed, INDEPENDENT)
+    # A task's own training rows are never among its test rows.
+    seen = np.isin(in_test, in_train)
+    numbers: Numbers = {"shares": seen.mean(axis=1).tolist(), INDEPENDENT: {}, NO_LEAK: {}}
+    own = paper_methods(DATASETS[name], variant)
+    for drawing in (INDEPENDENT, NO_LEAK):
+        split = draw_tasks(name, seed, replace(variant, drawing=drawing))
+        for title in VARIANT_METHODS:
+            model, tested = fit_and_test(own[title], split, n_hidden, seed)
+            wrong = 100.0 * (model.predict(split.X_test, tasks=split.tasks_test) != split.y_test).reshape(seen.shape)
+            numbers[drawing][title] = {"all": tested["error"]}
+            if drawing == INDEPENDENT:
+                numbers[drawing][title] |= {"seen": float(wrong[seen].mean()), "unseen": float(wrong[~seen].mean())}
+    return numbers
+
+
+def variants_of(protocol_name: str) -> dict[str, ProtocolVariant]:
+    """Return the variants of a protocol, itself first, each with one choice changed; the release has all protocols."""
+    own = PROTOCOLS[protocol_name]
+    return {
+        **(PROTOCOLS if protocol_name == INDEPENDENT else {protocol_name: own}),
+        **{name: replace(own, scaling=name) for name in SCALINGS if name != own.scaling},
+        "rank 3": replace(own, rank=3),
+        "rank 10": replace(own, rank=10),
+        "printed start": replace(own, init="ones"),
+        f"rivals {'without' if own.rivals_intercept else 'with'} intercept": replace(
+            own, rivals_intercept=not own.rivals_intercept
+        ),
+    }
+
+
 def measure_variants(trial: Trial, n_hidden: int = TABLE_HIDDEN) -> Numbers:
-    """Test four methods on one draw in every variant that applies to the data set."""
+    """Test four methods on one draw in every variant whose data are available."""
     numbers: Numbers = {}
-    for name, variant in VARIANTS.items():
-        if variant.pool != DEFAULT_VARIANT.pool and trial.case != "usps":
-            continue
-        split, paper = draw_tasks(trial.case, trial.seed, variant), paper_methods(DATASETS[trial.case])
-        paper["DNSP"] = replace(paper["DNSP"], intercept=variant.rivals_intercept)
-        # Methods that a variant does not affect are not run again.
-        numbers[name] = dict(numbers.get(BASELINE, {}))
-        for title in VARIANT_METHODS if variant.rivals_intercept else ("DNSP",):
-            if title != "Local ELM":
-                paper[title].solver.set_params(rank=variant.rank)
-            numbers[name][title] = error_of(paper[title], split, n_hidden, trial.seed)
+    name, protocol_name = parse_case(trial.case)
+    for title, variant in variants_of(protocol_name).items():
+        if not missing_reason(name, variant.source):
+            split, own = draw_tasks(name, trial.seed, variant), paper_methods(DATASETS[name], variant)
+            numbers[title] = {method: error_of(own[method], split, n_hidden, trial.seed) for method in VARIANT_METHODS}
     return numbers
 
 
@@ -157,7 +209,7 @@ def measure_tuning(
     trial: Trial, n_hidden: int = TABLE_HIDDEN, grids: Mapping[str, Sequence[Parameters]] = GRIDS
 ) -> Numbers:
     """Return the cross-validation error of every point of every grid on the training rows of one draw."""
-    data, split = DATASETS[trial.case], draw_tasks(trial.case, trial.seed)
+    data, _, split = _draw(trial)
     return {
         title: {
             format_parameters(point): _validation_error(

@@ -9,7 +9,7 @@ import numpy as np
 
 from elmesh.paper.convergence import AGENTS, PANELS, PENALTY, RANK, RHO, decentralized, make_problem, ring
 from elmesh.paper.methods import fit_and_test, paper_methods, record_rounds
-from elmesh.paper.protocol import DATASETS, draw_tasks, stack_tasks
+from elmesh.paper.protocol import DATASETS, IMAGES, PROTOCOLS, draw_tasks, stack_tasks
 from elmesh.paper.reference_formulas import ReferenceADMM
 from elmesh.run import run_local
 from elmesh.solvers.base import Solution
@@ -43,12 +43,12 @@ def _measure_start(trial: Trial, n_hidden: int) -> Numbers:
     From ones all columns of U have the same update, so in exact arithmetic the problem is that of rank one. The setting
     of Fig. 3 would not show it: its penalty allows only one direction from any start.
     """
-    data, split = DATASETS["digits"], draw_tasks("digits", trial.seed)
+    data, split = DATASETS["digits"], draw_tasks("digits", trial.seed, PROTOCOLS[IMAGES])
     numbers: Numbers = {}
     for start, (init, rank) in STARTS.items():
         for title in METHODS:
-            method = paper_methods(data, init=init)[title]
-            method.solver.set_params(rank=rank)
+            method = paper_methods(data)[title]
+            method.solver.set_params(rank=rank, init=init)
             states: list[Solution] = []
             _, own = fit_and_test(method, split, n_hidden, trial.seed, record_rounds(states))
             ratios = [_singular_value_ratio(state) for state in states]

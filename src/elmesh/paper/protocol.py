@@ -1,8 +1,10 @@
-"""The classification protocol of the paper, and the choices that it leaves open.
+"""The classification protocol of the paper: its data, two ways of drawing tasks from them, and what it leaves open.
 
-Ten tasks of three digits each, with 90 training and 45 test rows, on principal components of the pixels. The paper does
-not state which part of USPS it uses nor how the components are scaled. A :class:`ProtocolVariant` is one such choice;
-:mod:`elmesh.paper.classification` measures what the choices change.
+Ten tasks of three classes each, with 90 training and 45 test rows. The paper cites Kang, Grauman and Sha (ICML 2011)
+for its digits. Their release has 2,000 rows of USPS and of MNIST, already reduced to the 64 and 87 principal components
+of the paper's text. The paper does not state how tasks draw their rows. If every task draws its own, a test row of a
+task can be a training row of another: the leak that :mod:`elmesh.paper.classification` measures. A
+:class:`ProtocolVariant` is one set of such choices. Without the release, rows are drawn from images of other releases.
 """
 
 from __future__ import annotations
@@ -18,14 +20,21 @@ from sklearn.decomposition import PCA
 from elmesh.data.features import HiddenLayer
 from elmesh.data.statistics import Reduced, Task
 from elmesh.data.tasks import group_rows, one_hot
-from elmesh.datasets import Digits, TaskSplit, load_mnist5k, load_usps, make_digit_tasks
+from elmesh.datasets import Digits, TaskSplit, load_kang_digits, load_mnist5k, load_usps, make_digit_tasks
 from elmesh.errors import ElmeshError
-from elmesh.typing import FloatArray
+from elmesh.typing import FloatArray, IndexArray
 
 __all__ = [
-    "DATASETS", "DEFAULT_VARIANT", "SCALINGS", "Dataset", "ProtocolVariant", "available_datasets", "draw_tasks",
-    "hidden_features", "load_images", "missing_reason", "stack_tasks",
+    "DATASETS", "DISJOINT", "IMAGES", "INDEPENDENT", "KANG", "NO_LEAK", "PROTOCOLS", "SCALINGS", "Dataset",
+    "ProtocolVariant", "draw_rows", "draw_tasks", "hidden_features", "list_cases", "load_rows", "missing_data",
+    "missing_reason", "parse_case", "stack_tasks",
 ]  # fmt: skip
+
+#: Where rows come from: the release, or images of other releases, with PCA on the training rows of each draw.
+KANG, IMAGES = "Kang et al. 2011", "images"
+#: How tasks draw rows: each its own; the same without rows that are test rows of any task; no row in two tasks.
+INDEPENDENT, NO_LEAK, DISJOINT = "independent draws", "no leak", "no row used twice"
+TASKS, CLASSES, TRAIN_EACH, TEST_EACH = 10, 3, 30, 15
 
 
 @dataclass(frozen=True)
@@ -52,15 +61,20 @@ DATASETS = {
 class ProtocolVariant:
     """One set of choices for what the paper leaves open."""
 
-    pool: str = "train"  # the part of USPS that rows are drawn from: "train" or "all"
-    scaling: str = "none"  # of the principal components before the hidden layer: a key of SCALINGS
-    pca_rows: str = "train"  # whether PCA is fitted to the training rows or to "all" rows
+    source: str = KANG
+    drawing: str = INDEPENDENT
+    scaling: str = "none"  # of the components before the hidden layer: a key of SCALINGS
     rank: int = 6  # number of columns of U, and of latent tasks of the rivals
-    rivals_intercept: bool = True  # whether the methods on the inputs have an intercept
+    init: str = "random"  # start of DMTL-ELM and FO-DMTL-ELM
+    rivals_intercept: bool = False  # whether the methods on the inputs have an intercept
 
 
-#: The variant that all experiments use.
-DEFAULT_VARIANT = ProtocolVariant()
+#: The protocols of Figs. 5 and 6 and of Table 1: two ways of drawing from the release, and the one without it.
+PROTOCOLS = {
+    INDEPENDENT: ProtocolVariant(),
+    DISJOINT: ProtocolVariant(drawing=DISJOINT),
+    IMAGES: ProtocolVariant(source=IMAGES, drawing=DISJOINT, rivals_intercept=True),
+}
 
 
 def _column_range(train: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -71,7 +85,7 @@ def _column_range(train: FloatArray) -> tuple[FloatArray, FloatArray]:
 #: Functions from the components of the training rows to a shift and a divisor.
 SCALINGS: dict[str, Callable[[FloatArray], tuple[FloatArray | float, FloatArray | float]]] = {
     "none": lambda train: (0.0, 1.0),
-    "pixels in [-1, 1]": lambda train: (0.0, 0.5),
+    "each component of mean 0": lambda train: (train.mean(axis=0), 1.0),
     "largest component 1": lambda train: (0.0, float(np.abs(train).max())),
     "each component in [-1, 1]": _column_range,
     "each component of variance 1": lambda train: (0.0, train.std(axis=0)),
@@ -79,46 +93,88 @@ SCALINGS: dict[str, Callable[[FloatArray], tuple[FloatArray | float, FloatArray 
 
 
 @cache
-def load_images(name: str, pool: str = DEFAULT_VARIANT.pool) -> Digits:
-    """Load the images of a data set, with pixels in [0, 1]."""
+def load_rows(name: str, source: str) -> Digits:
+    """Load the components of a data set from the release, or its images with pixels in [0, 1]."""
+    if source == KANG:
+        return load_kang_digits(name)
     if name == "mnist":
         return load_mnist5k()
     if name == "digits":
         X, y = load_digits(return_X_y=True)
         return Digits(X / 16.0, y)
     usps = load_usps()
-    X, y = usps.X_train, usps.y_train
-    if pool == "all":
-        X, y = np.concatenate([X, usps.X_test]), np.concatenate([y, usps.y_test])
-    return Digits((X + 1.0) / 2.0, y)
+    return Digits((usps.X_train + 1.0) / 2.0, usps.y_train)
 
 
 @cache
-def missing_reason(name: str) -> str:
-    """Return why a data set is not available and how to get it; an empty text if it is available."""
+def missing_reason(name: str, source: str) -> str:
+    """Return why data are not available and how to get them; an empty text if they are available."""
     try:
-        load_images(name)
+        load_rows(name, source)
     except ElmeshError as error:
         return str(error)
     return ""
 
 
-def available_datasets(*names: str) -> list[str]:
-    """Return the data sets that are available; the bundled digits if there are none."""
-    return [name for name in names if not missing_reason(name)] or ["digits"]
+def missing_data(*names: str) -> dict[str, str]:
+    """Return what is missing, by title, and how to get it: the release, and without it the images of data sets."""
+    if not names or not (reason := missing_reason(names[0], KANG)):
+        return {}
+    images = {DATASETS[name].title: missing_reason(name, IMAGES) for name in names}
+    return {KANG: reason} | {title: own for title, own in images.items() if own}
 
 
-def draw_tasks(name: str, seed: int, variant: ProtocolVariant = DEFAULT_VARIANT) -> TaskSplit:
+def list_cases(*names: str, drawings: tuple[str, ...] = (INDEPENDENT, DISJOINT)) -> list[str]:
+    """Return the cases of an experiment: data sets with ways of drawing, or without the release those of images."""
+    if not missing_reason(names[0], KANG):
+        return [f"{name}, {drawing}" for name in names for drawing in drawings]
+    return [f"{name}, {IMAGES}" for name in names if not missing_reason(name, IMAGES)] or [f"digits, {IMAGES}"]
+
+
+def parse_case(case: str) -> tuple[str, str]:
+    """Return the data set and the protocol of a case.
+
+    >>> parse_case("usps, independent draws")
+    ('usps', 'independent draws')
+    """
+    name, protocol = case.split(", ")
+    return name, protocol
+
+
+def draw_rows(y: IndexArray, seed: int, drawing: str) -> tuple[IndexArray, IndexArray]:
+    """Draw the row numbers of all tasks, of shapes (10, 90) and (10, 45).
+
+    With the same seed, independent draws and those without a leak have the same classes and test rows, and most
+    training rows in common.
+    """
+    if drawing == DISJOINT:
+        split = make_digit_tasks(np.arange(len(y))[:, None], y, pca=None, seed=seed)
+        train, test = (rows.astype(np.intp).reshape(TASKS, -1) for rows in (split.X_train, split.X_test))
+        return train, test
+    rng = np.random.default_rng(seed)
+    labels = np.unique(y)
+    classes = [rng.choice(labels, CLASSES, replace=False) for _ in range(TASKS)]
+    shuffled = [[rng.permutation(np.flatnonzero(y == label)) for label in own] for own in classes]
+    test = np.array([np.concatenate([rows[:TEST_EACH] for rows in own]) for own in shuffled])
+    taken = test if drawing == NO_LEAK else np.empty(0, dtype=np.intp)
+    rest = [[rows[TEST_EACH:][~np.isin(rows[TEST_EACH:], taken)] for rows in own] for own in shuffled]
+    return np.array([np.concatenate([rows[:TRAIN_EACH] for rows in own]) for own in rest]), test
+
+
+def draw_tasks(name: str, seed: int, variant: ProtocolVariant) -> TaskSplit:
     """Draw the tasks of the paper at random."""
-    digits = load_images(name, variant.pool)
-    split = make_digit_tasks(digits.X, digits.y, pca=None, seed=seed)
-    rows = split.X_train if variant.pca_rows == "train" else np.concatenate([split.X_train, split.X_test])
-    pca = PCA(DATASETS[name].components, svd_solver="covariance_eigh").fit(rows)
-    train, test = pca.transform(split.X_train), pca.transform(split.X_test)
+    digits = load_rows(name, variant.source)
+    in_train, in_test = draw_rows(digits.y, seed, variant.drawing)
+    tasks = np.array([f"site-{t:02d}" for t in range(1, TASKS + 1)])
+    train, test = digits.X[in_train.ravel()], digits.X[in_test.ravel()]
+    if variant.source == IMAGES:
+        pca = PCA(DATASETS[name].components, svd_solver="covariance_eigh").fit(train)
+        train, test = pca.transform(train), pca.transform(test)
     shift, size = SCALINGS[variant.scaling](train)
     return TaskSplit(
-        (train - shift) / size, split.y_train, split.tasks_train, (test - shift) / size, split.y_test, split.tasks_test
-    )
+        (train - shift) / size, digits.y[in_train.ravel()], np.repeat(tasks, in_train.shape[1]),
+        (test - shift) / size, digits.y[in_test.ravel()], np.repeat(tasks, in_test.shape[1]),
+    )  # fmt: skip
 
 
 def hidden_features(split: TaskSplit, n_hidden: int, seed: int) -> tuple[list[FloatArray], list[FloatArray]]:

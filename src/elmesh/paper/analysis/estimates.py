@@ -1,24 +1,29 @@
 """Estimates from repeated runs, and the form of an analysis, whose words are in ``texts.toml``.
 
-All methods run on the same draws, so differences are paired.
+All methods run on the same draws, so differences are paired. Intervals that are shown or judged together hold at once
+with 95 % confidence: each of n intervals has the level 1 - 0.05 / n (Bonferroni).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.stats import t as student
 
-from elmesh.report import Section
+from elmesh.paper.protocol import parse_case
+from elmesh.report import Claim, Section, Verdict
 from elmesh.trial_log import Numbers
 from elmesh.typing import FloatArray
 
-__all__ = ["PACKAGE", "Analysis", "Estimate", "Results", "difference", "estimate", "values"]
+__all__ = [
+    "PACKAGE", "Analysis", "Estimate", "Results", "at_once", "beside", "by_dataset", "difference", "estimate", "values",
+]  # fmt: skip
 
+Key = TypeVar("Key")
 #: The package whose ``texts.toml`` has the words of the report.
 PACKAGE = "elmesh.paper.analysis"
 #: The numbers of all runs by case, such as a data set.
@@ -35,7 +40,7 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean and standard deviation of a number over runs.
+    """Mean and standard deviation of a number over runs, and how many intervals hold at once.
 
     >>> estimate = Estimate.of([1.0, 2.0, 3.0])
     >>> str(estimate), estimate.signed
@@ -45,6 +50,7 @@ class Estimate:
     mean: float
     sd: float
     runs: int
+    at_once: int = 1
 
     @classmethod
     def of(cls, values: Sequence[float] | FloatArray) -> Estimate:
@@ -54,10 +60,10 @@ class Estimate:
 
     @property
     def half_width(self) -> float:
-        """Half of the width of the 95 % interval; infinite for a single run."""
+        """Half of the width of the interval; infinite for a single run."""
         if self.runs < 2:
             return math.inf
-        return float(student.ppf(0.975, self.runs - 1)) * self.sd / math.sqrt(self.runs)
+        return float(student.ppf(1 - 0.025 / self.at_once, self.runs - 1)) * self.sd / math.sqrt(self.runs)
 
     @property
     def low(self) -> float:
@@ -102,3 +108,38 @@ def estimate(runs: Iterable[Numbers], *keys: str | int) -> Estimate:
 def difference(a: Sequence[float] | FloatArray, b: Sequence[float] | FloatArray) -> Estimate:
     """Estimate a - b from paired runs."""
     return Estimate.of([x - y for x, y in zip(a, b, strict=True)])
+
+
+def at_once(estimates: Mapping[Key, Estimate], times: int = 1) -> dict[Key, Estimate]:
+    """Return estimates whose intervals hold at once, for ``times`` such sets.
+
+    >>> pair = at_once({"a": Estimate(0.0, 1.0, 9), "b": Estimate(1.0, 1.0, 9)}, times=2)
+    >>> pair["a"].at_once
+    4
+    """
+    return {key: replace(own, at_once=times * len(estimates)) for key, own in estimates.items()}
+
+
+def by_dataset(results: Results) -> dict[str, dict[str, Sequence[Numbers]]]:
+    """Return the runs by data set and by protocol, the one that claims are judged by first."""
+    found: dict[str, dict[str, Sequence[Numbers]]] = {}
+    for case, runs in results.items():
+        name, protocol = parse_case(case)
+        found.setdefault(name, {})[protocol] = runs
+    return found
+
+
+def beside(claims: Mapping[str, Sequence[Claim]]) -> tuple[list[Claim], str]:
+    """Return claims with their verdicts by the first protocol and the results of all, and a count of verdicts."""
+    first, *_ = claims.values()
+    if len(claims) == 1:
+        return list(first), ""
+    results = [
+        " ".join(
+            f"{name.capitalize()}: {claim.found} ({claim.verdict.value})"
+            for name, claim in zip(claims, same, strict=True)
+        )
+        for same in zip(*claims.values(), strict=True)
+    ]
+    agreeing = [f"{sum(c.verdict is Verdict.AGREES for c in own)} with {name}" for name, own in claims.items()]
+    return [replace(a, found=text) for a, text in zip(first, results, strict=True)], " and ".join(agreeing)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from elmesh.paper.analysis.estimates import PACKAGE, Analysis, Estimate, Results, difference, values
+from elmesh.paper.analysis.estimates import (
+    PACKAGE,
+    Analysis,
+    Estimate,
+    Results,
+    at_once,
+    beside,
+    by_dataset,
+    difference,
+    values,
+)
 from elmesh.paper.analysis.verdicts import NEGLIGIBLE, combine, judge, judge_below_zero, judge_not_above
 from elmesh.paper.classification import FIG5_HIDDEN, FIG6_HIDDEN, FIG6_ROUNDS, SPECTRAL_ROUNDS, paper_ratio
 from elmesh.paper.protocol import DATASETS
@@ -21,6 +31,8 @@ ON_HIDDEN = ("Local ELM", "MTL-ELM", "DMTL-ELM", "FO-DMTL-ELM")
 ON_INPUTS = ("MTFL", "GO-MTL", "DGSP", "DNSP")
 # The widest layer of both figures.
 WIDEST = FIG6_HIDDEN[-1]
+# Traffic within this share of the paper's formula counts as equal to it.
+SAME_TRAFFIC = 0.1
 # Start, rounds k and hidden units L.
 Setting = tuple[str, int, int]
 SETTINGS: list[Setting] = [
@@ -43,65 +55,98 @@ class Point:
         return Estimate.of(self.errors)
 
 
-def _fallback_note(case: str, wording: Wording) -> list[str]:
-    """Return a paragraph if another data set was used instead of USPS."""
-    return [] if case == "usps" else [wording.text("fallback")]
+def _judge(case: str, claims: Mapping[str, Sequence[Claim]], wording: Wording) -> tuple[list[Claim], list[str]]:
+    """Return the claims and a count of their verdicts, or no claim if another data set was used instead of USPS."""
+    if case != "usps":
+        return [], [wording.text("fallback")]
+    judged, counts = beside(claims)
+    return judged, [wording.text("beside", n=len(judged), counts=counts)] if counts else []
 
 
 def _list_gaps(gaps: Mapping[int, Estimate]) -> str:
-    return ", ".join(f"{gap.mean:+.2f} at L = {L}" for L, gap in gaps.items())
+    return ", ".join(f"{gap.signed} at L = {L}" for L, gap in gaps.items())
+
+
+def _list_means(gaps: FloatArray) -> str:
+    return ", ".join(f"{gap:+.2f} at L = {L}" for L, gap in zip(FIG5_HIDDEN, gaps, strict=True))
 
 
 def analyze_fig5(results: Results, runs: int) -> Analysis:
     """Compare the curves with the text of the paper."""
-    ((case, found),) = results.items()
+    ((case, found),) = by_dataset(results).items()
     data = DATASETS[case].title
-    # One row per run, one column per number of hidden units.
-    errors = {name: np.array(values(found, name)) for name in ON_HIDDEN}
-    errors |= {name: np.tile(np.array(values(found, name))[:, None], len(FIG5_HIDDEN)) for name in ON_INPUTS}
-    curves = {name: [Estimate.of(column) for column in rows.T] for name, rows in errors.items()}
-    lines = []
-    for (name, own), style in zip(curves.items(), STYLES, strict=True):
-        band = ([e.low for e in own], [e.high for e in own]) if name in ON_HIDDEN and runs > 1 else None
-        lines.append(Curve(name, FIG5_HIDDEN, [e.mean for e in own], *style, band=band))
-    draw = partial(draw_curves, curves=lines, x_label="hidden units L", y_label="test error, %")
     wording = Wording(PACKAGE, "fig5", data=data, runs=runs, negligible=NEGLIGIBLE)
-    section = wording.section(
-        _fallback_note(case, wording),
-        claims=_fig5_claims(errors, wording) if case == "usps" else (),
-        figures=[wording.figure("5", figure(draw, size=(7.5, 5.2)))],
-        tables=[wording.table("errors", [[name, *map(str, own)] for name, own in curves.items()])],
-    )
-    numbers = {
-        name: {f"L={L}": e.to_json() for L, e in zip(FIG5_HIDDEN, own, strict=True)}
-        if name in ON_HIDDEN
-        else own[0].to_json()
-        for name, own in curves.items()
-    }
+    claims, tables, numbers, draws = {}, [], {}, []
+    for protocol, own in found.items():
+        # One row per run, one column per number of hidden units; methods on the inputs have one column.
+        errors = {name: np.array(values(own, name)) for name in ON_HIDDEN}
+        single = {name: np.array(values(own, name)) for name in ON_INPUTS}
+        columns = errors | {name: column[:, None] for name, column in single.items()}
+        cells = {(name, i): Estimate.of(column) for name, rows in columns.items() for i, column in enumerate(rows.T)}
+        cells = at_once(cells, len(found))
+        curves = {
+            name: [cells[name, i if name in ON_HIDDEN else 0] for i in range(len(FIG5_HIDDEN))] for name in columns
+        }  # fmt: skip
+        lines = []
+        for (name, curve), style in zip(curves.items(), STYLES, strict=True):
+            band = ([e.low for e in curve], [e.high for e in curve]) if name in ON_HIDDEN and runs > 1 else None
+            lines.append(Curve(name, FIG5_HIDDEN, [e.mean for e in curve], *style, band=band))
+        draw = partial(draw_curves, curves=lines, x_label="hidden units L", y_label="test error, %", title=protocol)
+        draws.append(draw)
+        claims[protocol] = _fig5_claims(errors, single, wording, len(found))
+        table = [[name, *map(str, curve)] for name, curve in curves.items()]
+        tables.append(wording.table("errors", table, protocol=protocol, n=len(cells) * len(found)))
+        numbers[protocol] = {
+            name: {f"L={L}": e.to_json() for L, e in zip(FIG5_HIDDEN, curve, strict=True)}
+            if name in ON_HIDDEN
+            else curve[0].to_json()
+            for name, curve in curves.items()
+        }
+    judged, notes = _judge(case, claims, wording)
+    drawing = figure(*draws, size=(7.5, 5.2))
+    section = wording.section(notes, claims=judged, figures=[wording.figure("5", drawing)], tables=tables)
     return Analysis(section, {"data": data, "error": numbers})
 
 
-def _fig5_claims(errors: dict[str, FloatArray], wording: Wording) -> list[Claim]:
-    def gaps(name: str, other: str, least: int = 0) -> dict[int, Estimate]:
-        columns = zip(FIG5_HIDDEN, errors[name].T, errors[other].T, strict=True)
-        return {L: difference(a, b) for L, a, b in columns if least <= L}
-
-    claims = []
-    for name in ON_HIDDEN[1:]:
-        mean = difference(errors[name].mean(axis=1), errors["Local ELM"].mean(axis=1))
-        listed = _list_gaps(gaps(name, "Local ELM"))
-        claims.append(wording.claim("local", judge_below_zero(mean), name=name, gaps=listed, mean=mean))
-    for name, least in (("MTL-ELM", 150), ("DMTL-ELM", 150), ("FO-DMTL-ELM", 200)):
-        for other in ("MTFL", "DNSP"):
-            found = gaps(name, other, least)
-            verdict = combine(map(judge_below_zero, found.values()))
-            claims.append(wording.claim("rival", verdict, name=name, other=other, least=least, gaps=_list_gaps(found)))
-    growth = {name: difference(errors[name][:, -1], errors[name][:, 0]) for name in ON_HIDDEN}
-    changes = ", ".join(f"{name} {gap.mean:+.2f}" for name, gap in growth.items())
-    loss, first_order = (gaps("DMTL-ELM", other)[WIDEST] for other in ("MTL-ELM", "FO-DMTL-ELM"))
+def _fig5_claims(
+    errors: dict[str, FloatArray], single: dict[str, FloatArray], wording: Wording, n_protocols: int
+) -> list[Claim]:
+    sizes = {L: column for column, L in enumerate(FIG5_HIDDEN)}
+    means = at_once(
+        {name: difference(errors[name].mean(axis=1), errors["Local ELM"].mean(axis=1)) for name in ON_HIDDEN[1:]},
+        n_protocols,
+    )
+    to_local = {name: (errors[name] - errors["Local ELM"]).mean(axis=0) for name in means}
+    claims = [
+        wording.claim("local", judge_below_zero(mean), name=name, gaps=_list_means(to_local[name]), mean=mean)
+        for name, mean in means.items()
+    ]
+    gaps = at_once(
+        {
+            (name, other, least, L): difference(errors[name][:, sizes[L]], single[other])
+            for name, least in (("MTL-ELM", 150), ("DMTL-ELM", 150), ("FO-DMTL-ELM", 200))
+            for other in ("MTFL", "DNSP")
+            for L in FIG5_HIDDEN
+            if least <= L
+        },
+        n_protocols,
+    )
+    for name, other, least in dict.fromkeys(key[:3] for key in gaps):
+        found = {L: gap for (*same, L), gap in gaps.items() if same == [name, other, least]}
+        verdict, listed = combine(map(judge_below_zero, found.values())), _list_gaps(found)
+        texts = {"name": name, "other": other, "least": least, "gaps": listed, "n": n_protocols * len(gaps)}
+        claims.append(wording.claim("rival", verdict, **texts))
+    growth = at_once({name: difference(errors[name][:, -1], errors[name][:, 0]) for name in ON_HIDDEN}, n_protocols)
+    changes = ", ".join(f"{name} {gap.signed}" for name, gap in growth.items())
+    last = at_once(
+        {other: difference(errors["DMTL-ELM"][:, -1], errors[other][:, -1]) for other in ("MTL-ELM", "FO-DMTL-ELM")},
+        n_protocols,
+    )
+    loss, first_order = last.values()
+    verdict = combine(map(judge_below_zero, growth.values()))
     return [
         *claims,
-        wording.claim("growth", combine(map(judge_below_zero, growth.values())), changes=changes),
+        wording.claim("growth", verdict, changes=changes, n=n_protocols * len(growth)),
         wording.claim("loss", judge_not_above(loss, NEGLIGIBLE), gap=loss),
         wording.claim("first_order", judge_below_zero(first_order), gap=first_order),
     ]
@@ -109,60 +154,76 @@ def _fig5_claims(errors: dict[str, FloatArray], wording: Wording) -> list[Claim]
 
 def analyze_fig6(results: Results, runs: int) -> Analysis:
     """Compare the points with the text of the paper."""
-    ((case, found),) = results.items()
-    data, points = DATASETS[case], {}
-    for init, k, L in SETTINGS:
-        cells = values(found, init, f"{L}", f"{k}")
-        ratios = paper_ratio(k, L, data.components), cells[0]["bytes"] / found[0]["DNSP"]["bytes"]
-        points[init, k, L] = Point(values(cells, "error"), *ratios)
-    errors = values(found, "DNSP", "error")
-    dnsp = Estimate.of(errors)
-    rows = [["DNSP", str(dnsp), "1", "1"]]
-    for (init, k, L), p in points.items():
+    ((case, found),) = by_dataset(results).items()
+    data = DATASETS[case]
+    points: dict[str, dict[Setting, Point]] = {protocol: {} for protocol in found}
+    for protocol, own in found.items():
+        for init, k, L in SETTINGS:
+            cells = values(own, init, f"{L}", f"{k}")
+            ratios = paper_ratio(k, L, data.components), cells[0]["bytes"] / own[0]["DNSP"]["bytes"]
+            points[protocol][init, k, L] = Point(values(cells, "error"), *ratios)
+    dnsp = {protocol: values(own, "DNSP", "error") for protocol, own in found.items()}
+    errors: dict[tuple[str, Setting | None], Estimate] = {(p, None): Estimate.of(dnsp[p]) for p in found}
+    errors |= {(p, setting): point.error for p in found for setting, point in points[p].items()}
+    errors = at_once(errors)
+    (first, top), *_ = points.items()
+    rows = [["DNSP", *(str(errors[p, None]) for p in found), "1", "1"]]
+    for (init, k, L), point in top.items():
         name = f"{init} start, k = {k}, L = {L}"
-        rows.append([name, str(p.error), f"{p.formula_ratio:.1f}", f"{p.byte_ratio:.1f}"])
-    first, last = points["spectral", SPECTRAL_ROUNDS[0], WIDEST], points["random", FIG6_ROUNDS[-1], WIDEST]
-    wording = Wording(PACKAGE, "fig6", data=data.title, runs=runs, dnsp=dnsp, spectral=first, random=last)
+        own_errors = (str(errors[p, (init, k, L)]) for p in found)
+        rows.append([name, *own_errors, f"{point.formula_ratio:.1f}", f"{point.byte_ratio:.1f}"])
+    spectral, random = ("spectral", SPECTRAL_ROUNDS[0], WIDEST), ("random", FIG6_ROUNDS[-1], WIDEST)
+    wording = Wording(
+        PACKAGE, "fig6", data=data.title, runs=runs, same=SAME_TRAFFIC, first=first, n=len(errors),
+        spectral=top[spectral], spectral_error=errors[first, spectral], random=top[random],
+        random_error=errors[first, random],
+    )  # fmt: skip
     plots = [
-        _draw_points(points, dnsp.mean, "formula_ratio", "ratio by the paper's formula"),
-        _draw_points(points, dnsp.mean, "byte_ratio", "ratio of bytes sent"),
+        _draw_points(own, float(np.mean(dnsp[p])), ratio, label, p)
+        for p, own in points.items()
+        for ratio, label in (("formula_ratio", "ratio by the paper's formula"), ("byte_ratio", "ratio of bytes sent"))
     ]
+    claims = {p: _fig6_claims(own, dnsp[p], wording, len(found)) for p, own in points.items()}
+    judged, notes = _judge(case, claims, wording)
+    table = wording.table("points", rows)
     section = wording.section(
-        _fallback_note(case, wording),
-        claims=_fig6_claims(points, errors, wording) if case == "usps" else (),
+        notes,
+        claims=judged,
         figures=[wording.figure("6", figure(*plots))],
-        tables=[wording.table("points", rows)],
+        tables=[replace(table, columns=["", *(f"{p}, error in %" for p in found), *table.columns[1:]])],
     )
     numbers = {
         "data": data.title,
-        "DNSP": {"error": dnsp.to_json(), "bytes": found[0]["DNSP"]["bytes"]},
+        "DNSP": {p: {"error": Estimate.of(dnsp[p]).to_json(), "bytes": found[p][0]["DNSP"]["bytes"]} for p in found},
         "DMTL-ELM": [
             {
-                "start": init, "rounds": k, "hidden": L, "error": point.error.to_json(),
+                "protocol": p, "start": init, "rounds": k, "hidden": L, "error": point.error.to_json(),
                 "ratio_by_formula": point.formula_ratio, "ratio_in_bytes": point.byte_ratio,
             }
-            for (init, k, L), point in points.items()
+            for p, own in points.items()
+            for (init, k, L), point in own.items()
         ],
     }  # fmt: skip
     return Analysis(section, numbers)
 
 
-def _fig6_claims(points: dict[Setting, Point], dnsp: list[float], wording: Wording) -> list[Claim]:
+def _fig6_claims(points: dict[Setting, Point], dnsp: list[float], wording: Wording, n_protocols: int) -> list[Claim]:
     errors = {(k, L): point.errors for (init, k, L), point in points.items() if init == "random"}
     random = [points["random", k, L] for k, L in errors]
     sent, formula = [point.byte_ratio for point in random], [point.formula_ratio for point in random]
-    few = {L: difference(errors[25, L], dnsp) for L in FIG6_HIDDEN}
-    more = [judge_below_zero(difference(dnsp, errors[25, L])) for L in FIG6_HIDDEN]
-    enough = {k: difference(errors[k, 300], dnsp) for k in (50, 100)}
-    longer, wider = (difference(errors[100, 300], errors[setting]) for setting in ((25, 300), (100, 100)))
-    cheaper = difference(errors[50, 300], errors[100, 200])
+    few = at_once({L: difference(errors[25, L], dnsp) for L in FIG6_HIDDEN}, n_protocols)
+    worse = [judge_below_zero(replace(gap, mean=-gap.mean)) for gap in few.values()]
+    enough = at_once({k: difference(errors[k, 300], dnsp) for k in (50, 100)}, n_protocols)
+    changes = {setting: difference(errors[100, 300], errors[setting]) for setting in ((25, 300), (100, 100))}
+    longer, wider = at_once(changes, n_protocols).values()
+    cheaper = replace(difference(errors[50, 300], errors[100, 200]), at_once=n_protocols)
     ends = {"formula": (min(formula), max(formula)), "sent": (min(sent), max(sent))}
-    claim, same = wording.claim, judge(np.allclose(sent, formula, rtol=0.1))
+    claim, same = wording.claim, judge(np.allclose(sent, formula, rtol=SAME_TRAFFIC))
     return [
         claim("above_one", judge(min(sent) > 1), **ends),
-        claim("few_rounds", combine(more), gaps=_list_gaps(few)),
+        claim("few_rounds", combine(worse), gaps=_list_gaps(few), dnsp=np.mean(dnsp), n=n_protocols * len(few)),
         *(
-            claim("enough", judge_below_zero(gap), k=k, error=points["random", k, 300].error, gap=gap)
+            claim("enough", judge_below_zero(gap), k=k, error=np.mean(errors[k, 300]), gap=gap)
             for k, gap in enough.items()
         ),
         claim("trade_off", combine(map(judge_below_zero, (longer, wider))), longer=longer, wider=wider),
@@ -171,7 +232,7 @@ def _fig6_claims(points: dict[Setting, Point], dnsp: list[float], wording: Wordi
     ]
 
 
-def _draw_points(points: dict[Setting, Point], dnsp: float, ratio: str, label: str) -> partial[None]:
+def _draw_points(points: dict[Setting, Point], dnsp: float, ratio: str, label: str, title: str) -> partial[None]:
     groups = {f"k = {k}": [points["random", k, L] for L in FIG6_HIDDEN] for k in FIG6_ROUNDS}
     groups["spectral"] = [points["spectral", k, WIDEST] for k in SPECTRAL_ROUNDS]
     curves = [
@@ -179,4 +240,5 @@ def _draw_points(points: dict[Setting, Point], dnsp: float, ratio: str, label: s
         for (name, group), style in zip(groups.items(), STYLES, strict=False)
     ]
     levels = [("DNSP", dnsp)]
-    return partial(draw_curves, curves=curves, x_label=label, y_label="test error, %", x_scale="log", levels=levels)
+    draw = partial(draw_curves, x_label=label, y_label="test error, %", x_scale="log", title=title)
+    return partial(draw, curves=curves, levels=levels)

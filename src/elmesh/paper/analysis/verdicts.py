@@ -1,13 +1,14 @@
-"""Verdicts on claims. A claim about means needs a 95 % interval that decides, a claim about every run a count."""
+"""Verdicts on claims. A claim about means needs an interval that decides, a claim about every run a count."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from elmesh.paper.analysis.estimates import Estimate
 from elmesh.report import Verdict
 
-__all__ = ["NEGLIGIBLE", "combine", "judge", "judge_below_zero", "judge_close", "judge_count", "judge_not_above"]
+__all__ = ["NEGLIGIBLE", "combine", "judge", "judge_below_zero", "judge_count", "judge_not_above", "judge_zero"]
 
 #: A difference of test errors, in points, that counts as negligible.
 NEGLIGIBLE = 0.25
@@ -27,15 +28,14 @@ def judge_below_zero(estimate: Estimate) -> Verdict:
 
 def judge_not_above(estimate: Estimate, limit: float) -> Verdict:
     """Judge the claim that a number is below a limit."""
-    return judge_below_zero(Estimate(estimate.mean - limit, estimate.sd, estimate.runs))
+    return judge_below_zero(replace(estimate, mean=estimate.mean - limit))
 
 
-def judge_close(estimate: Estimate, expected: float, tolerance: float) -> Verdict:
-    """Judge the claim that a number has an expected value, within a tolerance."""
-    low, high = expected - tolerance, expected + tolerance
-    if low <= estimate.low and estimate.high <= high:
-        return Verdict.AGREES
-    return Verdict.DIFFERS if estimate.low > high or estimate.high < low else Verdict.UNDETERMINED
+def judge_zero(estimate: Estimate, tolerance: float) -> Verdict:
+    """Judge the claim that a number is zero: its interval must contain zero, and end within a tolerance of it."""
+    if not estimate.low <= 0 <= estimate.high:
+        return Verdict.DIFFERS
+    return Verdict.AGREES if max(-estimate.low, estimate.high) <= tolerance else Verdict.UNDETERMINED
 
 
 def judge_count(confirming: int, runs: int) -> Verdict:
