@@ -7,6 +7,8 @@ CORES  := $(shell getconf _NPROCESSORS_ONLN)
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder -q
 # Tests of processes wait much, so that one more worker than there are cores keeps all cores busy.
 MORE   := -n $(shell expr $(CORES) + 1)
+# Random draws of `make paper`.
+RUNS   ?= 100
 
 # Tests start many processes: each would compile all modules again, which takes a second.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,7 +30,7 @@ help:
 	@echo "make security    attack masked sums, private totals and U_t, and time masks (an hour); docs/attacks.md"
 	@echo "make private     measure what differential privacy costs on twelve tables, and audit it (two hours); docs/privacy.md"
 	@echo "make readme      run demo and bench, and write their figures into the README"
-	@echo "make paper       reproduce the paper's evaluation with 100 runs (half an hour); docs/paper.md"
+	@echo "make paper       reproduce the paper's evaluation with RUNS=100 runs (an hour and a half); docs/paper.md"
 	@echo "make format      format the code with ruff"
 	@echo "make clean       remove .venv and everything that was built"
 
@@ -98,7 +100,7 @@ readme: demo bench
 
 # After an interrupt the same command continues.
 paper: $(VENV)/stamp
-	$(BIN)/elmesh reproduce all --runs 100 --out elmesh-paper
+	$(BIN)/elmesh reproduce all --runs $(RUNS) --out elmesh-paper
 	$(BIN)/python tools/paper.py elmesh-paper
 	$(BIN)/python tools/readme.py
 

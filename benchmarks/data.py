@@ -13,7 +13,7 @@ from elmesh.data.features import HiddenLayer, weight_scale
 from elmesh.data.statistics import Reduced, Task
 from elmesh.data.tasks import group_rows, one_hot
 from elmesh.datasets import load_school, make_digit_tasks
-from elmesh.paper.protocol import draw_tasks, load_images
+from elmesh.paper.protocol import IMAGES, PROTOCOLS, draw_tasks, load_rows
 from elmesh.solvers.base import Solution
 
 NAMES = ("usps", "mnist", "school")
@@ -108,7 +108,7 @@ def make(name: str, seed: int) -> Draw:
     """Draw a data set."""
     if name == "school":
         return _school(seed)
-    split = draw_tasks(name, seed)
+    split = draw_tasks(name, seed, PROTOCOLS[IMAGES])
     return Draw(
         name, seed, split.X_train, split.y_train, split.tasks_train, split.X_test, split.y_test, split.tasks_test
     )
@@ -116,7 +116,7 @@ def make(name: str, seed: int) -> Draw:
 
 def many_agents(m: int, seed: int) -> Draw:
     """Distribute USPS over many agents with fewer rows each."""
-    digits = load_images("usps")
+    digits = load_rows("usps", IMAGES)
     split = make_digit_tasks(digits.X, digits.y, n_tasks=m, n_train=54, n_test=9, seed=seed)
     return Draw(
         "usps", seed, split.X_train, split.y_train, split.tasks_train, split.X_test, split.y_test, split.tasks_test

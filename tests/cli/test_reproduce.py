@@ -26,7 +26,7 @@ from elmesh.paper.reproduction import EXPERIMENTS, Experiment, reproduce
 from elmesh.paper.trials import run_trials
 from elmesh.report import Claim, Figure, Section, figure
 from helpers import paper_measures as measures
-from helpers.paper_cases import invent_fig6, remove_datasets
+from helpers.paper_cases import DIGITS, invent_fig6, remove_datasets, simulate_release
 from helpers.paper_measures import alive, children, until
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +93,7 @@ def ran(inline, monkeypatch) -> list[tuple[str, int]]:
 
     for name, experiment in EXPERIMENTS.items():
         monkeypatch.setitem(EXPERIMENTS, name, trivial(name, experiment.datasets))
-    monkeypatch.setattr("elmesh.paper.reproduction.missing_reason", lambda name: "")
+    monkeypatch.setattr("elmesh.paper.reproduction.missing_data", lambda *names: {})
     return noted
 
 
@@ -285,29 +285,48 @@ def bare(monkeypatch, tmp_path):
 
 
 def test_without_usps_the_fallback_runs_and_a_note_explains_it(bare, inline, monkeypatch, tmp_path):
-    invented = invent_fig6("digits")["digits"][0]
-    monkeypatch.setitem(EXPERIMENTS, "fig6", replace(EXPERIMENTS["fig6"], measure=lambda trial: invented))
+    (invented,) = invent_fig6(DIGITS).values()
+    monkeypatch.setitem(EXPERIMENTS, "fig6", replace(EXPERIMENTS["fig6"], measure=lambda trial: invented[0]))
     result = worked("fig6", "--runs", 1, "--out", tmp_path / "o", "--json")
     found = results(tmp_path / "o")
-    assert list(found["missing"]) == ["usps"]
-    assert "ELMESH_DATA" in found["missing"]["usps"]
+    assert list(found["missing"]) == ["Kang et al. 2011", "USPS"]
+    assert all("ELMESH_DATA" in reason for reason in found["missing"].values())
+    assert found["protocol"]["name"] == "images"
     assert found["experiments"]["fig6"]["claims"] == []
     assert found["experiments"]["fig6"]["numbers"]["data"] == "digits"
     assert result.stderr.startswith("note: ")
+    assert "Kang et al. 2011 is missing" in result.stderr
     assert "USPS is missing" in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert len(json.loads(result.stdout)["notes"]) == 1
+    assert result.stderr.count("\n") == 2
+    assert len(json.loads(result.stdout)["notes"]) == 2
     page = (tmp_path / "o" / "report.html").read_text()
-    assert "USPS is missing" in page
-    assert "ELMESH_DATA" in page
+    assert "Kang et al. 2011 is missing" in page
+    assert "kang_digits.npz" in page
+    assert "no row is used twice" in page
+
+
+def test_with_the_release_its_protocol_is_named_and_both_ways_of_drawing_are_on_the_page(inline, monkeypatch, tmp_path):
+    simulate_release(tmp_path)
+    by_case = {case: runs[0] for case, runs in invent_fig6().items()}
+    monkeypatch.setitem(EXPERIMENTS, "fig6", replace(EXPERIMENTS["fig6"], measure=lambda trial: by_case[trial.case]))
+    for _ in remove_datasets(monkeypatch, tmp_path, mnist=True, release=tmp_path):
+        result = worked("fig6", "--runs", 1, "--out", tmp_path / "o")
+    found = results(tmp_path / "o")
+    assert found["missing"] == {}
+    assert found["protocol"]["name"] == "Kang et al. 2011"
+    assert found["protocol"]["drawings"] == ["independent draws", "no row used twice"]
+    assert "missing" not in result.output
+    page = (tmp_path / "o" / "report.html").read_text()
+    for words in ("Kang et al. 2011", "Independent draws: ", "No row used twice: ", "Bonferroni"):
+        assert words in page
 
 
 def test_an_experiment_without_data_sets_misses_none(bare, ran, tmp_path, monkeypatch):
-    monkeypatch.setattr("elmesh.paper.reproduction.missing_reason", protocol.missing_reason)
+    monkeypatch.setattr("elmesh.paper.reproduction.missing_data", protocol.missing_data)
     assert worked("misprints", "--runs", 1, "--out", tmp_path / "a").stderr == ""
     assert results(tmp_path / "a")["missing"] == {}
     worked("table1", "--runs", 1, "--out", tmp_path / "b")
-    assert list(results(tmp_path / "b")["missing"]) == ["usps", "mnist"]
+    assert list(results(tmp_path / "b")["missing"]) == ["Kang et al. 2011", "USPS", "MNIST"]
 
 
 # A short version of a real experiment
@@ -437,7 +456,7 @@ def test_a_machine_without_data_and_network_runs_the_fallback_and_prints_only_no
     process = start(*command, "--json", env=env | own)
     out, err = end(process)
     assert process.returncode == 0, err
-    assert list(json.loads(out)["missing"]) == ["usps"]
+    assert list(json.loads(out)["missing"]) == ["Kang et al. 2011", "USPS"]
     assert "USPS is missing" in err
     assert [line for line in err.splitlines() if not line.startswith("note: ")] == []
     assert results(tmp_path / "o")["experiments"]["fig6"]["numbers"]["data"] == "digits"

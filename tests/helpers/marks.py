@@ -7,5 +7,6 @@ import os
 import pytest
 
 needs_data = pytest.mark.skipif(
-    not os.environ.get("ELMESH_DATA"), reason="ELMESH_DATA names no folder with usps.npz and school.npz"
+    not os.environ.get("ELMESH_DATA"),
+    reason="ELMESH_DATA names no folder with usps.npz, school.npz, kang_digits.npz",
 )

@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 from elmesh.datasets import (
     CLINICS,
     load_digits_tasks,
+    load_kang_digits,
     load_school,
     load_usps,
     make_digit_tasks,
@@ -23,6 +24,7 @@ from elmesh.datasets import public as datasets
 from elmesh.errors import ElmeshError
 from helpers.examples import examples
 from helpers.marks import needs_data
+from helpers.paper_cases import simulate_release
 
 
 def row_numbers(n_rows_per_class, n_classes):
@@ -184,7 +186,56 @@ def test_school_has_its_schools_and_constant_column():
     assert (school.X[:, -1] == 1.0).all()
 
 
-@pytest.mark.parametrize(("load", "name"), [(load_usps, "usps.npz"), (load_school, "school.npz")])
+@needs_data
+@pytest.mark.parametrize(("name", "components"), [("usps", 64), ("mnist", 87)])
+def test_the_digits_of_kang_et_al_have_ten_classes_of_about_two_hundred_rows(name, components):
+    digits = load_kang_digits(name)
+    assert digits.X.shape == (2000, components)
+    classes, counts = np.unique(digits.y, return_counts=True)
+    assert classes.tolist() == list(range(1, 11))
+    assert counts.min() > 160
+    assert len(np.unique(digits.X, axis=0)) == 2000
+
+
+def test_the_digits_of_kang_et_al_are_read_from_the_folder_in_elmesh_data(no_data, monkeypatch):
+    arrays = simulate_release(no_data)
+    monkeypatch.setenv("ELMESH_DATA", str(no_data))
+    for name in ("usps", "mnist"):
+        digits = load_kang_digits(name)
+        np.testing.assert_array_equal(digits.X, arrays[f"{name}_X"])
+        np.testing.assert_array_equal(digits.y, arrays[f"{name}_y"])
+        assert (digits.X.dtype, digits.y.dtype) == (np.float64, np.int64)
+    with pytest.raises(ElmeshError, match="name must be one of usps, mnist"):
+        load_kang_digits("digits")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("usps_X", np.zeros((2000, 87)), r"usps_X should be numbers of shape \(2000, 64\)"),
+        ("usps_X", np.full((2000, 64), np.nan), "usps_X contains values that are not finite"),
+        ("usps_y", np.arange(2000) % 10, "usps_y should have the classes 1 to 10"),
+        ("usps_y", np.arange(2000) % 9 + 1, "usps_y should have the classes 1 to 10"),
+        ("usps_y", np.arange(2000) % 10 + 1.5, "usps_y should have the classes 1 to 10"),
+        ("usps_y", np.array([None] * 2000, dtype=object), "not a readable data file"),
+    ],
+)
+def test_another_release_of_the_digits_is_refused_with_the_reason(no_data, monkeypatch, name, value, words):
+    arrays = simulate_release(no_data) | {name: value}
+    np.savez(no_data / "kang_digits.npz", **arrays)
+    monkeypatch.setenv("ELMESH_DATA", str(no_data))
+    with pytest.raises(ElmeshError, match=words):
+        load_kang_digits("usps")
+
+
+@pytest.mark.parametrize(
+    ("load", "name"),
+    [
+        (load_usps, "usps.npz"),
+        (load_school, "school.npz"),
+        (partial(load_kang_digits, "usps"), "kang_digits.npz"),
+    ],
+)
 def test_without_data_the_error_names_the_file_to_provide(no_data, load, name):
     with pytest.raises(ElmeshError, match=rf"put {name} .* into .*ELMESH_DATA"):
         load()

@@ -23,9 +23,10 @@ from sklearn.model_selection import StratifiedKFold
 from elmesh.datasets import TaskSplit
 from elmesh.math.objective import objective_of_U
 from elmesh.paper import methods, protocol
-from elmesh.paper.methods import DEFAULT_VARIANT, RIVALS, Method, Parameters, error_of, fit_and_test, paper_methods
+from elmesh.paper.methods import RIVALS, Method, Parameters, error_of, fit_and_test, paper_methods
 from elmesh.paper.protocol import (
     DATASETS,
+    DEFAULT_VARIANT,
     INDEPENDENT,
     NO_LEAK,
     PROTOCOLS,

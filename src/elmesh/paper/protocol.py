@@ -25,9 +25,9 @@ from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray, IndexArray
 
 __all__ = [
-    "DATASETS", "DISJOINT", "IMAGES", "INDEPENDENT", "KANG", "NO_LEAK", "PROTOCOLS", "SCALINGS", "Dataset",
-    "ProtocolVariant", "draw_rows", "draw_tasks", "hidden_features", "list_cases", "load_rows", "missing_data",
-    "missing_reason", "parse_case", "stack_tasks",
+    "DATASETS", "DEFAULT_VARIANT", "DISJOINT", "IMAGES", "INDEPENDENT", "KANG", "NO_LEAK", "PROTOCOLS", "SCALINGS",
+    "Dataset", "ProtocolVariant", "draw_rows", "draw_tasks", "hidden_features", "list_cases", "load_rows",
+    "missing_data", "missing_reason", "parse_case", "stack_tasks",
 ]  # fmt: skip
 
 #: Where rows come from: the release, or images of other releases, with PCA on the training rows of each draw.
@@ -64,7 +64,7 @@ class ProtocolVariant:
     source: str = KANG
     drawing: str = INDEPENDENT
     scaling: str = "none"  # of the components before the hidden layer: a key of SCALINGS
-    rank: int = 6  # number of columns of U, and of latent tasks of the rivals
+    rank: int = 6  # number of columns of U and of latent tasks of the rivals: two for each class of a task
     init: str = "random"  # start of DMTL-ELM and FO-DMTL-ELM
     rivals_intercept: bool = False  # whether the methods on the inputs have an intercept
 
@@ -75,6 +75,9 @@ PROTOCOLS = {
     DISJOINT: ProtocolVariant(drawing=DISJOINT),
     IMAGES: ProtocolVariant(source=IMAGES, drawing=DISJOINT, rivals_intercept=True),
 }
+
+#: The protocol that claims are judged by.
+DEFAULT_VARIANT = PROTOCOLS[INDEPENDENT]
 
 
 def _column_range(train: FloatArray) -> tuple[FloatArray, FloatArray]:
