@@ -37,9 +37,9 @@ def page(results: dict[str, Any]) -> str:
         "# The paper, reproduced",
         "",
         "Results of this package for the claims in the evaluation of *Decentralized Multi-Task Learning Based on "
-        "Extreme Learning Machines*. Written by `make paper` from [paper.json](paper.json), a run of `elmesh reproduce` "
-        f"with seed {results['seed']}, elmesh {results['elmesh']}, {versions}, with the numbers of draws in the table "
-        "below. The paper has 100.",
+        "Extreme Learning Machines*. Written by `make paper` from [paper.json](paper.json), a run of "
+        f"`elmesh reproduce` with seed {results['seed']}, elmesh {results['elmesh']}, {versions}, and the numbers of "
+        "draws in the table below. The paper has 100.",
         "",
         f"{results['protocol']['text']} {results['rules']}",
         "",

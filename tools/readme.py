@@ -221,8 +221,8 @@ def paper_block() -> str:
     lines = [
         *table(["test error, %", *titles], rows),
         "",
-        f"Protocol “{results['protocol']['name']}”, {runs['table1']} draws. With independent draws a test row of a task "
-        f"can be a training row of another ({runs['leak']} draws): {gains}. Of {len(verdicts)} claims "
+        f"Protocol “{results['protocol']['name']}”, {runs['table1']} draws. With independent draws a test row of a "
+        f"task can be a training row of another ({runs['leak']} draws): {gains}. Of {len(verdicts)} claims "
         f"{verdicts.count('agrees')} agree, {verdicts.count('differs')} differ and "
         f"{verdicts.count('could not be determined')} could not be determined.",
     ]

@@ -317,7 +317,7 @@ def test_with_the_release_its_protocol_is_named_and_both_ways_of_drawing_are_on_
     assert found["protocol"]["drawings"] == ["independent draws", "no row used twice"]
     assert "missing" not in result.output
     page = (tmp_path / "o" / "report.html").read_text()
-    for words in ("Kang et al. 2011", "Independent draws: ", "No row used twice: ", "Bonferroni"):
+    for words in ("Kang et al. 2011", "Independent draws (", "No row used twice (", "Bonferroni"):
         assert words in page
 
 

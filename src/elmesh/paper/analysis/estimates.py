@@ -135,10 +135,7 @@ def beside(claims: Mapping[str, Sequence[Claim]]) -> tuple[list[Claim], str]:
     if len(claims) == 1:
         return list(first), ""
     results = [
-        " ".join(
-            f"{name.capitalize()}: {claim.found} ({claim.verdict.value})"
-            for name, claim in zip(claims, same, strict=True)
-        )
+        " ".join(f"{name.capitalize()} ({c.verdict.value}): {c.found}" for name, c in zip(claims, same, strict=True))
         for same in zip(*claims.values(), strict=True)
     ]
     agreeing = [f"{sum(c.verdict is Verdict.AGREES for c in own)} with {name}" for name, own in claims.items()]

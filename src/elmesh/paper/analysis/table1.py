@@ -87,7 +87,8 @@ def analyze_table1(results: Results, runs: int) -> Analysis:
             gaps = at_once(_gaps_to_others(own, "DMTL-ELM, chosen", ", chosen"), len(results))
             error = estimate(own, "DMTL-ELM, chosen", "error").mean
             listed = _list_gaps(gaps)
-            more.append(wording.text("chosen", data=data, protocol=protocol, error=error, gaps=listed))
+            n = len(gaps) * len(results)
+            more.append(wording.text("chosen", data=data, protocol=protocol, error=error, gaps=listed, n=n))
         judged, counts = beside(
             {protocol: _claims(own, printed, data, wording, len(results)) for protocol, own in found.items()}
         )
