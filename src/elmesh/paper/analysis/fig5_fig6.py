@@ -84,15 +84,14 @@ def analyze_fig5(results: Results, runs: int) -> Analysis:
         columns = errors | {name: column[:, None] for name, column in single.items()}
         cells = {(name, i): Estimate.of(column) for name, rows in columns.items() for i, column in enumerate(rows.T)}
         cells = at_once(cells, len(found))
-        curves = {
-            name: [cells[name, i if name in ON_HIDDEN else 0] for i in range(len(FIG5_HIDDEN))] for name in columns
-        }  # fmt: skip
+        sizes = range(len(FIG5_HIDDEN))
+        curves = {name: [cells[name, i if name in ON_HIDDEN else 0] for i in sizes] for name in columns}
         lines = []
         for (name, curve), style in zip(curves.items(), STYLES, strict=True):
             band = ([e.low for e in curve], [e.high for e in curve]) if name in ON_HIDDEN and runs > 1 else None
             lines.append(Curve(name, FIG5_HIDDEN, [e.mean for e in curve], *style, band=band))
-        draw = partial(draw_curves, curves=lines, x_label="hidden units L", y_label="test error, %", title=protocol)
-        draws.append(draw)
+        draw = partial(draw_curves, x_label="hidden units L", y_label="test error, %", title=protocol)
+        draws.append(partial(draw, curves=lines))
         claims[protocol] = _fig5_claims(errors, single, wording, len(found))
         table = [[name, *map(str, curve)] for name, curve in curves.items()]
         tables.append(wording.table("errors", table, protocol=protocol, n=len(cells) * len(found)))

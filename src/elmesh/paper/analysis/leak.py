@@ -15,8 +15,7 @@ __all__ = ["analyze_leak"]
 
 LOCAL, *TOGETHER = VARIANT_METHODS
 #: The test rows of a column of the tables, and the draw they belong to.
-ROWS = {"seen": (INDEPENDENT, "seen"), "unseen": (INDEPENDENT, "unseen"), "all": (INDEPENDENT, "all"),
-        NO_LEAK: (NO_LEAK, "all")}  # fmt: skip
+ROWS = {key: (INDEPENDENT, key) for key in ("seen", "unseen", "all")} | {NO_LEAK: (NO_LEAK, "all")}
 
 
 def analyze_leak(results: Results, runs: int) -> Analysis:

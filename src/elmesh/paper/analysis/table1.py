@@ -68,14 +68,12 @@ def analyze_table1(results: Results, runs: int) -> Analysis:
     """Compare errors and times with those of the paper."""
     limits = {"tolerance": TOLERANCE, "negligible": NEGLIGIBLE, "faster": MUCH_FASTER, "converged": CONVERGED}
     timed = {"formula_rounds": classification.FORMULA_ROUNDS, "formula_runs": min(runs, classification.FORMULA_RUNS)}
-    wording = Wording(PACKAGE, "table1", runs=runs, printed_runs=PRINTED_RUNS, cases=len(results), **limits, **timed)
+    wording = Wording(PACKAGE, "table1", runs=runs, printed_runs=PRINTED_RUNS, **limits, **timed)
     more, claims, tables = [], [], []
     numbers: dict[str, Any] = {}
     for case, found in by_dataset(results).items():
         data, printed = DATASETS[case].title, PRINTED.get(case, {})
-        numbers[data] = {
-            protocol: {name: _numbers(own, name) for name in own[0]} for protocol, own in found.items()
-        }  # fmt: skip
+        numbers[data] = {p: {name: _numbers(own, name) for name in own[0]} for p, own in found.items()}
         tables.append(_table(found, numbers[data], printed, wording, data, len(results)))
         if not printed:
             more.append(wording.text("fallback"))
@@ -86,9 +84,8 @@ def analyze_table1(results: Results, runs: int) -> Analysis:
         for protocol, own in found.items():
             gaps = at_once(_gaps_to_others(own, "DMTL-ELM, chosen", ", chosen"), len(results))
             error = estimate(own, "DMTL-ELM, chosen", "error").mean
-            listed = _list_gaps(gaps)
-            n = len(gaps) * len(results)
-            more.append(wording.text("chosen", data=data, protocol=protocol, error=error, gaps=listed, n=n))
+            texts = {"data": data, "protocol": protocol, "gaps": _list_gaps(gaps), "n": len(gaps) * len(results)}
+            more.append(wording.text("chosen", error=error, **texts))
         judged, counts = beside(
             {protocol: _claims(own, printed, data, wording, len(results)) for protocol, own in found.items()}
         )
@@ -143,15 +140,10 @@ def _claims(
         gap = distance_from_printed(errors[name], cell.error)
         verdict = judge_zero(gap, TOLERANCE)
         claim("error", verdict, name=name, printed=cell.error, error=errors[name].mean, gap=gap)
-    all_gaps = {
-        (name, other): gap for name in PROPOSED for other, gap in _gaps_to_others(runs, name).items()
-    }  # fmt: skip
-    all_gaps = at_once(all_gaps, n_cases)
     for name in PROPOSED:
-        gaps = {other: all_gaps[name, other] for other in OTHERS}
-        claim(
-            "best", *map(judge_below_zero, gaps.values()), name=name, gaps=_list_gaps(gaps), n=len(all_gaps) * n_cases
-        )
+        gaps = at_once(_gaps_to_others(runs, name), n_cases * len(PROPOSED))
+        n = n_cases * len(PROPOSED) * len(gaps)
+        claim("best", *map(judge_below_zero, gaps.values()), name=name, gaps=_list_gaps(gaps), n=n)
 
     ratios = {f"ratio of {name}": _objective_ratio(runs, name) for name in PROPOSED[1:]}
     single = {"loss": _difference(runs, "DMTL-ELM", "MTL-ELM"), "first": _difference(runs, "DMTL-ELM", "FO-DMTL-ELM")}
