@@ -179,7 +179,8 @@ def _table(
         for protocol, own in found.items()
     }
     rows = []
-    for name, own in numbers[first].items():
+    for name in dict.fromkeys([*printed, *numbers[first]]):  # in the order of the paper
+        own = numbers[first][name]
         cell, formula = printed.get(name), own.get("printed_formula_seconds", {}).get("mean")
         rows.append(
             [
