@@ -31,7 +31,7 @@ def test_the_first_commands_of_the_readme_work(tmp_path):
     inside = (predictions["lower"] <= new["days"]) & (new["days"] <= predictions["upper"])
     assert 0.8 < inside.mean() < 0.97
     assert (tmp_path / "model" / "report.html").is_file()
-    assert "Truro" in load(tmp_path / "model-with-truro").tasks_
+    assert "Truro" in load(tmp_path / "model").tasks_
 
 
 def test_the_commands_of_the_page_on_export_work(tmp_path):
