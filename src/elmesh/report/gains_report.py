@@ -96,7 +96,7 @@ def _training(summary: Mapping[str, Any]) -> Section:
         ["Encoded columns", f"{len(summary['columns']):,}"],
         ["Method", summary["solver"]],
     ]
-    if summary["rounds"] is not None:
+    if summary["rounds"]:
         rows.append(["Rounds", f"{summary['rounds']:,}"])
     if summary["certificate"] is not None:
         text = str(Certificate(**summary["certificate"]))
