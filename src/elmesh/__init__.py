@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from elmesh.estimators.classifier import MultiTaskELMClassifier
     from elmesh.estimators.loading import load
     from elmesh.estimators.regressor import MultiTaskELMRegressor
+    from elmesh.estimators.tuned import MultiTaskELMClassifierCV, MultiTaskELMRegressorCV
     from elmesh.privacy.budget import Privacy
     from elmesh.run.backend import MPIBackend
     from elmesh.run.config import CheckpointConfig, RunConfig
@@ -48,7 +49,9 @@ _MODULES = {
     "MTLELM": "solvers.mtl_elm",
     "MeshELM": "solvers.mesh_elm",
     "MultiTaskELMClassifier": "estimators.classifier",
+    "MultiTaskELMClassifierCV": "estimators.tuned",
     "MultiTaskELMRegressor": "estimators.regressor",
+    "MultiTaskELMRegressorCV": "estimators.tuned",
     "Privacy": "privacy.budget",
     "RunConfig": "run.config",
     "Solver": "solvers.base",
@@ -73,7 +76,9 @@ __all__ = [
     "MPIBackend",
     "MeshELM",
     "MultiTaskELMClassifier",
+    "MultiTaskELMClassifierCV",
     "MultiTaskELMRegressor",
+    "MultiTaskELMRegressorCV",
     "Privacy",
     "RunConfig",
     "Solver",

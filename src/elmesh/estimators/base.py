@@ -119,6 +119,10 @@ class MultiTaskELM(SiteMethods):
         self.unknown_site = unknown_site
         self.random_state = random_state
 
+    def solver_for(self, X: Any, y: Any, tasks: object = None) -> Solver:
+        """Return the solver that a fit of these rows uses."""
+        return make_solver(self.solver)
+
     def _backend(self, run: RunConfig | None) -> tuple[RunConfig, Backend]:
         """Return where the fit runs, having checked that the solver can run there."""
         config = run or RunConfig()
@@ -181,7 +185,7 @@ class MultiTaskELM(SiteMethods):
             floor = CLASS_NOISE if self._kind == "classification" else 0.0
             classes = self._kind == "classification" and solver.has_common_part
             totals, self.privacy_ = (None, None) if private is None else private.totals(layer, X, own_groups, targets)
-            most = self._most_features(solver, own_groups, backend)
+            most = self.most_features(solver, own_groups, backend)
             features = GroupedFeatures(layer.groups, floor, halves, classes, totals, most)
             context = replace(context, features=features)
         # A run may be resumed for longer than was first asked.
@@ -212,7 +216,7 @@ class MultiTaskELM(SiteMethods):
         return Fitted(layer, heads, solution.mu2, prior=by_task)
 
     @staticmethod
-    def _most_features(solver: Solver, groups: Groups, backend: Backend) -> int | None:
+    def most_features(solver: Solver, groups: Groups, backend: Backend) -> int | None:
         """Return how many features the common part may have; None for no limit."""
         least = solver.rows_per_feature
         if not least or solver.privacy is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -22,6 +22,7 @@ from elmesh.errors import ElmeshError
 from elmesh.estimators.base import MultiTaskELM, check_size
 from elmesh.estimators.features import common_moments
 from elmesh.estimators.head import Head
+from elmesh.estimators.inputs import as_frame
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.math.blas import limit_blas_threads
 from elmesh.math.calibration import fit_temperature, leave_one_out, leave_one_out_ridge, probabilities
@@ -235,6 +236,16 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         self._set_model(fitted.layer, heads, 1)
         return self
 
+    def solver_for(self, X: Any, y: Any, tasks: object = None) -> Solver:
+        """Return the solver that a fit of these rows uses: without a common part where tasks share no class."""
+        solver, frame = make_solver(self.solver), as_frame(X)
+        with suppress(ElmeshError, ValueError):  # a fit of these rows states what is wrong with them
+            labels = np.asarray(y).ravel()
+            groups = group_rows(tasks if frame is None else self._labels(frame, tasks), len(labels))
+            if not self._shared(one_hot(labels, groups)[1]):
+                solver = solver.without_common_targets()
+        return solver
+
     @property
     def _declared(self) -> list[Any] | None:
         """The classes of all tasks, if they are given."""
@@ -337,9 +348,10 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         self._set_model(fitted.layer, heads, 1, replace(fitted.common, t_mean=mean, temperature=usual), self.classes_)
         return self
 
-    def _gain_targets(
+    def training_targets(
         self, y: NDArray[Any], groups: Groups
     ) -> tuple[Mapping[Label, FloatArray], Mapping[Label, FloatArray]]:
+        """Return indicators of all classes for the rows of each task, twice: they are learned from as they are."""
         targets, classes = one_hot(column_or_1d(y), groups)
         every = self.classes_ if self.model_.classes is None else self.model_.classes
         wide = {}

@@ -121,9 +121,10 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
         self._set_model(fitted.layer, heads, y_checked.ndim, common)
         return self
 
-    def _gain_targets(
+    def training_targets(
         self, y: NDArray[Any], groups: Groups
     ) -> tuple[Mapping[Label, FloatArray], Mapping[Label, FloatArray]]:
+        """Return the targets of each task, as they are and as they were learned from."""
         targets = regression_targets(y, groups)
         is_limited = self.clip is not None and make_solver(self.solver).privacy is None
         return targets, _limited(dict(targets), LocalBackend()) if is_limited else targets

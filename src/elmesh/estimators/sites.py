@@ -197,17 +197,21 @@ class SiteMethods(InputReader):
         >>> bool(gains.overall.together < gains.overall.alone)
         True
         """
-        check_is_fitted(self, "model_")
-        checked, labels = self._encode(X, tasks)
-        groups = match_tasks(labels, len(checked), list(self.model_.heads))
-        targets, learned = self._gain_targets(np.asarray(y), groups)
+        checked, groups = self.read_training_rows(X, tasks)
+        targets, learned = self.training_targets(np.asarray(y), groups)
         floor = CLASS_NOISE if self._kind == "classification" else 0.0
         longest, width = max(len(rows) for rows in groups.values()), self.model_.layer.width
         with limit_blas_threads(longest, width, min(longest, width)):
             return measure_gains(self.model_, checked, groups, targets, learned, floor, pooled=pooled)
 
+    def read_training_rows(self, X: ArrayLike, tasks: object = None) -> tuple[FloatArray, Groups]:
+        """Return the inputs of the fit as numbers, and the rows of each task."""
+        check_is_fitted(self, "model_")
+        checked, labels = self._encode(X, tasks)
+        return checked, match_tasks(labels, len(checked), list(self.model_.heads))
+
     @abstractmethod
-    def _gain_targets(
+    def training_targets(
         self, y: NDArray[Any], groups: Groups
     ) -> tuple[Mapping[Label, FloatArray], Mapping[Label, FloatArray]]:
         """Return the targets of each task, as they are and as they were learned from."""

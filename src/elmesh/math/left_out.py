@@ -6,16 +6,19 @@ covariance D (both in units of the noise; W in that of a site with weight :math:
 
 .. math:: \frac{(K^{-1}R)_i}{(K^{-1})_{ii} - w_t\,(K^{-1}\Phi S\Phi'K^{-1})_{ii}} , \qquad K = I + \Phi D\Phi' ,
 
-exactly, for given variances. No fit is repeated.
+exactly, for given variances. No fit is repeated. A ridge regression of a task alone is the case without W; there one
+decomposition of the features serves all penalties.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from elmesh.typing import FloatArray
 
-__all__ = ["left_out_errors"]
+__all__ = ["left_out_errors", "left_out_ridge"]
 
 # Least share of a row's precision that is left when the others are given.
 _LEAST = 1e-9
@@ -62,3 +65,25 @@ def left_out_errors(
         KPhi = inverse @ Phi if few else Phi - Y @ (Y.T @ Phi)
         left = own - weight * np.sum((KPhi @ S) * KPhi, axis=1)
     return np.asarray(KR / np.maximum(left, _LEAST * np.maximum(own, _LEAST))[:, None])
+
+
+def left_out_ridge(H: FloatArray, T: FloatArray, penalties: Sequence[float], *, centre: bool) -> FloatArray:
+    r"""Return predictions of rows by ridge regressions without them, of shape (penalties, n, d).
+
+    With :math:`H = P\,\mathrm{diag}(s)\,V'` the leverage of row i is :math:`\sum_k P_{ik}^2 s_k^2/(s_k^2+\mu)`, and 1/n
+    more where features and targets are centred; its error without itself is its error over one less the leverage.
+
+    Examples
+    --------
+    >>> left_out_ridge(np.zeros((3, 1)), np.array([[1.0], [2.0], [6.0]]), [1.0], centre=True).ravel()
+    array([4. , 3.5, 1.5])
+    """
+    mean = T.mean(axis=0) if centre else np.zeros(T.shape[1])
+    P, s, _ = np.linalg.svd(H - H.mean(axis=0) if centre else H, full_matrices=False)
+    PT, predictions = P.T @ (T - mean), []
+    for mu in penalties:
+        shrunk = s**2 / (s**2 + mu)
+        fits = P @ (shrunk[:, None] * PT) + mean
+        left = 1.0 - P**2 @ shrunk - (1.0 / len(T) if centre else 0.0)
+        predictions.append(T - (T - fits) / np.maximum(left, _LEAST)[:, None])
+    return np.stack(predictions)

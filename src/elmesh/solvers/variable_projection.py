@@ -63,11 +63,13 @@ class Evaluation:
     share: PerAgent
 
 
-def rough_fit(problem: Problem, lam: float, start: FloatArray) -> Steps[tuple[FloatArray, FloatArray]]:
-    """Return U and A after a few steps from a start."""
+def rough_fit(
+    problem: Problem, lam: float, start: FloatArray, most: int = _ROUGH_STEPS
+) -> Steps[tuple[FloatArray, FloatArray]]:
+    """Return U and A after some steps from a start, until one hardly lowers f."""
     f, memory = ReducedProblem(problem, lam, lam), LBFGSMemory()
     here = yield from f.evaluate(start)
-    for _ in range(_ROUGH_STEPS):
+    for _ in range(most):
         found = yield from line_search(f, here, memory)
         if found is None:
             break

@@ -1,0 +1,257 @@
+"""The choice of settings by rows left out: which ones are tried, what they lose, and which one is taken.
+
+The best of many settings on rows left out is partly the luckiest. So the default, if it is among them, stays unless
+another setting is better by two standard errors of the paired difference of the losses.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+from elmesh.checks import check_count
+from elmesh.errors import ElmeshError, RankWarning
+from elmesh.estimators.base import MultiTaskELM
+from elmesh.estimators.feature_scores import FeatureScores
+from elmesh.estimators.features import GROUPED, SINGLE
+from elmesh.estimators.penalty_scores import PenaltyScores
+from elmesh.estimators.training_rows import SOLVER_SETTINGS, TrainingRows, with_setting
+from elmesh.math.blas import limit_blas_threads
+from elmesh.solvers import Solver, make_solver
+from elmesh.solvers.admm import ProximalADMM
+from elmesh.solvers.local_elm import LocalELM
+from elmesh.solvers.mesh_elm import MeshELM
+from elmesh.solvers.mtl_elm import MTLELM
+from elmesh.solvers.settings import with_settings
+from elmesh.typing import FloatArray
+
+__all__ = ["Candidate", "Search", "Setting", "search_settings"]
+
+Setting = dict[str, Any]
+# Standard errors by which a setting must be better than the default.
+_CLEARLY = 2.0
+# Candidates of the default model, chosen on the tables of the arena (splits other than those of the benchmarks).
+_GRID: dict[str, Sequence[Any]] = {
+    "n_hidden": (GROUPED["n_hidden"], 400),
+    "weight_scale": (GROUPED["weight_scale"], 0.3, (0.3, 1.0, 3.0)),
+}
+# Penalties of the paper's problem, as multiples of the automatic one.
+_FACTORS = (0.1, 0.3, 3.0, 10.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A setting that was tried: the losses of all rows, None if the search ended before it, and the time it took."""
+
+    setting: Setting
+    losses: FloatArray | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What was tried.
+
+    Parameters
+    ----------
+    candidates : tuple of Candidate
+        All settings, in the order of the grid.
+    default : int or None
+        The place of the default among them.
+    seed : int
+        The seed of the hidden layers that were tried.
+    first : MultiTaskELM or None
+        The estimator with the first of the settings, if it was fitted to the end.
+    """
+
+    candidates: tuple[Candidate, ...]
+    default: int | None
+    seed: int
+    first: MultiTaskELM | None = None
+
+    def loss(self, place: int) -> tuple[float, float]:
+        """Return the mean loss of a candidate and its standard error; NaN if it is not known."""
+        return _mean(self.candidates[place].losses)
+
+    def difference(self, place: int, other: int) -> tuple[float, float]:
+        """Return the mean loss of a candidate less that of another one, and its standard error."""
+        one, two = self.candidates[place].losses, self.candidates[other].losses
+        return _mean(None if one is None or two is None else one - two)
+
+    @property
+    def least(self) -> int:
+        """The place of the candidate with the least loss."""
+        return int(np.nanargmin([self.loss(place)[0] for place in range(len(self.candidates))]))
+
+    @property
+    def best(self) -> int:
+        """The place of the candidate to take: the one with the least loss, if it is clearly better than the default."""
+        if self.default is None or self.candidates[self.default].losses is None:
+            return self.least
+        change, error = self.difference(self.least, self.default)
+        return self.least if change < -_CLEARLY * error else self.default
+
+
+def _mean(losses: FloatArray | None) -> tuple[float, float]:
+    if losses is None:
+        return np.nan, np.nan
+    return float(losses.mean()), float(np.std(losses, ddof=1) / np.sqrt(len(losses)))
+
+
+def search_settings(
+    estimator: MultiTaskELM,
+    grid: Mapping[str, Sequence[Any]],
+    X: ArrayLike,
+    y: ArrayLike,
+    tasks: object = None,
+    *,
+    n_folds: int = 5,
+    complete: bool = False,
+    callback: Callable[[Search], bool | None] = lambda search: None,
+) -> Search:
+    """Try all settings of a grid on rows left out.
+
+    Parameters
+    ----------
+    estimator : MultiTaskELM
+        What has the settings.
+    grid : mapping
+        Candidates of settings: parameters of the estimator, or "parts", "rank" and "mu" of its solver. Settings that
+        are missing have default candidates, or their value in the estimator.
+    X, y, tasks
+        The rows to choose by.
+    n_folds : int, default=5
+        Folds of each task's rows, where rows cannot be left out in closed form.
+    complete : bool, default=False
+        Whether the first setting of the default model is fitted to the end, so that it need not be fitted again.
+    callback : callable, optional
+        Is called with what was tried so far after every candidate; if it returns True, the search ends.
+    """
+    check_count("cv", n_folds, least=2)
+    solver = estimator.solver_for(X, y, tasks)
+    _check(solver, grid)
+    fields = {name: list(values) for name, values in (_default_grid(estimator, solver) | dict(grid)).items()}
+    complete = complete and solver.has_common_part
+    fitted = with_setting(clone(estimator), {name: values[0] for name, values in fields.items()})
+    if not complete:
+        fitted.set_params(solver=_quick(make_solver(fitted.solver)))
+    with warnings.catch_warnings():
+        if not complete:
+            # Neither is about the fit of the setting that is taken.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", RankWarning)
+        fitted.fit(X, y, tasks)
+        rows = TrainingRows.of(fitted, X, y, tasks)
+        if "mu" not in fields and not solver.has_common_part:
+            fields["mu"] = _penalties(solver, fitted)
+        settings = [dict(zip(fields, values, strict=True)) for values in itertools.product(*fields.values())]
+        longest, width = max(map(len, rows.groups.values())), fitted.model_.layer.width
+        with limit_blas_threads(longest, width, min(longest, width)):
+            scores = FeatureScores(rows) if solver.has_common_part else PenaltyScores(rows, n_folds)
+            default = _default(estimator, solver, settings)
+            candidates = tuple(_try(scores, settings, lambda tried: callback(Search(tried, default, fitted.seed_))))
+    return Search(candidates, default, fitted.seed_, fitted if complete else None)
+
+
+def _try(
+    scores: FeatureScores | PenaltyScores,
+    settings: Sequence[Setting],
+    callback: Callable[[tuple[Candidate, ...]], bool | None],
+) -> list[Candidate]:
+    """Try all settings until the callback ends the search."""
+    candidates, begin = [Candidate(setting) for setting in settings], time.perf_counter()
+    for place, losses in scores.scores(settings):
+        now = time.perf_counter()
+        candidates[place] = Candidate(settings[place], losses, now - begin)
+        begin = now
+        if callback(tuple(candidates)):
+            break
+    return candidates
+
+
+def _check(solver: Solver, grid: Mapping[str, Sequence[Any]]) -> None:
+    """Raise if settings of a solver cannot be chosen, or not these."""
+    if solver.privacy is not None:
+        raise ElmeshError("Settings of a private fit must not be chosen by its rows; choose them on public rows.")
+    if not isinstance(solver, (MeshELM, MTLELM, ProximalADMM, LocalELM)):
+        raise ElmeshError(
+            f"Settings of {solver.name} cannot be chosen in this way; use mesh-elm, mtl-elm, dmtl-elm, fo-dmtl-elm or "
+            "local-elm, or scikit-learn's GridSearchCV."
+        )
+    for name in ("rank", "mu"):
+        if name in grid and solver.has_common_part:
+            raise ElmeshError(
+                f"{name} is chosen for the shared part alone, the paper's problem, or for local-elm; beside a common "
+                "and a private part it is found in the fit. Leave it out."
+            )
+    if isinstance(solver, LocalELM) and solver.mu == "auto" and "mu" not in grid:
+        raise ElmeshError("local-elm finds its penalties by evidence; to choose one by rows left out, give mu a list.")
+    for name, values in grid.items():
+        if not len(values):
+            raise ElmeshError(f"{name} has no candidates; give at least one.")
+
+
+def _default_grid(estimator: MultiTaskELM, solver: Solver) -> dict[str, Sequence[Any]]:
+    """Return the default candidates of settings that the estimator leaves open."""
+    if not solver.has_common_part:
+        return {}
+    return {name: values for name, values in _GRID.items() if getattr(estimator, name) == "auto"}
+
+
+def _quick(solver: Solver) -> Solver:
+    """Return a solver that reads the rows and finds variances or a penalty, and as little else as will do."""
+    if isinstance(solver, LocalELM):
+        return solver
+    if isinstance(solver, MeshELM) and solver.has_common_part:
+        quick: Solver = clone(solver).set_params(rank=0, mu1="auto", mu2="auto", graph=None, certify=False)
+        return quick
+    rank = solver.get_params(deep=False)["rank"]
+    return MeshELM(common=False, private=False, rank=rank, graph=None, max_iter=1, certify=False)
+
+
+def _penalties(solver: Solver, fitted: MultiTaskELM) -> list[float | str]:
+    """Return candidates of the penalty: the solver's own or, if that is automatic, others about it."""
+    own, (_, found) = _own_penalty(solver), fitted.penalties_ or (None, None)
+    if own != "auto" or found is None:
+        return [own]
+    return ["auto", *(float(f"{factor * found:.2g}") for factor in _FACTORS)]
+
+
+def _own_penalty(solver: Solver) -> float | str:
+    """Return the penalty of a solver: of U and A it is the root of the product of both."""
+    own = [value for name, value in solver.get_params(deep=False).items() if name in ("mu", "mu1", "mu2")]
+    return "auto" if "auto" in own else float(np.prod(own) ** (1 / len(own)))
+
+
+def _default(estimator: MultiTaskELM, solver: Solver, settings: Sequence[Setting]) -> int | None:
+    """Return the place of the setting that the estimator has by itself, None if it is not among them."""
+    automatic = GROUPED if solver.has_common_part else SINGLE
+    own: Setting = {"mu": _own_penalty(solver)}
+    for name in settings[0]:
+        value = getattr(estimator, name, None) if name not in SOLVER_SETTINGS else getattr(solver, name, None)
+        own.setdefault(name, automatic.get(name, value) if isinstance(value, str) and value == "auto" else value)
+    for place, setting in enumerate(settings):
+        same = [
+            _parts_of(with_settings(solver, {name: value})) == _parts_of(solver)
+            if name == "parts"
+            else np.array_equal(np.atleast_1d(value), np.atleast_1d(own[name]))
+            for name, value in setting.items()
+        ]
+        if all(same):
+            return place
+    return None
+
+
+def _parts_of(solver: Solver) -> tuple[bool, bool, bool]:
+    """Return whether the weights of mesh-elm have a common, a private and a shared part."""
+    known = solver.get_params(deep=False)
+    return known["common"] is not False, known["private"] is not False, known["rank"] != 0
