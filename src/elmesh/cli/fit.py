@@ -5,25 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
 import typer
 
 from elmesh.cli.console import Output, check_model_folder
 from elmesh.cli.errors import INTERRUPTED, check_option
-from elmesh.cli.fit_options import FitOptions, check_kind, with_options
+from elmesh.cli.fit_options import FitOptions
 from elmesh.cli.launch import launch
 from elmesh.cli.mpi_fit import check_output_folder, fit_on_rank
 from elmesh.cli.signals import stop_on_interrupt
 from elmesh.cli.summary import print_fit, summarize
+from elmesh.cli.table_options import TableData, with_options
 from elmesh.errors import ElmeshError
 from elmesh.estimators.gains import SiteGains
 from elmesh.estimators.storage import CARD, REPORT
 from elmesh.files import atomic_write
 from elmesh.run import LocalBackend, MPIBackend
 from elmesh.run.placement import check_ranks
-from elmesh.tables import agree_targets, find_tasks, read_data, read_targets
+from elmesh.tables import find_tasks
 
-__all__ = ["fit"]
+__all__ = ["fit", "fit_here"]
 
 # Most numbers in the features of all rows for which gains are measured.
 _MOST_NUMBERS = 200_000_000
@@ -71,7 +71,10 @@ def fit(options: FitOptions) -> None:
         for name in ("ranks", "gather", "restarts"):
             if getattr(options, name) != getattr(FitOptions, name):  # it is given
                 raise ElmeshError(f"--{name} is for --runtime mpi; give that as well, or leave it out.")
-        _fit_here(options, output)
+        summary, stopped = fit_here(options, output)
+        output.result(summary)
+        if stopped:
+            raise typer.Exit(INTERRUPTED)
     elif options.ranks is not None:
         _start_ranks(options, output, options.ranks)
     elif options.restarts:
@@ -98,12 +101,12 @@ def _start_ranks(options: FitOptions, output: Output, ranks: int) -> None:
         raise typer.Exit(INTERRUPTED)
 
 
-def _measure_gains(model: Any, X: pd.DataFrame, y: pd.DataFrame, output: Output) -> SiteGains | None:
+def _measure_gains(model: Any, table: TableData, output: Output) -> SiteGains | None:
     """Return what each task gains; None if that cannot be measured."""
     fitted = model.model_
     if fitted.common is None or len(fitted.heads) < 2:
         return None
-    if len(X) * fitted.layer.width > _MOST_NUMBERS:
+    if len(table.X) * fitted.layer.width > _MOST_NUMBERS:
         output.note(
             "The table is too large to measure what each task gains here; leave rows out of it, and use elmesh "
             "evaluate on them."
@@ -111,32 +114,29 @@ def _measure_gains(model: Any, X: pd.DataFrame, y: pd.DataFrame, output: Output)
         return None
     with output.bar("Measuring gains") as show:
         show(0, 1, "rows left out of each task")
-        gains: SiteGains = model.site_gains(X, y if y.shape[1] > 1 else y.iloc[:, 0])
+        gains: SiteGains = model.site_gains(table.X, table.targets)
         show(1, 1, "")
     return gains
 
 
-def _fit_here(options: FitOptions, output: Output) -> None:
-    """Fit in this process."""
+def fit_here(options: FitOptions, output: Output) -> tuple[dict[str, Any], bool]:
+    """Fit in this process, save the model and print the summary; return it, and whether Ctrl-C stopped the fit."""
     out = options.out
     check_model_folder(out, options.force)
     options.check_checkpoint()
     options.check_task()
     with output.warnings_as_notes():
-        frame = read_data(options.data, file_task=options.task is None, csv_format=options.csv_format)
-        X = options.inputs(frame)
-        kind, reason, whole = agree_targets({"": frame}, options.target, check_kind(options.kind))
-        y = read_targets(frame, options.target, kind, whole)
-        model = options.make_estimator(kind)
+        table = options.read()
+        model = options.make_estimator(table.kind)
         options.note_unused(output)
         with stop_on_interrupt(output) as request:
             with output.progress("Fitting") as show:
                 backend = LocalBackend(mask=options.mask)
                 run = options.run_config(output, lambda step: show(step) or request.asked, backend)
-                model.fit(X, y if len(options.target) > 1 else y.iloc[:, 0], run=run)
+                model.fit(table.X, table.targets, run=run)
             model.save(out, overwrite=options.force)
-        summary = summarize(model, len(X)) | {"model": str(out), "kind_reason": reason}
-        gains = None if request.asked else _measure_gains(model, X, y, output)
+        summary = summarize(model, len(table.X)) | {"model": str(out), "kind_reason": table.reason}
+        gains = None if request.asked else _measure_gains(model, table, output)
         if gains is None:
             print_fit(output, summary)
         else:
@@ -149,6 +149,4 @@ def _fit_here(options: FitOptions, output: Output) -> None:
             print_fit(output, summary, (gains, gains_table(gains)))
         if request.asked:
             output.note(f"Stopped by Ctrl-C after round {model.n_iter_}; the model so far is in {out}.")
-        output.result(summary)
-    if request.asked:
-        raise typer.Exit(INTERRUPTED)
+    return summary, request.asked

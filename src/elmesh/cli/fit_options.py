@@ -2,71 +2,42 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
+import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
-import pandas as pd
 import typer
 
 from elmesh.cli.console import (
-    DecimalOption,
-    DelimiterOption,
-    EncodingOption,
     ForceOption,
     JsonOption,
     Output,
     QuietOption,
     check_writable,
 )
-from elmesh.cli.errors import check_option
+from elmesh.cli.table_options import TableOptions
+from elmesh.data.features import ACTIVATIONS
 from elmesh.errors import ElmeshError
 from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.estimators.regressor import MultiTaskELMRegressor
 from elmesh.run import Backend, CheckpointConfig, Progress, RunConfig
 from elmesh.solvers import Solver, make_solver, solver_classes
-from elmesh.tables import FILE_TASK, CSVFormat, ProblemKind, find_column
-from elmesh.tables.access import task_labels
+from elmesh.solvers.settings import part_parameters
+from elmesh.tables import ProblemKind
 
-__all__ = ["FitOptions", "check_kind", "with_options"]
+__all__ = ["FitOptions", "hidden_units", "weight_scales"]
 
 
 # What belongs to the command that starts ranks, and to the output, and not to the fit.
 _NOT_OF_THE_FIT = ("ranks", "restarts", "as_json", "quiet", "events")
-# What weights may consist of.
-_PARTS = ("common", "private", "shared")
 
 
 @dataclass(frozen=True)
-class FitOptions:
+class FitOptions(TableOptions):
     """The options of ``elmesh fit``; None where an option is not given."""
 
-    data: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATA", help="A CSV, .csv.gz or Parquet file, or a folder with one such file for each task."
-        ),
-    ]
-    target: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column to predict; several for a regression.")]
-    out: Annotated[Path, typer.Option(help="Folder to save the model in.")]
-    task: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Column with the task of each row; without it, the task is the file."),
-    ] = None
-    kind: Annotated[
-        str | None, typer.Option(metavar="classification|regression", help="Inferred from the target by default.")
-    ] = None
-    drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out; repeatable.")] = None
-    use: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="Column to learn from even if it only numbers the rows; repeatable."),
-    ] = None
-    delimiter: DelimiterOption = None
-    decimal: DecimalOption = None
-    encoding: EncodingOption = None
     solver: Annotated[str, typer.Option(metavar="NAME", help=f"One of {', '.join(solver_classes())}.")] = "mesh-elm"
     parts: Annotated[
         str | None,
@@ -96,6 +67,17 @@ class FitOptions:
     hidden: Annotated[
         str, typer.Option(metavar="NUMBER", help="Hidden units.", show_default="200, or 300 without groups of features")
     ] = "auto"
+    weight_scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBERS",
+            help="Scale of the hidden weights; with mesh-elm several for several groups of units, separated by commas.",
+            show_default="1,4, or by the number of columns",
+        ),
+    ] = None
+    activation: Annotated[
+        str, typer.Option(metavar="NAME", help=f"Activation of the hidden units: {', '.join(ACTIVATIONS)}.")
+    ] = "sigmoid"
     mu: Annotated[
         float | None, typer.Option(help="Penalty on the weights.", show_default="from the estimated noise, or 1")
     ] = None
@@ -145,16 +127,6 @@ class FitOptions:
     quiet: QuietOption = False
     events: Annotated[bool, typer.Option("--events", hidden=True)] = False
 
-    @property
-    def column(self) -> str:
-        """The column that holds the task."""
-        return self.task or FILE_TASK
-
-    @property
-    def csv_format(self) -> CSVFormat:
-        """How CSV files are written."""
-        return CSVFormat(self.delimiter, self.decimal, self.encoding)
-
     def make_solver(self) -> Solver:
         """Return the solver; ``mu`` is for all its penalties, and the graph "none" means all data in one place."""
         solver = make_solver(self.solver)
@@ -179,17 +151,10 @@ class FitOptions:
             return {}
         if not {"common", "private"} <= known.keys():
             raise ElmeshError(f"--parts has no meaning for {self.solver}; leave it out.")
-        chosen = {name.strip() for name in self.parts.split(",")}
-        if not chosen <= set(_PARTS):
-            raise ElmeshError(f'--parts must be some of {", ".join(_PARTS)}, separated by commas, not "{self.parts}".')
-        if chosen == {"common", "shared"}:
-            raise ElmeshError("The shared part is fitted alone or beside a private one; add private to --parts.")
-        given: dict[str, Any] = {name: name in chosen for name in ("common", "private")}
-        if "shared" not in chosen:
-            if self.rank:
-                raise ElmeshError(f"--rank {self.rank} is for the shared part; add shared to --parts, or leave it out.")
-            given["rank"] = 0
-        elif self.rank == 0:
+        given = part_parameters(self.parts)
+        if "rank" in given and self.rank:
+            raise ElmeshError(f"--rank {self.rank} is for the shared part; add shared to --parts, or leave it out.")
+        if "rank" not in given and self.rank == 0:
             raise ElmeshError("--rank 0 means no shared part, which --parts asks for; leave one of them out.")
         return given
 
@@ -201,40 +166,15 @@ class FitOptions:
     def make_estimator(self, kind: ProblemKind) -> MultiTaskELMClassifier | MultiTaskELMRegressor:
         """Return the estimator, which takes the table of :meth:`inputs`."""
         make = MultiTaskELMClassifier if kind == "classification" else MultiTaskELMRegressor
-        hidden = self.hidden
-        if hidden != "auto" and not hidden.isdecimal():
-            raise ElmeshError(f'--hidden must be a whole number or "auto"; got {hidden!r}.')
         return make(
-            hidden if hidden == "auto" else int(hidden),
+            hidden_units(self.hidden),
+            weight_scale="auto" if self.weight_scale is None else weight_scales(self.weight_scale),
+            activation=self.activation,
             task=self.column,
             column_types=dict.fromkeys(self.use, "number") if self.use else None,
             solver=self.make_solver(),
             random_state=self.seed,
         )
-
-    def inputs(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return a table without its targets and the columns to leave out; raise if a column has two roles."""
-        drop, use = self.drop or [], self.use or []
-        for name in (self.column, *self.target, *drop, *use):
-            find_column(frame, name)
-        if self.column in self.target:
-            raise ElmeshError(f'Column "{self.column}" is named as both task and target; they must differ.')
-        for name in drop:
-            if name == self.column or name in self.target:
-                raise ElmeshError(f'Column "{name}" is named as task or target, and to be dropped as well.')
-        for name in use:
-            if name == self.column or name in (*self.target, *drop):
-                raise ElmeshError(f'Column "{name}" is to be learned from, and named as task, target or to be dropped.')
-        # Labels are text, however a file stores them.
-        return frame.drop(columns=[*self.target, *drop]).assign(**{self.column: task_labels(frame, self.column)})
-
-    def check_task(self) -> None:
-        """Raise if the rows of a single file have no task."""
-        if self.task is None and self.data.is_file():
-            raise ElmeshError(
-                f"{self.data} is one file, so --task must name the column that holds the task; or give a folder with "
-                "one file for each task."
-            )
 
     def check_checkpoint(self) -> None:
         """Raise if the folder for checkpoints cannot be written: before the work."""
@@ -269,35 +209,46 @@ class FitOptions:
 
     def arguments(self) -> list[str]:
         """Return the arguments of the same command for each rank, which reports events."""
-        words = ["fit", "--events"]
+        return ["fit", "--events", *self._words(), "--", str(self.data)]  # a name may begin with a dash
+
+    def command(self) -> str:
+        """Return the command in full, without what is the default and without leave to replace files."""
+        defaults = {_option(field.name): field.default for field in fields(self)}
+        words = replace(self, force=False)._words(lambda name, value: value != defaults[name])
+        data = str(self.data)
+        return shlex.join(["elmesh", "fit", *([*words, "--", data] if data.startswith("-") else [data, *words])])
+
+    def _words(self, wanted: Callable[[str, Any], bool] = lambda name, value: True) -> list[str]:
+        """Return the options that are wanted and have a value, as words of a command."""
+        words: list[str] = []
         for name, value in self.by_option().items():
-            if value is True:
-                words.append(name)
-            elif name != "--data" and value is not None and value is not False:
-                words += [
-                    word for item in (value if isinstance(value, list) else [value]) for word in (name, str(item))
-                ]
-        return [*words, "--", str(self.data)]  # a name may begin with a dash
+            if name == "--data" or value is None or value is False or not wanted(name, value):
+                continue
+            items = value if isinstance(value, list) else [value]
+            words += [name] if value is True else [word for item in items for word in (name, str(item))]
+        return words
 
 
-def with_options(function: Callable[[FitOptions], None]) -> Callable[..., None]:
-    """Return a function of the options as a command is: each is a parameter of its own."""
-
-    @functools.wraps(function)
-    def command(**options: Any) -> None:
-        function(FitOptions(**options))
-
-    # typer takes the parameters of a command from this attribute, which functions may have but types do not declare.
-    command.__signature__ = inspect.signature(FitOptions, eval_str=True)  # type: ignore[attr-defined]
-    command.__annotations__ = {}
-    return command
+def hidden_units(text: str) -> int | str:
+    """Return a number of hidden units, or "auto"."""
+    if text != "auto" and not text.isdecimal():
+        raise ElmeshError(f'--hidden must be a whole number or "auto"; got {text!r}.')
+    return text if text == "auto" else int(text)
 
 
-def check_kind(kind: str | None) -> ProblemKind | None:
-    """Return the value of --kind, if it is given."""
-    if kind is not None:
-        check_option("--kind", kind, "classification", "regression")
-    return cast("ProblemKind | None", kind)
+def weight_scales(text: str) -> float | tuple[float, ...]:
+    """Return a scale of weights, or several that are separated by commas.
+
+    Examples
+    --------
+    >>> weight_scales("0.3"), weight_scales("1,4")
+    (0.3, (1.0, 4.0))
+    """
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ElmeshError(f"--weight-scale must be numbers that are separated by commas; got {text!r}.") from None
+    return found[0] if len(found) == 1 else found
 
 
 def _option(name: str) -> str:

@@ -19,21 +19,21 @@ import numpy as np
 from elmesh.comm.graph import Topology
 from elmesh.data.statistics import Reduced, Task
 from elmesh.data.tasks import Groups
-from elmesh.estimators.base import MultiTaskELM
 from elmesh.estimators.features import make_features
 from elmesh.estimators.training_rows import TrainingRows
 from elmesh.math.left_out import left_out_ridge
 from elmesh.run.backend import LocalBackend
 from elmesh.run.runner import agent_context
-from elmesh.solvers import make_solver
+from elmesh.solvers import Solver
 from elmesh.solvers.local_elm import LocalELM
 from elmesh.solvers.penalty_path import automatic_penalty, penalty_path
+from elmesh.solvers.settings import with_settings
 from elmesh.typing import FloatArray, IndexArray, Label
 
 __all__ = ["PenaltyScores", "fold_numbers"]
 
-# Penalties in a row that may be worse than the best one before the path ends.
-_PATIENCE = 2
+# Penalties in a row that may be worse than the best one before the path ends, and by which share at least.
+_PATIENCE, _SAME = 2, 1e-6
 
 
 def fold_numbers(groups: Groups, strata: Mapping[Label, FloatArray], n_folds: int, seed: int) -> IndexArray:
@@ -62,12 +62,14 @@ class PenaltyScores:
     ----------
     rows : TrainingRows
         The rows, and an estimator that was fitted on them.
+    solver : Solver
+        The solver whose settings are tried.
     n_folds : int
         The number of folds.
     """
 
-    def __init__(self, rows: TrainingRows, n_folds: int) -> None:
-        self._rows = rows
+    def __init__(self, rows: TrainingRows, solver: Solver, n_folds: int) -> None:
+        self._rows, self._solver, self._centre = rows, solver, bool(rows.fitted.fit_intercept)
         self._context = agent_context(Topology(1, np.empty((0, 2), dtype=np.intp)), rows.fitted.seed_)
         self._targets = {t: (rows.targets[t] / rows.scale)[:, rows.columns(t)] for t in rows.groups}
         classes = hasattr(rows.fitted, "task_classes_")
@@ -78,60 +80,55 @@ class PenaltyScores:
 
     def scores(self, settings: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, FloatArray]]:
         """Yield the places of settings and the losses of all rows; settings at the end of a path may be missing."""
-        paths: dict[tuple[Any, ...], list[int]] = {}
+        rows, paths = self._rows, dict[str, list[int]]()
         for place, setting in enumerate(settings):
-            others = tuple(sorted((name, str(value)) for name, value in setting.items() if name != "mu"))
-            paths.setdefault(others, []).append(place)
+            others = sorted((name, value) for name, value in setting.items() if name != "mu")
+            paths.setdefault(str(others), []).append(place)
         for places in paths.values():
-            candidate = self._rows.candidate(settings[places[0]])
-            alone = isinstance(make_solver(candidate.solver), LocalELM)
-            penalties = [settings[place]["mu"] for place in places]
-            for k, losses in (self._alone if alone else self._together)(candidate, penalties):
+            setting, penalties = settings[places[0]], [settings[place]["mu"] for place in places]
+            candidate, solver = rows.candidate(setting), with_settings(self._solver, setting)
+            layer = make_features(candidate, solver, rows.X, rows.groups, rows.fitted.seed_, LocalBackend())
+            H = {t: layer(rows.X[index]) for t, index in rows.groups.items()}
+            found = self._alone(H, penalties) if isinstance(solver, LocalELM) else self._together(solver, H, penalties)
+            for k, losses in found:
                 yield places[k], losses
 
-    def _features(self, candidate: MultiTaskELM) -> dict[Label, FloatArray]:
-        rows, solver = self._rows, make_solver(candidate.solver)
-        layer = make_features(candidate, solver, rows.X, rows.groups, rows.fitted.seed_, LocalBackend())
-        return {t: layer(rows.X[index]) for t, index in rows.groups.items()}
-
-    def _alone(self, candidate: MultiTaskELM, penalties: Sequence[float]) -> Iterator[tuple[int, FloatArray]]:
+    def _alone(self, H: Mapping[Label, FloatArray], penalties: Sequence[float]) -> Iterator[tuple[int, FloatArray]]:
         """Yield the losses at each penalty, each task alone."""
-        centre, H = bool(candidate.fit_intercept), self._features(candidate)
-        found = {t: left_out_ridge(H[t], T, penalties, centre=centre) for t, T in self._targets.items()}
+        found = {t: left_out_ridge(H[t], T, penalties, centre=self._centre) for t, T in self._targets.items()}
         for k in range(len(penalties)):
             yield k, self._losses({t: predictions[k] for t, predictions in found.items()})
 
-    def _together(self, candidate: MultiTaskELM, penalties: Sequence[float | str]) -> Iterator[tuple[int, FloatArray]]:
+    def _together(
+        self, solver: Solver, H: Mapping[Label, FloatArray], penalties: Sequence[float | str]
+    ) -> Iterator[tuple[int, FloatArray]]:
         """Yield the losses along the path of penalties."""
-        centre, H = bool(candidate.fit_intercept), self._features(candidate)
-        whole = _decompose(self._reduced(H, {t: slice(None) for t in H}, centre))
-        rank = make_solver(candidate.solver).resolve_rank(whole)
+        whole = _decompose(self._reduced(H, {t: slice(None) for t in H}))
+        rank = solver.resolve_rank(whole)
         auto = automatic_penalty(whole, self._context, rank) if "auto" in penalties else 0.0
         values = np.array([auto if mu == "auto" else mu for mu in penalties], dtype=np.float64)
         order = np.argsort(-values, kind="stable").tolist()
-        parts = [self._reduced(H, learned, centre) for learned in self._learned]
+        parts = [self._reduced(H, learned) for learned in self._learned]
         paths = [penalty_path(_decompose(part), self._context, rank, values[order].tolist()) for part in parts]
         least, worse = np.inf, 0
         for k, solutions in zip(order, zip(*paths, strict=True), strict=False):
             found = {t: np.empty_like(T) for t, T in self._targets.items()}
             for learned, part, (U, A) in zip(self._learned, parts, solutions, strict=True):
                 for i, (t, one) in enumerate(part.items()):
-                    B = U @ A[i, :, : found[t].shape[1]]
-                    left_out = ~learned[t]
+                    left_out, B = ~learned[t], U @ A[i, :, : found[t].shape[1]]
                     found[t][left_out] = (H[t][left_out] - one.mean[: one.width]) @ B + one.mean[one.width :]
             losses = self._losses(found)
             yield k, losses
-            worse = 0 if losses.mean() < least else worse + 1
+            # At the largest penalties all weights may be zero, and losses equal.
+            worse = worse + 1 if losses.mean() > (1.0 + _SAME) * least else 0
             least = min(least, float(losses.mean()))
             if worse == _PATIENCE:
                 break
 
-    def _reduced(
-        self, H: Mapping[Label, FloatArray], learned: Mapping[Label, Any], centre: bool
-    ) -> dict[Label, Reduced]:
+    def _reduced(self, H: Mapping[Label, FloatArray], learned: Mapping[Label, Any]) -> dict[Label, Reduced]:
         """Return the statistics of the rows of each task that are learned from."""
         own = self._targets.items()
-        return {t: Reduced.from_rows(H[t][learned[t]], T[learned[t]], centre=centre) for t, T in own}
+        return {t: Reduced.from_rows(H[t][learned[t]], T[learned[t]], centre=self._centre) for t, T in own}
 
     def _losses(self, predictions: Mapping[Label, FloatArray]) -> FloatArray:
         """Return the losses of all rows, from predictions in the units of learning."""
