@@ -602,7 +602,7 @@ def failed(result: Result) -> str:
         (["--task", "site", "--target", "outcome", "--solver", "dmtl-elm", "--rank", "0"], "rank"),
         (["--task", "site", "--target", "outcome", "--parts", "own"], "some of common, private, shared"),
         (["--task", "site", "--target", "outcome", "--parts", ""], "some of common, private, shared"),
-        (["--task", "site", "--target", "outcome", "--parts", "common,shared"], "add private to --parts"),
+        (["--task", "site", "--target", "outcome", "--parts", "common,shared"], "add private to the parts"),
         (["--task", "site", "--target", "outcome", "--parts", "common", "--rank", "2"], "add shared to --parts"),
         (["--task", "site", "--target", "outcome", "--parts", "shared", "--rank", "0"], "--rank 0 means no shared"),
         (["--task", "site", "--target", "outcome", "--solver", "dmtl-elm", "--parts", "shared"], "has no meaning for"),
@@ -683,7 +683,7 @@ def test_force_replaces_neither_other_files_nor_the_table_itself(folder, tmp_pat
 
 
 def test_an_impossible_output_path_is_refused_before_the_work(folder, tmp_path, monkeypatch):
-    for module in ("elmesh.cli.fit", "elmesh.cli.predict"):
+    for module in ("elmesh.cli.table_options", "elmesh.cli.predict"):
         monkeypatch.setattr(f"{module}.read_data", lambda *_, **__: pytest.fail("the work began"))
     file = tmp_path / "file"
     file.touch()

@@ -20,7 +20,6 @@ import numpy as np
 from elmesh.comm.graph import Topology
 from elmesh.data.features import FeatureMap
 from elmesh.data.statistics import SiteRows
-from elmesh.errors import ElmeshError
 from elmesh.estimators.base import MultiTaskELM
 from elmesh.estimators.features import make_features
 from elmesh.estimators.sites import CLASS_NOISE
@@ -85,7 +84,7 @@ class FeatureScores:
         solver = make_solver(candidate.solver)
         layer = make_features(candidate, solver, rows.X, rows.groups, rows.fitted.seed_, LocalBackend())
         if not isinstance(layer, FeatureMap) or not isinstance(solver, MeshELM):
-            raise ElmeshError("The shared part alone is another problem: choose its settings by themselves.")
+            raise TypeError("The setting has no common and no private part.")
         data = self._data(candidate, layer)
         errors = self._errors(data, self._effects(candidate, solver, data))
         return {

@@ -196,6 +196,9 @@ def _check(solver: Solver, grid: Mapping[str, Sequence[Any]]) -> None:
                 f"{name} is chosen for the shared part alone, the paper's problem, or for local-elm; beside a common "
                 "and a private part it is found in the fit. Leave it out."
             )
+    for parts in grid.get("parts", ()):
+        if with_settings(solver, {"parts": parts}).has_common_part != solver.has_common_part:
+            raise ElmeshError("The shared part alone is another problem than the others; choose its settings alone.")
     if isinstance(solver, LocalELM) and solver.mu == "auto" and "mu" not in grid:
         raise ElmeshError("local-elm finds its penalties by evidence; to choose one by rows left out, give mu a list.")
     for name, values in grid.items():

@@ -25,16 +25,20 @@ __all__ = ["effects_from", "group_squares", "variances_from"]
 # The search for common variances ends when the evidence changes by a few parts in a hundred thousand: predictions of
 # rows left out are the same to more digits than matter.
 _FACTR = 1e11
+# Least shares of groups in the variance of predictions, in units of the noise, and variances that are as good as none.
+_LEAST_COMMON, _LEAST_PRIVATE, _ABSENT = 0.1, 0.003, 1e-100
 
 
 def group_squares(batches: Sequence[SiteBatch]) -> FloatArray:
-    """Return the sum of squares of the features of each group over all rows."""
+    """Return the mean over all rows of the sum of squares of the features of each group."""
     by_feature = np.sum([np.sum(batch.Phi**2, axis=(0, 1)) for batch in batches], axis=0)
-    return np.bincount(batches[0].groups, by_feature).astype(np.float64)
+    return np.bincount(batches[0].groups, by_feature) / float(sum(batch.rows.sum() for batch in batches))
 
 
 def variances_from(known: MixedEffects, squares: FloatArray, like: IndexArray, new: FloatArray) -> MixedEffects:
     """Return the effects with variances for other features, of which nothing else is known yet.
+
+    Where features of no use had hardly any variance, others may be of use: they have a little.
 
     Parameters
     ----------
@@ -43,11 +47,16 @@ def variances_from(known: MixedEffects, squares: FloatArray, like: IndexArray, n
     like : ndarray of int of shape (G,)
         For each group of the new features the one of the old features that it resembles.
     new : ndarray of shape (G,)
-        The squares of the new features.
+        The mean squares of the new features.
     """
     both = (squares[like] > 0) & (new > 0)
-    change = np.log(np.where(both, squares[like], 1.0) / np.where(both, new, 1.0))
-    return replace(known, log_c=known.log_c[like] + change, log_v=known.log_v[like] + change)
+    unit = np.log(np.where(new > 0, new, 1.0))
+    change = np.where(both, np.log(np.where(both, squares[like], 1.0)) - unit, 0.0)
+    log_c = np.maximum(known.log_c[like] + change, np.log(_LEAST_COMMON) - unit)
+    log_v = known.log_v[like] + change
+    # Without a private part it stays absent.
+    log_v = np.where(log_v > np.log(_ABSENT), np.maximum(log_v, np.log(_LEAST_PRIVATE) - unit), log_v)
+    return replace(known, log_c=log_c, log_v=log_v)
 
 
 def effects_from(
