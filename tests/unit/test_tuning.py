@@ -50,17 +50,17 @@ QUICK = MeshELM(rank=0, certify=False, graph=None)
 SITES = ("ash", "birch", "cedar")
 
 
-def rows(seed=0, n=14, bend=2.0):
+def rows(seed=0, n=14, noise=0.1):
     """Rows of three sites with a common bend and a slope of their own."""
     rng = np.random.default_rng(seed)
     X, site = rng.normal(size=(3 * n, 2)), np.repeat(SITES, n)
     slope = dict(zip(SITES, rng.normal(size=3), strict=True))
-    y = np.sin(bend * X[:, 0]) + np.array([slope[s] for s in site]) * X[:, 1] + 0.1 * rng.normal(size=len(X))
+    y = np.sin(2 * X[:, 0]) + np.array([slope[s] for s in site]) * X[:, 1] + noise * rng.normal(size=len(X))
     return X, y, site
 
 
-def classes(seed=0, n=30):
-    X, y, site = rows(seed, n)
+def classes(seed=0, n=30, noise=0.1):
+    X, y, site = rows(seed, n, noise)
     return X, np.where(y > 0.5, "high", np.where(y < -0.5, "low", "middle")), site
 
 
@@ -155,7 +155,7 @@ def test_the_winner_is_that_of_full_fits_with_variances_of_their_own(kind):
     make = MultiTaskELMRegressor if kind == "regression" else MultiTaskELMClassifier
     settings = [{"n_hidden": n, "weight_scale": scale} for n in (4, 60) for scale in (0.3, 3.0)]
     for seed in range(4):
-        X, y, site = rows(seed, n=20) if kind == "regression" else classes(seed)
+        X, y, site = (rows if kind == "regression" else classes)(seed, n=40, noise=0.4)
         estimator = make(solver=QUICK, random_state=seed)
         cold = []
         for setting in settings:
