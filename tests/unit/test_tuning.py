@@ -122,7 +122,7 @@ def test_variances_follow_the_size_of_features_so_that_predictions_stay():
     problem = make_problem(3, [5, 8], widths=(1, 2, 4))
     larger = MixedProblem([Phi * [1, 1, 1, 5, 5, 5, 5] for Phi in problem.Phi], problem.T, problem.groups)
     nothing, squares = np.zeros((0, 0)), [group_squares(p.batches()) for p in (problem, larger)]
-    start = MixedEffects(np.array([9.0, 0.5, 1.0]), np.array([-1.0, -2.0, 0.3]), 0.3, nothing, nothing, np.ones(1),
+    start = MixedEffects(np.array([9.0, 5.0, 6.0]), np.array([-1.0, -2.0, 0.3]), 0.3, nothing, nothing, np.ones(1),
                          np.zeros(2))  # fmt: skip
     moved = variances_from(start, squares[0], np.arange(3), squares[1])
     np.testing.assert_allclose(moved.log_v - start.log_v, [0, 0, -2 * np.log(5)], atol=1e-12)
@@ -137,7 +137,7 @@ def test_groups_that_were_of_no_use_have_a_little_variance_and_absent_ones_none(
     start = MixedEffects(np.array([9.0, -25.0, 1.0]), log_v, 0.3, nothing, nothing, np.ones(1), np.zeros(2))
     moved = variances_from(start, squares, np.arange(3), squares)
     np.testing.assert_allclose(np.exp(moved.log_v[1]) * squares[1], 0.003)
-    np.testing.assert_allclose(np.exp(moved.log_c[1]) * squares[1], 0.1)
+    assert moved.log_c[1] == 0.0
     assert moved.log_v[2] == log_v[2]
     assert (moved.log_c[0], moved.log_v[0]) == (9.0, -1.0)
 
@@ -150,6 +150,7 @@ def test_only_sums_run_in_one_place():
         run_in_one_place(steps())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["regression", "classification"])
 def test_the_winner_is_that_of_full_fits_with_variances_of_their_own(kind):
     make = MultiTaskELMRegressor if kind == "regression" else MultiTaskELMClassifier

@@ -18,6 +18,7 @@ from elmesh.math.random_effects import SiteBatch, whiten
 from elmesh.solvers.class_scale import choose_class_scale
 from elmesh.solvers.integer_sums import run_in_one_place
 from elmesh.solvers.state import MixedEffects
+from elmesh.solvers.variance_components import FIRST_COMMON
 from elmesh.typing import FloatArray, IndexArray
 
 __all__ = ["effects_from", "group_squares", "variances_from"]
@@ -25,8 +26,9 @@ __all__ = ["effects_from", "group_squares", "variances_from"]
 # The search for common variances ends when the evidence changes by a few parts in a hundred thousand: predictions of
 # rows left out are the same to more digits than matter.
 _FACTR = 1e11
-# Least shares of groups in the variance of predictions, in units of the noise, and variances that are as good as none.
-_LEAST_COMMON, _LEAST_PRIVATE, _ABSENT = 0.1, 0.003, 1e-100
+# Least share of a group's private weights in the variance of predictions, in units of the noise; variances that are as
+# good as none.
+_LEAST_PRIVATE, _ABSENT = 0.003, 1e-100
 
 
 def group_squares(batches: Sequence[SiteBatch]) -> FloatArray:
@@ -38,7 +40,8 @@ def group_squares(batches: Sequence[SiteBatch]) -> FloatArray:
 def variances_from(known: MixedEffects, squares: FloatArray, like: IndexArray, new: FloatArray) -> MixedEffects:
     """Return the effects with variances for other features, of which nothing else is known yet.
 
-    Where features of no use had hardly any variance, others may be of use: they have a little.
+    Where features of no use had hardly any variance, others may be of use. So private variances are not below a little,
+    and the search for common ones starts no lower than that of a fit: evidence may have a second maximum at zero.
 
     Parameters
     ----------
@@ -52,7 +55,7 @@ def variances_from(known: MixedEffects, squares: FloatArray, like: IndexArray, n
     both = (squares[like] > 0) & (new > 0)
     unit = np.log(np.where(new > 0, new, 1.0))
     change = np.where(both, np.log(np.where(both, squares[like], 1.0)) - unit, 0.0)
-    log_c = np.maximum(known.log_c[like] + change, np.log(_LEAST_COMMON) - unit)
+    log_c = np.maximum(known.log_c[like] + change, np.log(FIRST_COMMON))
     log_v = known.log_v[like] + change
     # Without a private part it stays absent.
     log_v = np.where(log_v > np.log(_ABSENT), np.maximum(log_v, np.log(_LEAST_PRIVATE) - unit), log_v)
