@@ -76,7 +76,7 @@ def test_a_setting_that_is_clearly_better_than_the_default_is_taken(table, tmp_p
         "--hidden 200 --weight-scale 1,4", "--hidden 200 --weight-scale 20"
     ]  # fmt: skip
     change, error = (tuning["settings"][1][name] for name in ("change", "change_standard_error"))
-    assert change < -2 * error < 0
+    assert change < -error < 0
     assert tuning["verdict"].startswith("--hidden 200 --weight-scale 20 is clearly better than the default")
     assert found["gains"]["overall"]["together"] < tuning["settings"][0]["error"] + change / 2
 
@@ -120,7 +120,7 @@ def test_penalties_and_ranks_of_the_papers_problem_are_tuned(table, tmp_path):
 
 
 def test_settings_that_were_not_tried_have_no_number(table, tmp_path):
-    args = ["--hidden", "15", "--parts", "shared", "--rank", "1", "--mu", "30,1,0.01,0.0001,0.000001"]
+    args = ["--hidden", "99", "--weight-scale", "20", "--parts", "shared", "--rank", "1", "--mu", "3,0.3,0.001,0.0001"]
     result = worked("tune", table, *TABLE, *args, "--out", tmp_path / "m", "--json")
     settings = json.loads(result.stdout)["tuning"]["settings"]
     assert settings[-1]["error"] is None

@@ -220,7 +220,7 @@ def test_scores_along_the_path_are_those_of_separate_fits_of_each_fold():
     estimator = MultiTaskELMClassifier(n_hidden=15, solver=MeshELM(common=False, private=False, rank=3, graph=None,
                                        mu1=1.0, mu2=1.0, certify=False), random_state=0)  # fmt: skip
     data = fitted_rows(clone(estimator), X, y, site)
-    settings = [{"rank": rank, "mu": mu} for rank in (1, 3) for mu in (0.3, 1.0, 3.0, 10.0)]
+    settings = [{"rank": rank, "mu": mu} for rank in (1, 3) for mu in (1.0, 3.0, 10.0, 20.0)]
     found = dict(PenaltyScores(data, estimator.solver, 3).scores(settings))
     strata = {s: (y[rows][:, None] == np.unique(y)).astype(float) for s, rows in data.groups.items()}
     folds = fold_numbers(data.groups, strata, 3, seed=0)
@@ -228,7 +228,7 @@ def test_scores_along_the_path_are_those_of_separate_fits_of_each_fold():
     for place, losses in found.items():
         solver = with_settings(estimator.solver.set_params(tol=1e-3), settings[place])
         expected = separate_losses(clone(estimator).set_params(solver=solver), X, y, site, folds)
-        assert losses.mean() == pytest.approx(expected.mean(), rel=0.01)
+        assert losses.mean() == pytest.approx(expected.mean(), rel=0.02)
 
 
 def test_scores_alone_are_those_of_refits_without_each_row():
@@ -244,7 +244,7 @@ def test_scores_alone_are_those_of_refits_without_each_row():
             assert found[place][i] == pytest.approx((y[i] - model.predict(H[i : i + 1])[0]) ** 2, rel=1e-6, abs=1e-12)
 
 
-def test_a_path_ends_when_two_penalties_in_a_row_are_worse():
+def test_a_path_ends_at_the_first_penalty_that_is_worse_by_a_percent():
     X, y, site = rows(0, n=20)
     penalties = [100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01]
     model = MultiTaskELMRegressorCV(n_hidden=40, solver=PAPER, mu=penalties, rank=2, random_state=0)
@@ -253,9 +253,9 @@ def test_a_path_ends_when_two_penalties_in_a_row_are_worse():
     known = np.flatnonzero(~np.isnan(scores))
     assert 3 <= len(known) < len(penalties)
     assert known.tolist() == list(range(len(known)))  # from large to small
-    best = int(np.nanargmax(scores))
-    assert known[-1] == best + 2
-    assert model.best_params_ == {"mu": penalties[best]}
+    best = np.minimum.accumulate(-scores[known])
+    assert (-scores[known][1:] > 1.01 * best[:-1]).tolist() == [False] * (len(known) - 2) + [True]
+    assert model.best_params_ == {"mu": penalties[int(np.nanargmax(scores))]}
 
 
 # ----------------------------------------------------------------------------------------------------------- the choice
@@ -268,10 +268,11 @@ def search(losses, default=0):
 def test_the_default_stays_unless_another_setting_is_clearly_better_by_something_that_matters():
     rng = np.random.default_rng(0)
     noise = rng.normal(size=400)
+    noise -= noise.mean()
     base = 1.0 + 0.1 * rng.normal(size=400)
-    clear, lucky, tiny = base - 0.1 + 0.1 * noise, base - 0.005 + 0.1 * noise, base - 0.001
+    clear, lucky, tiny = base - 0.1 + 0.1 * noise, base - 0.006 + 0.3 * noise, base - 0.001
     assert search([base, base + 0.1, clear]).best == 2
-    assert search([base, lucky]).best == 0  # less than two standard errors
+    assert search([base, lucky]).best == 0  # less than a standard error
     assert search([base, tiny]).best == 0  # a tenth of a percent
     assert search([base, lucky]).least == 1
     assert search([base, lucky], default=None).best == 1

@@ -2,8 +2,8 @@ r"""Penalties and ranks of the paper's problem, by rows left out within tasks.
 
 Each task's rows are divided into folds. For every fold the other rows of each task are decomposed once, and U follows a
 path of penalties from large to small (:mod:`elmesh.solvers.penalty_path`), for each rank. All folds go along together:
-when penalties in a row predict rows left out worse than a larger one, smaller ones, which take the longest, are left
-out. All solvers of this problem have the same scores, for they have the same solution.
+at the first penalty that predicts rows left out clearly worse than a larger one they end, and smaller ones, which take
+the longest, are not tried. All solvers of this problem have the same scores, for they have the same solution.
 
 With tasks alone (:class:`~elmesh.solvers.local_elm.LocalELM`) one decomposition of all rows of a task is enough for all
 penalties: rows are left out one at a time, in closed form.
@@ -11,7 +11,8 @@ penalties: rows are left out one at a time, in closed form.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from elmesh.comm.graph import Topology
 from elmesh.data.statistics import Reduced, Task
 from elmesh.data.tasks import Groups
 from elmesh.estimators.features import make_features
-from elmesh.estimators.training_rows import TrainingRows
+from elmesh.estimators.training_rows import SOLVER_SETTINGS, TrainingRows
 from elmesh.math.left_out import left_out_ridge
 from elmesh.run.backend import LocalBackend
 from elmesh.run.runner import agent_context
@@ -32,8 +33,8 @@ from elmesh.typing import FloatArray, IndexArray, Label
 
 __all__ = ["PenaltyScores", "fold_numbers"]
 
-# Penalties in a row that may be worse than the best one before the path ends, and by which share at least.
-_PATIENCE, _SAME = 2, 1e-6
+# The path ends at a penalty that is worse than the best one by more than this share of the loss.
+_WORSE = 0.01
 
 
 def fold_numbers(groups: Groups, strata: Mapping[Label, FloatArray], n_folds: int, seed: int) -> IndexArray:
@@ -53,6 +54,19 @@ def fold_numbers(groups: Groups, strata: Mapping[Label, FloatArray], n_folds: in
     folds = np.empty(sum(map(len, ordered)), dtype=np.intp)
     folds[np.concatenate(ordered)] = np.arange(len(folds)) % n_folds
     return folds
+
+
+@dataclass(frozen=True, eq=False)
+class _Fold:
+    """The rows of each task that are learned from in a fold, with their statistics, decomposed."""
+
+    reduced: Mapping[Label, Reduced]
+    learned: Mapping[Label, Any]
+    task: Task
+
+    @classmethod
+    def of(cls, reduced: Mapping[Label, Reduced], learned: Mapping[Label, Any]) -> _Fold:
+        return cls(reduced, learned, Task.stack([Task.from_reduced(one) for one in reduced.values()]))
 
 
 class PenaltyScores:
@@ -80,18 +94,23 @@ class PenaltyScores:
 
     def scores(self, settings: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, FloatArray]]:
         """Yield the places of settings and the losses of all rows; settings at the end of a path may be missing."""
-        rows, paths = self._rows, dict[str, list[int]]()
-        for place, setting in enumerate(settings):
-            others = sorted((name, value) for name, value in setting.items() if name != "mu")
-            paths.setdefault(str(others), []).append(place)
-        for places in paths.values():
-            setting, penalties = settings[places[0]], [settings[place]["mu"] for place in places]
-            candidate, solver = rows.candidate(setting), with_settings(self._solver, setting)
+        rows = self._rows
+        for same_features in _alike(settings, range(len(settings)), SOLVER_SETTINGS):
+            first = settings[same_features[0]]
+            candidate, solver = rows.candidate(first), with_settings(self._solver, first)
             layer = make_features(candidate, solver, rows.X, rows.groups, rows.fitted.seed_, LocalBackend())
             H = {t: layer(rows.X[index]) for t, index in rows.groups.items()}
-            found = self._alone(H, penalties) if isinstance(solver, LocalELM) else self._together(solver, H, penalties)
-            for k, losses in found:
-                yield places[k], losses
+            alone = isinstance(solver, LocalELM)
+            folds = [] if alone else [_Fold.of(self._reduced(H, learned), learned) for learned in self._learned]
+            whole = None if alone else _Fold.of(self._reduced(H, {t: slice(None) for t in H}), {}).task
+            for places in _alike(settings, same_features, ("mu",)):
+                penalties = [settings[place]["mu"] for place in places]
+                if whole is None:
+                    found = self._alone(H, penalties)
+                else:
+                    found = self._together(with_settings(self._solver, settings[places[0]]), H, whole, folds, penalties)
+                for k, losses in found:
+                    yield places[k], losses
 
     def _alone(self, H: Mapping[Label, FloatArray], penalties: Sequence[float]) -> Iterator[tuple[int, FloatArray]]:
         """Yield the losses at each penalty, each task alone."""
@@ -100,30 +119,31 @@ class PenaltyScores:
             yield k, self._losses({t: predictions[k] for t, predictions in found.items()})
 
     def _together(
-        self, solver: Solver, H: Mapping[Label, FloatArray], penalties: Sequence[float | str]
+        self,
+        solver: Solver,
+        H: Mapping[Label, FloatArray],
+        whole: Task,
+        folds: Sequence[_Fold],
+        penalties: Sequence[float | str],
     ) -> Iterator[tuple[int, FloatArray]]:
         """Yield the losses along the path of penalties."""
-        whole = _decompose(self._reduced(H, {t: slice(None) for t in H}))
         rank = solver.resolve_rank(whole)
         auto = automatic_penalty(whole, self._context, rank) if "auto" in penalties else 0.0
         values = np.array([auto if mu == "auto" else mu for mu in penalties], dtype=np.float64)
         order = np.argsort(-values, kind="stable").tolist()
-        parts = [self._reduced(H, learned) for learned in self._learned]
-        paths = [penalty_path(_decompose(part), self._context, rank, values[order].tolist()) for part in parts]
-        least, worse = np.inf, 0
+        paths = [penalty_path(fold.task, self._context, rank, values[order].tolist()) for fold in folds]
+        least = np.inf
         for k, solutions in zip(order, zip(*paths, strict=True), strict=False):
             found = {t: np.empty_like(T) for t, T in self._targets.items()}
-            for learned, part, (U, A) in zip(self._learned, parts, solutions, strict=True):
-                for i, (t, one) in enumerate(part.items()):
-                    left_out, B = ~learned[t], U @ A[i, :, : found[t].shape[1]]
+            for fold, (U, A) in zip(folds, solutions, strict=True):
+                for i, (t, one) in enumerate(fold.reduced.items()):
+                    left_out, B = ~fold.learned[t], U @ A[i, :, : found[t].shape[1]]
                     found[t][left_out] = (H[t][left_out] - one.mean[: one.width]) @ B + one.mean[one.width :]
             losses = self._losses(found)
             yield k, losses
-            # At the largest penalties all weights may be zero, and losses equal.
-            worse = worse + 1 if losses.mean() > (1.0 + _SAME) * least else 0
-            least = min(least, float(losses.mean()))
-            if worse == _PATIENCE:
+            if losses.mean() > (1.0 + _WORSE) * least:
                 break
+            least = min(least, float(losses.mean()))
 
     def _reduced(self, H: Mapping[Label, FloatArray], learned: Mapping[Label, Any]) -> dict[Label, Reduced]:
         """Return the statistics of the rows of each task that are learned from."""
@@ -136,5 +156,10 @@ class PenaltyScores:
         return rows.losses({t: found * rows.scale[rows.columns(t)] for t, found in predictions.items()})
 
 
-def _decompose(reduced: Mapping[Label, Reduced]) -> Task:
-    return Task.stack([Task.from_reduced(one) for one in reduced.values()])
+def _alike(settings: Sequence[Mapping[str, Any]], places: Iterable[int], apart_from: Sequence[str]) -> list[list[int]]:
+    """Return places of settings that differ in nothing apart from these names."""
+    alike: dict[str, list[int]] = {}
+    for place in places:
+        others = {name: value for name, value in settings[place].items() if name not in apart_from}
+        alike.setdefault(str(others), []).append(place)
+    return list(alike.values())

@@ -1,8 +1,8 @@
 """The choice of settings by rows left out: which ones are tried, what they lose, and which one is taken.
 
 The best of many settings on rows left out is partly the luckiest. So the default, if it is among them, stays unless
-another setting is better by two standard errors of the paired difference of the losses; and by half a percent of the
-loss, for settings with nearly the same predictions differ clearly, but by nothing that matters.
+another setting is better by more than a standard error of the paired difference of the losses; and by half a percent of
+the loss, for settings with nearly the same predictions differ clearly, but by nothing that matters.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["Candidate", "Search", "Setting", "search_settings"]
 
 Setting = dict[str, Any]
 # Standard errors, and the share of the loss, by which a setting must be better than the default.
-_CLEARLY, _MATTERS = 2.0, 0.005
+_CLEARLY, _MATTERS = 1.0, 0.005
 # Candidates of the default model, chosen on the tables of the arena (splits other than those of the benchmarks).
 _GRID: dict[str, Sequence[Any]] = {
     "n_hidden": (GROUPED["n_hidden"], 400),

@@ -151,7 +151,7 @@ class MultiTaskELMRegressorCV(MultiOutputMixin, RegressorMixin, TunedELM):
     setting; no fit is repeated. For the paper's problem (``MeshELM(common=False, private=False)``, ``MTLELM``,
     ``DMTLELM``, ``FODMTLELM``) rows are left out in folds within tasks, along a path of penalties; with
     ``LocalELM(mu=...)`` one at a time. The default setting, if it is among the candidates, stays unless another one is
-    better by two standard errors and by half a percent of the loss.
+    better by more than a standard error and by half a percent of the loss.
 
     Parameters
     ----------
@@ -184,8 +184,8 @@ class MultiTaskELMRegressorCV(MultiOutputMixin, RegressorMixin, TunedELM):
     cv_results_ : dict of arrays
         One entry per candidate: ``params``, ``param_<name>``, ``mean_test_score``, ``standard_error``,
         ``rank_test_score``, ``seconds``; if the default is among them, the paired ``gain`` over it and
-        ``gain_standard_error``. NaN for penalties that were not tried, because two larger ones in a row were worse
-        than the best.
+        ``gain_standard_error``. NaN for penalties that were not tried, because a larger one was worse than the best by
+        a percent.
 
     Examples
     --------

@@ -18,8 +18,9 @@ from elmesh.typing import FloatArray
 
 __all__ = ["automatic_penalty", "penalty_path"]
 
-# Share of the first start that every later one contains, and most steps per penalty.
-_REVIVAL, _MOST_STEPS = 0.05, 200
+# Share of the first start that every later one contains, most steps per penalty, and the share of the objective by
+# which a step must lower it for another one.
+_REVIVAL, _MOST_STEPS, _SETTLED = 0.05, 200, 3e-4
 
 
 def automatic_penalty(task: Task, context: AgentContext, rank: int) -> float:
@@ -34,6 +35,6 @@ def penalty_path(
     problem = Problem(task, context, rank)
     start = U = run_in_one_place(initialize(problem, 1.0, 1.0, "spectral")).U
     for mu in penalties:
-        U, A = run_in_one_place(rough_fit(problem, mu, U, _MOST_STEPS))
+        U, A = run_in_one_place(rough_fit(problem, mu, U, _MOST_STEPS, _SETTLED))
         yield U, A
         U = U + _REVIVAL * start

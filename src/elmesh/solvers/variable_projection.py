@@ -64,9 +64,9 @@ class Evaluation:
 
 
 def rough_fit(
-    problem: Problem, lam: float, start: FloatArray, most: int = _ROUGH_STEPS
+    problem: Problem, lam: float, start: FloatArray, most: int = _ROUGH_STEPS, settled: float = _ROUGH
 ) -> Steps[tuple[FloatArray, FloatArray]]:
-    """Return U and A after some steps from a start, until one hardly lowers f."""
+    """Return U and A after some steps from a start, until one lowers f by no more than the share ``settled``."""
     f, memory = ReducedProblem(problem, lam, lam), LBFGSMemory()
     here = yield from f.evaluate(start)
     for _ in range(most):
@@ -74,7 +74,7 @@ def rough_fit(
         if found is None:
             break
         fall, (here, memory) = here.value - found[0].value, found
-        if fall <= _ROUGH * here.value:
+        if fall <= settled * here.value:
             break
     return here.U, here.A
 
