@@ -120,7 +120,7 @@ def test_penalties_and_ranks_of_the_papers_problem_are_tuned(table, tmp_path):
 
 
 def test_settings_that_were_not_tried_have_no_number(table, tmp_path):
-    args = ["--hidden", "99", "--weight-scale", "20", "--parts", "shared", "--rank", "1", "--mu", "3,0.3,0.001,0.0001"]
+    args = ["--hidden", "99", "--weight-scale", "20", "--parts", "shared", "--rank", "3", "--mu", "3,0.3,0.01,0.001"]
     result = worked("tune", table, *TABLE, *args, "--out", tmp_path / "m", "--json")
     settings = json.loads(result.stdout)["tuning"]["settings"]
     assert settings[-1]["error"] is None

@@ -138,7 +138,7 @@ def tune(options: TuneOptions) -> None:
     error of every setting with its standard error.
 
     The default setting, if it is among the candidates, is kept unless another one is better by more than a standard
-    error and half a percent of the loss: the best of many settings is partly the luckiest.
+    error and one percent of the loss: the best of many settings is partly the luckiest.
 
     The model is then fitted and saved exactly as elmesh fit does it; the command that makes the same model is printed.
 
@@ -251,6 +251,6 @@ def _verdict(search: Search, rows: Sequence[dict[str, Any]]) -> str:
         return f"The default is the best of {count(len(rows), 'setting')}: kept."
     return (
         f"The default is as good: kept. The least error, of {least['options']}, is lower by {-least['change']:.2g}, "
-        f"with a standard error of {least['change_standard_error']:.2g}: this is not clear, or below half a percent of "
+        f"with a standard error of {least['change_standard_error']:.2g}: this is not clear, or below one percent of "
         "the loss."
     )

@@ -1,7 +1,7 @@
 """The choice of settings by rows left out: which ones are tried, what they lose, and which one is taken.
 
 The best of many settings on rows left out is partly the luckiest. So the default, if it is among them, stays unless
-another setting is better by more than a standard error of the paired difference of the losses; and by half a percent of
+another setting is better by more than a standard error of the paired difference of the losses; and by one percent of
 the loss, for settings with nearly the same predictions differ clearly, but by nothing that matters.
 """
 
@@ -35,13 +35,13 @@ from elmesh.solvers.mtl_elm import MTLELM
 from elmesh.solvers.settings import with_settings
 from elmesh.typing import FloatArray
 
-__all__ = ["Candidate", "Search", "Setting", "search_settings"]
+__all__ = ["DEFAULT_GRID", "Candidate", "Search", "Setting", "search_settings"]
 
 Setting = dict[str, Any]
 # Standard errors, and the share of the loss, by which a setting must be better than the default.
-_CLEARLY, _MATTERS = 1.0, 0.005
-# Candidates of the default model, chosen on the tables of the arena (splits other than those of the benchmarks).
-_GRID: dict[str, Sequence[Any]] = {
+_CLEARLY, _MATTERS = 1.0, 0.01
+#: Candidates of the default model, chosen on the tables of the arena (splits other than those of the benchmarks).
+DEFAULT_GRID: dict[str, Sequence[Any]] = {
     "n_hidden": (GROUPED["n_hidden"], 400),
     "weight_scale": (GROUPED["weight_scale"], 0.3, (0.3, 1.0, 3.0)),
 }
@@ -210,7 +210,8 @@ def _default_grid(estimator: MultiTaskELM, solver: Solver) -> dict[str, Sequence
     """Return the default candidates of settings that the estimator leaves open."""
     if not solver.has_common_part:
         return {}
-    return {name: values for name, values in _GRID.items() if getattr(estimator, name) == "auto"}
+    own = {name: getattr(estimator, name) for name in DEFAULT_GRID}
+    return {name: DEFAULT_GRID[name] for name, value in own.items() if isinstance(value, str) and value == "auto"}
 
 
 def _quick(solver: Solver) -> Solver:

@@ -151,7 +151,7 @@ class MultiTaskELMRegressorCV(MultiOutputMixin, RegressorMixin, TunedELM):
     setting; no fit is repeated. For the paper's problem (``MeshELM(common=False, private=False)``, ``MTLELM``,
     ``DMTLELM``, ``FODMTLELM``) rows are left out in folds within tasks, along a path of penalties; with
     ``LocalELM(mu=...)`` one at a time. The default setting, if it is among the candidates, stays unless another one is
-    better by more than a standard error and by half a percent of the loss.
+    better by more than a standard error and by one percent of the loss.
 
     Parameters
     ----------
