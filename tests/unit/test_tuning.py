@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -36,6 +39,7 @@ from elmesh.estimators.penalty_scores import PenaltyScores, fold_numbers
 from elmesh.estimators.search import Candidate, Search, search_settings
 from elmesh.estimators.training_rows import TrainingRows
 from elmesh.math.calibration import fit_temperature
+from elmesh.math.evidence import Totals, negative_evidence
 from elmesh.math.left_out import left_out_ridge
 from elmesh.solvers.integer_sums import run_in_one_place
 from elmesh.solvers.settings import with_settings
@@ -48,6 +52,8 @@ from helpers.sklearn_checks import not_held
 PAPER = MeshELM(common=False, private=False, graph=None)
 QUICK = MeshELM(rank=0, certify=False, graph=None)
 SITES = ("ash", "birch", "cedar")
+NOTHING = np.zeros((0, 0))
+START = MixedEffects(np.zeros(4), np.zeros(4), 0.3, NOTHING, NOTHING, np.ones(1), np.zeros(3))
 
 
 def rows(seed=0, n=14, noise=0.1):
@@ -110,12 +116,19 @@ def test_effects_from_a_start_are_the_posterior_of_the_common_weights(seed):
     log_v, log_w = log_variances(seed, 3), np.random.default_rng(seed).uniform(-1, 1, 3)
     nothing = np.zeros((0, 0))
     start = MixedEffects(np.array([np.log(1e6), 0.0, 0.0]), log_v, 0.3, nothing, nothing, np.ones(2), log_w)
-    found = effects_from(problem.batches(), start)
+    found = effects_from(problem.batches(), start, noise_floor=0.2)
     totals = problem.totals(log_v, log_w)
+    squares = totals.squares + 0.2 * np.sum(np.vstack(problem.T) ** 2, axis=0)
     S = np.linalg.inv(np.diag(np.exp(-found.log_c)[problem.groups]) + totals.Q)
     np.testing.assert_allclose(found.S, S, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(found.W, S @ totals.b, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(found.s2, (squares - np.sum(totals.b * found.W, axis=0)) / totals.rows, rtol=1e-6)
     np.testing.assert_array_equal(found.log_v, log_v)
+    # The evidence is at its maximum, as far as it matters: not lower than with variances a little larger or smaller.
+    whole = Totals(totals.Q, totals.b, squares, totals.rows)
+    best, _ = negative_evidence(whole, problem.groups, found.log_c)
+    for g, step in itertools.product((1, 2), (-0.5, 0.5)):
+        assert negative_evidence(whole, problem.groups, found.log_c + step * (np.arange(3) == g))[0] > best - 0.05
 
 
 def test_variances_follow_the_size_of_features_so_that_predictions_stay():
@@ -165,6 +178,34 @@ def test_the_winner_is_that_of_full_fits_with_variances_of_their_own(kind):
         for first in (settings[0], settings[-1]):  # variances of features that cannot follow the data, and that can
             scores = FeatureScores(fitted_rows(clone(estimator).set_params(**first), X, y, site))
             assert np.argmin([losses.mean() for _, losses in scores.scores(settings)]) == np.argmin(cold)
+
+
+def test_classes_that_some_tasks_lack_have_the_common_variances_of_a_fit():
+    X, y, site = classes(1, n=40, noise=0.3)
+    keep = ~((site == "ash") & (y == "low")) & ~((site == "birch") & (y == "high"))
+    X, y, site = X[keep], y[keep], site[keep]
+    data = fitted_rows(MultiTaskELMClassifier(n_hidden=20, solver=QUICK, random_state=0), X, y, site)
+    found = FeatureScores(data).predictions({})
+    assert found["ash"].shape == ((site == "ash").sum(), 2)
+    fitted = data.fitted.model_
+    problem = MixedProblem([fitted.layer(X[site == s]) for s in SITES],
+                           [data.targets[s] - fitted.common.t_mean for s in SITES], fitted.layer.groups)  # fmt: skip
+    log_w = np.array([fitted.heads[s].log_w for s in SITES])
+    dense = dense_predictions(problem, dataclasses.replace(START, log_c=fitted.common.log_c, log_v=fitted.common.log_v,
+                              log_w=log_w)) + fitted.common.t_mean  # fmt: skip
+    expected = dense[: (site == "ash").sum()][:, data.columns("ash")]
+    assert np.sqrt(np.mean((found["ash"] - expected) ** 2)) < 0.1 * expected.std()
+
+
+def test_several_outputs_count_in_units_of_their_deviations():
+    X, y, site = rows(n=20)
+    both = np.column_stack([y, 1000 * np.cos(X[:, 1])])
+    data = fitted_rows(MultiTaskELMRegressor(n_hidden=20, solver=QUICK, random_state=0), X, both, site)
+    predictions = FeatureScores(data).predictions({})
+    errors = both - np.concatenate([predictions[s] for s in SITES])
+    np.testing.assert_allclose(data.losses(predictions), np.mean((errors / both.std(axis=0)) ** 2, axis=1))
+    model = MultiTaskELMRegressorCV(n_hidden=[5, 20], weight_scale=1.0, random_state=0).fit(X, both, tasks=site)
+    assert model.predict(X, tasks=site).shape == both.shape
 
 
 def test_the_loss_of_the_fitted_setting_is_the_error_on_rows_left_out_that_gains_have():
@@ -231,17 +272,31 @@ def test_scores_along_the_path_are_those_of_separate_fits_of_each_fold():
         assert losses.mean() == pytest.approx(expected.mean(), rel=0.02)
 
 
-def test_scores_alone_are_those_of_refits_without_each_row():
+@pytest.mark.parametrize("intercept", [True, False])
+def test_scores_alone_are_those_of_refits_without_each_row(intercept):
     X, y, site = rows(n=8)
-    estimator = MultiTaskELMRegressor(n_hidden=5, solver=LocalELM(mu=1.0), random_state=0)
+    estimator = MultiTaskELMRegressor(n_hidden=5, solver=LocalELM(mu=1.0), fit_intercept=intercept, random_state=0)
     data = fitted_rows(estimator, X, y, site)
     found = dict(PenaltyScores(data, estimator.solver, 5).scores([{"mu": 0.1}, {"mu": 2.0}]))
     for place, mu in enumerate((0.1, 2.0)):
         for i in range(len(y)):
             own = (site == site[i]) & (np.arange(len(y)) != i)
             H = data.fitted.model_.layer(X)
-            model = Ridge(mu).fit(H[own], y[own])
+            model = Ridge(mu, fit_intercept=intercept).fit(H[own], y[own])
             assert found[place][i] == pytest.approx((y[i] - model.predict(H[i : i + 1])[0]) ** 2, rel=1e-6, abs=1e-12)
+
+
+def test_the_automatic_penalty_is_that_of_a_fit_of_all_rows():
+    X, y, site = rows(n=15)
+    estimator = MultiTaskELMRegressor(n_hidden=12, solver=PAPER, random_state=0)
+    data = fitted_rows(estimator, X, y, site)
+    lam = data.fitted.penalties_[0]
+    found = dict(PenaltyScores(data, PAPER, 4).scores([{"mu": "auto"}, {"mu": 3 * lam}]))
+    again = dict(PenaltyScores(data, PAPER, 4).scores([{"mu": lam}, {"mu": 3 * lam}]))
+    np.testing.assert_array_equal(found[0], again[0])
+    model = MultiTaskELMRegressorCV(n_hidden=12, solver=PAPER, random_state=0).fit(X, y, tasks=site)
+    assert model.cv_results_["param_mu"].tolist() == ["auto", *(float(f"{k * lam:.2g}") for k in (0.1, 0.3, 3.0, 10.0))]
+    assert model.default_index_ == 0
 
 
 def test_a_path_ends_at_the_first_penalty_that_is_worse_by_a_percent():
