@@ -105,8 +105,8 @@ def compare_paper(name: str, seed: int) -> Record:
     )
     grid = {"solver": [solver(rank=rank, mu1=mu, mu2=mu) for rank in RANKS for mu in PENALTIES]}
     keys = np.char.add(draw.tasks.astype(str), np.char.add("/", draw.y.astype(str)))
-    # By accuracy: temperatures do not know that U was fitted to the same rows, so that log losses of small penalties are
-    # large whatever their predictions.
+    # By accuracy: temperatures do not know that U was fitted to the same rows, so that small penalties have large log
+    # losses whatever they predict.
     search = GridSearchCV(MultiTaskELMClassifier(**common), grid, cv=folds(keys), scoring="accuracy")
     search, slow = timed(search, train, draw.y)
     return {

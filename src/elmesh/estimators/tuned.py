@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -24,6 +25,7 @@ __all__ = ["MultiTaskELMClassifierCV", "MultiTaskELMRegressorCV"]
 _SETTINGS = ("n_hidden", "weight_scale", "activation", "direct_links", "clip", *SOLVER_SETTINGS)
 
 
+@dataclass(repr=False, eq=False)
 class TunedELM(BaseEstimator):
     """What both estimators share: the search, and the best estimator behind their methods."""
 
@@ -31,45 +33,26 @@ class TunedELM(BaseEstimator):
     __metadata_request__predict: ClassVar = {"tasks": True}
     __metadata_request__score: ClassVar = {"tasks": True}
 
-    _kind: Literal["classification", "regression"]
-    _estimator: type[MultiTaskELM]
+    _kind: ClassVar[Literal["classification", "regression"]]
+    _estimator: ClassVar[type[MultiTaskELM]]
 
-    def __init__(
-        self,
-        n_hidden: Any = "auto",
-        *,
-        weight_scale: Any = "auto",
-        activation: Any = "sigmoid",
-        direct_links: Any = "auto",
-        clip: Any = "auto",
-        parts: str | list[str] | None = None,
-        rank: int | str | list[int] | None = None,
-        mu: float | str | list[float] | None = None,
-        cv: int = 5,
-        task: str | None = None,
-        column_types: Mapping[str, str] | None = None,
-        scale: str | None = "auto",
-        solver: str | Solver = "mesh-elm",
-        fit_intercept: bool = True,
-        unknown_site: str = "common",
-        random_state: Any = None,
-    ) -> None:
-        self.n_hidden = n_hidden
-        self.weight_scale = weight_scale
-        self.activation = activation
-        self.direct_links = direct_links
-        self.clip = clip
-        self.parts = parts
-        self.rank = rank
-        self.mu = mu
-        self.cv = cv
-        self.task = task
-        self.column_types = column_types
-        self.scale = scale
-        self.solver = solver
-        self.fit_intercept = fit_intercept
-        self.unknown_site = unknown_site
-        self.random_state = random_state
+    n_hidden: Any = "auto"
+    _: KW_ONLY
+    weight_scale: Any = "auto"
+    activation: Any = "sigmoid"
+    direct_links: Any = "auto"
+    clip: Any = "auto"
+    parts: str | list[str] | None = None
+    rank: int | str | list[int] | None = None
+    mu: float | str | list[float] | None = None
+    cv: int = 5
+    task: str | None = None
+    column_types: Mapping[str, str] | None = None
+    scale: str | None = "auto"
+    solver: str | Solver = "mesh-elm"
+    fit_intercept: bool = True
+    unknown_site: str = "common"
+    random_state: Any = None
 
     def fit(self, X: ArrayLike, y: ArrayLike, tasks: object = None) -> Self:
         """Choose settings on rows left out, and fit all rows with them.
@@ -143,6 +126,7 @@ def _objects(values: Sequence[Any]) -> NDArray[Any]:
     return found
 
 
+@dataclass(repr=False, eq=False)
 class MultiTaskELMRegressorCV(MultiOutputMixin, RegressorMixin, TunedELM):
     """:class:`MultiTaskELMRegressor` with settings that are chosen on rows left out.
 
@@ -199,14 +183,15 @@ class MultiTaskELMRegressorCV(MultiOutputMixin, RegressorMixin, TunedELM):
     {'n_hidden': 100}
     """
 
-    _kind = "regression"
-    _estimator = MultiTaskELMRegressor
+    _kind: ClassVar = "regression"
+    _estimator: ClassVar = MultiTaskELMRegressor
 
     def score(self, X: ArrayLike, y: ArrayLike, tasks: object = None, sample_weight: ArrayLike | None = None) -> float:
         """Return the coefficient of determination of the best estimator."""
         return float(self._best.score(X, y, tasks, sample_weight))
 
 
+@dataclass(repr=False, eq=False, kw_only=True)
 class MultiTaskELMClassifierCV(ClassifierMixin, TunedELM):
     """:class:`MultiTaskELMClassifier` with settings that are chosen by log loss on rows left out.
 
@@ -228,49 +213,9 @@ class MultiTaskELMClassifierCV(ClassifierMixin, TunedELM):
     __metadata_request__predict_proba: ClassVar = {"tasks": True}
     __metadata_request__decision_function: ClassVar = {"tasks": True}
 
-    _kind = "classification"
-    _estimator = MultiTaskELMClassifier
-
-    def __init__(
-        self,
-        n_hidden: Any = "auto",
-        *,
-        weight_scale: Any = "auto",
-        activation: Any = "sigmoid",
-        direct_links: Any = "auto",
-        clip: Any = "auto",
-        parts: str | list[str] | None = None,
-        rank: int | str | list[int] | None = None,
-        mu: float | str | list[float] | None = None,
-        cv: int = 5,
-        task: str | None = None,
-        column_types: Mapping[str, str] | None = None,
-        scale: str | None = "auto",
-        solver: str | Solver = "mesh-elm",
-        fit_intercept: bool = True,
-        shared_classes: bool | str | Sequence[Any] = "auto",
-        unknown_site: str = "common",
-        random_state: Any = None,
-    ) -> None:
-        super().__init__(
-            n_hidden,
-            weight_scale=weight_scale,
-            activation=activation,
-            direct_links=direct_links,
-            clip=clip,
-            parts=parts,
-            rank=rank,
-            mu=mu,
-            cv=cv,
-            task=task,
-            column_types=column_types,
-            scale=scale,
-            solver=solver,
-            fit_intercept=fit_intercept,
-            unknown_site=unknown_site,
-            random_state=random_state,
-        )
-        self.shared_classes = shared_classes
+    _kind: ClassVar = "classification"
+    _estimator: ClassVar = MultiTaskELMClassifier
+    shared_classes: bool | str | Sequence[Any] = "auto"
 
     def predict_proba(self, X: ArrayLike, tasks: object = None) -> FloatArray:
         """Return the class probabilities of the best estimator."""
