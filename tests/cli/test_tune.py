@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 import elmesh
 from elmesh import MultiTaskELMClassifierCV, MultiTaskELMRegressorCV
 from elmesh.cli import app
+from elmesh.cli.fit_options import FitOptions
 from elmesh.estimators.feature_scores import FeatureScores
 
 FILES = ("README.md", "report.html", "model.json", "weights.safetensors")
@@ -176,6 +177,12 @@ def test_a_bad_option_is_one_sentence_and_no_model(table, tmp_path, options, mes
     (line,) = result.stderr.strip().splitlines()
     assert message in line
     assert not (tmp_path / "m").exists()
+
+
+def test_the_command_of_a_fit_has_what_is_not_the_default_and_quotes_names():
+    options = FitOptions(Path("a b.csv"), ["y", "z"], Path("m"), task="site", hidden="50", mask=True, force=True)
+    assert options.command() == "elmesh fit 'a b.csv' --target y --target z --out m --task site --hidden 50 --mask"
+    assert FitOptions(Path("-a.csv"), ["y"], Path("m")).command() == "elmesh fit --target y --out m -- -a.csv"
 
 
 def test_fit_has_options_for_scales_and_activations(table, tmp_path):

@@ -452,6 +452,18 @@ def test_the_parts_of_the_weights_can_be_chosen():
     assert only.best_score_ == pytest.approx(scores["common"], rel=0.05)
 
 
+def test_a_limit_of_features_holds_in_scores_too():
+    X, y, site = rows(n=10)
+    limited = MeshELM(rank=0, rows_per_feature=4.0)
+    scores = {}
+    for solver in (limited, MeshELM(rank=0)):
+        model = MultiTaskELMRegressorCV([5, 40], weight_scale=1.0, solver=solver, random_state=0).fit(X, y, tasks=site)
+        scores[solver.rows_per_feature] = model.best_score_
+        few = np.count_nonzero(np.any(model.best_estimator_.W_ != 0, axis=1)) < len(model.best_estimator_.W_)
+        assert few == (solver is limited)
+    assert scores[4.0] < scores[0.0]
+
+
 def test_tables_with_a_task_column_work_in_cross_validation_and_clones_have_equal_parameters():
     X, y, site = rows(n=20)
     table = pd.DataFrame(X, columns=["a", "b"]).assign(site=site, ward=np.where(X[:, 0] > 0, "east", "west"))
