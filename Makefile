@@ -21,7 +21,7 @@ help:
 	@echo "make test-all    the same with the slow, exhaustive cases"
 	@echo "make docs-check  only the checks of docs, README and committed benchmark files"
 	@echo "make bench       run the benchmarks; each writes one JSON object to benchmarks/results/"
-	@echo "make arena       compare with other methods on twelve real tables and on adversarial cases (an hour); docs/arena.md"
+	@echo "make arena       compare with other methods on twelve real tables and on adversarial cases (an hour); docs/arena.md, docs/compare.md"
 	@echo "make ahead       compare with the optimum and other methods on USPS, MNIST and School (20 minutes); docs/ahead.md"
 	@echo "make scaling     measure rounds per second under MPI and model a cluster; docs/scaling.md"
 	@echo "make network     measure agents over mutual TLS: rounds per second, rejoining, memory (10 minutes); docs/network.md"
@@ -37,7 +37,7 @@ help:
 $(VENV)/stamp: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "elmesh needs Python 3.11 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,paper,mpi,network,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,paper,mpi,network,onnx,duckdb,bench]'
 	@touch $@
 
 demo: $(VENV)/stamp
@@ -68,8 +68,9 @@ bench: $(VENV)/stamp
 
 # After an interrupt the same command continues.
 arena: $(VENV)/stamp
-	$(BIN)/python -m benchmarks arena adversarial fit_growth digits gains
+	$(BIN)/python -m benchmarks arena adversarial fit_growth digits gains compare
 	$(BIN)/python tools/arena.py
+	$(BIN)/python tools/comparison.py
 
 ahead: $(VENV)/stamp
 	$(BIN)/python -m benchmarks optimum bytes ways
@@ -112,4 +113,4 @@ format: $(VENV)/stamp
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis elmesh-demo elmesh-paper
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis elmesh-compare* elmesh-demo elmesh-evaluate* elmesh-paper

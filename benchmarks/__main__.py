@@ -10,7 +10,7 @@ from pathlib import Path
 # Speed on random data; comparisons on USPS, MNIST and School; MPI; messages; networks; real tables, hard cases.
 SPEED, AHEAD, RANKS = ("startup", "rounds", "growth", "fit"), ("optimum", "bytes", "ways"), ("mpi",)
 PRIVACY, NETWORK = ("basis", "totals", "site_weights", "audit", "private_arena"), ("network", "masks")
-ARENA = ("arena", "adversarial", "fit_growth", "digits", "gains", "tune")
+ARENA = ("arena", "adversarial", "fit_growth", "digits", "gains", "compare", "tune")
 RESULTS = Path(__file__).parent / "results"
 
 

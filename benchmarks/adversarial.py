@@ -34,7 +34,7 @@ Predict = Callable[[Rows, Rows], np.ndarray]
 def stack(sites: list[tuple[np.ndarray, np.ndarray]]) -> Rows:
     """Return the rows of all sites, given inputs and targets of each."""
     X, y = (np.concatenate(parts) for parts in zip(*sites, strict=True))
-    return Rows(X, y, np.repeat(NAMES, [len(targets) for _, targets in sites]))
+    return Rows(X=X, y=y, sites=np.repeat(NAMES, [len(targets) for _, targets in sites]))
 
 
 def regression(rng: np.random.Generator, weights: np.ndarray, rows: list[int], noise: float = NOISE) -> Rows:

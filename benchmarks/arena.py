@@ -50,7 +50,8 @@ def divide(table: ArenaTable, seed: int) -> tuple[Rows, Rows]:
     X = pd.get_dummies(table.X, dtype=float)
     Z = X.fillna(X[train].median()).to_numpy()
     y = table.y if table.kind == "regression" else (table.y == "yes").astype(int)
-    return Rows(Z[train], y[train], table.sites[train]), Rows(Z[~train], y[~train], table.sites[~train])
+    rows = Rows(X=Z, y=y, sites=table.sites)
+    return rows.take(train), rows.take(~train)
 
 
 def standardized(train: Rows, new: Rows) -> tuple[Rows, Rows]:

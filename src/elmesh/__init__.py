@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from elmesh.estimators.loading import load
     from elmesh.estimators.regressor import MultiTaskELMRegressor
     from elmesh.estimators.tuned import MultiTaskELMClassifierCV, MultiTaskELMRegressorCV
+    from elmesh.evaluation.compare import compare
     from elmesh.privacy.budget import Privacy
+    from elmesh.report.displays import (
+        ConvergenceDisplay,
+        EffectDisplay,
+        ImportanceDisplay,
+        SiteGainDisplay,
+        SiteMapDisplay,
+    )
     from elmesh.run.backend import MPIBackend
     from elmesh.run.config import CheckpointConfig, RunConfig
     from elmesh.solvers.base import Solver
@@ -36,13 +44,16 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "CheckpointConfig": "run.config",
+    "ConvergenceDisplay": "report.displays",
     "DGSP": "solvers.subspace_pursuit",
     "DMTLELM": "solvers.dmtl_elm",
     "DNSP": "solvers.subspace_pursuit",
     "DifAltGDmin": "solvers.dif_altgdmin",
+    "EffectDisplay": "report.displays",
     "FODMTLELM": "solvers.fo_dmtl_elm",
     "FedRep": "solvers.fedrep",
     "GOMTL": "solvers.go_mtl",
+    "ImportanceDisplay": "report.displays",
     "LocalELM": "solvers.local_elm",
     "MPIBackend": "run.backend",
     "MTFL": "solvers.mtfl",
@@ -54,8 +65,11 @@ _MODULES = {
     "MultiTaskELMRegressorCV": "estimators.tuned",
     "Privacy": "privacy.budget",
     "RunConfig": "run.config",
+    "SiteGainDisplay": "report.displays",
+    "SiteMapDisplay": "report.displays",
     "Solver": "solvers.base",
     "TraceNorm": "solvers.trace_norm",
+    "compare": "evaluation.compare",
     "load": "estimators.loading",
     "stack_tasks": "data.stacking",
 }
@@ -69,9 +83,12 @@ __all__ = [
     "MTFL",
     "MTLELM",
     "CheckpointConfig",
+    "ConvergenceDisplay",
     "DifAltGDmin",
+    "EffectDisplay",
     "ElmeshError",
     "FedRep",
+    "ImportanceDisplay",
     "LocalELM",
     "MPIBackend",
     "MeshELM",
@@ -81,9 +98,12 @@ __all__ = [
     "MultiTaskELMRegressorCV",
     "Privacy",
     "RunConfig",
+    "SiteGainDisplay",
+    "SiteMapDisplay",
     "Solver",
     "TraceNorm",
     "__version__",
+    "compare",
     "load",
     "stack_tasks",
 ]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterable
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
-__all__ = ["abbreviated", "count", "data_size", "listed", "more", "row"]
+__all__ = ["abbreviated", "count", "data_size", "listed", "more", "row", "shortened"]
 
 
 def listed(items: Iterable[object], most: int = 10) -> str:
-    """Name items in a sentence, at most so many of them.
+    """Name items in a sentence, at most so many of them; long names are cut.
 
     Examples
     --------
@@ -19,7 +21,22 @@ def listed(items: Iterable[object], most: int = 10) -> str:
     "'a', 'b' and 2 more"
     """
     items = list(items)
-    return ", ".join(map(repr, islice(items, most))) + more(len(items), most)
+    named = (repr(shortened(item) if isinstance(item, str) else item) for item in islice(items, most))
+    return ", ".join(named) + more(len(items), most)
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Return a text of at most so many characters, wide ones counted twice; an ellipsis stands for what is cut.
+
+    Examples
+    --------
+    >>> shortened("north"), shortened("northumberland", most=6), shortened("東京都", most=5)
+    ('north', 'north…', '東京…')
+    """
+    ends = list(accumulate(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text))
+    if not ends or ends[-1] <= most:
+        return text
+    return f"{text[: bisect_right(ends, most - 1)]}…"
 
 
 def more(n: int, most: int = 10) -> str:

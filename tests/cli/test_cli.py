@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import r2_score, root_mean_squared_error
+from sklearn.metrics import confusion_matrix, log_loss, r2_score, roc_auc_score, root_mean_squared_error
 from typer.testing import CliRunner, Result
 
 import elmesh
@@ -37,6 +37,12 @@ FIT_CLASSES = ["--task", "site", "--target", "outcome", "--drop", "days", *QUICK
 FIT_DAYS = ["--task", "site", "--target", "days", "--drop", "outcome", *QUICK]
 # With a given penalty there is a shared part, whose fit takes rounds.
 SHARED = ["--mu", "0.5"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_new_folder(tmp_path_factory, monkeypatch) -> None:
+    """Commands write folders of their own where they run."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
 
 
 def run(*args: object) -> Result:
@@ -109,8 +115,13 @@ def test_fit_ends_with_who_gains_and_a_page_about_it(folder, tmp_path):
     data = json.loads(quiet.stdout)
     assert [one["task"] for one in data["gains"]["tasks"]] == ["007", "12", "b"]
     assert data["gains"]["sentence"] in result.stdout
+    assert data["explanation"]["sentence"] in result.stdout
+    assert data["explanation"]["columns"][0]["column"] in ("age", "dose", "ward")
     page = (tmp_path / "m" / "report.html").read_text(encoding="utf-8")
     assert data["gains"]["sentence"] in page
+    assert "rows of the training table" in page
+    for name in ("errors", "shares", "importance", "effect-1", "effect-2", "map"):
+        assert f'<figure id="fig-{name}"' in page
     worked("fit", folder / "train.csv", *FIT_DAYS, "--out", tmp_path / "again")
     card = (tmp_path / "m" / "README.md").read_text(encoding="utf-8")
     assert data["gains"]["sentence"] in card
@@ -123,6 +134,8 @@ def test_where_nothing_is_common_there_is_nothing_to_gain(folder, tmp_path):
     data = json.loads(result.stdout)
     assert (data["gains"], data["report"]) == (None, None)
     assert not (tmp_path / "m" / "report.html").exists()
+    # What predictions depend on is known of any model.
+    assert {one["column"] for one in data["explanation"]["columns"]} == {"age", "dose", "ward"}
 
 
 def test_fit_json_is_one_object_about_the_fit(folder, tmp_path):
@@ -305,7 +318,8 @@ def test_compressed_tables_give_the_same_model_and_predictions(folder, tmp_path)
     assert weights[0] == weights[1]
     for command in ("predict", "evaluate"):
         results = [
-            worked(command, folder / "classes", path).stdout for path in (tmp_path / "test.csv.gz", folder / "test.csv")
+            worked(command, folder / "classes", path, "--quiet").stdout
+            for path in (tmp_path / "test.csv.gz", folder / "test.csv")
         ]
         assert results[0] == results[1]
 
@@ -492,7 +506,7 @@ def test_the_error_of_each_task_is_the_share_of_wrong_rows(folder):
     for site, share in wrong.groupby(truth["site"]).mean().items():
         baseline = 100 * (truth["outcome"][truth["site"] == site] != most_frequent).mean()
         expected = {"error_percent": pytest.approx(100 * share), "baseline_error_percent": pytest.approx(baseline)}
-        assert data["tasks"][site] == {"rows": 20} | expected
+        assert data["tasks"][site] == data["tasks"][site] | {"rows": 20} | expected
 
 
 def test_r2_and_rmse_are_those_of_scikit_learn(folder):
@@ -508,7 +522,10 @@ def test_r2_and_rmse_are_those_of_scikit_learn(folder):
 
 
 def test_evaluate_prints_a_line_per_task_and_one_for_all(folder):
-    lines = [line.split() for line in worked("evaluate", folder / "classes", folder / "test.csv").stdout.splitlines()]
+    shown = worked("evaluate", folder / "classes", folder / "test.csv").stdout
+    *lines, sentence, page = [line.split() for line in shown.splitlines()]
+    assert " ".join(sentence).endswith("3 of 3 sites are better than it.")
+    assert " ".join(page) == "Open elmesh-evaluate/report.html in a browser."
     assert " ".join(lines[0]) == "site rows error % error % of most frequent class"
     assert sorted(line[:2] for line in lines[1:]) == [["007", "20"], ["12", "20"], ["all", "60"], ["b", "20"]]
     assert lines[-1][0] == "all"
@@ -538,7 +555,7 @@ def test_many_tasks_are_sorted_by_error_and_small_ones_are_one_line(tmp_path):
     args = ["evaluate", tmp_path / "m", tmp_path / "test.csv"]
     data = json.loads(worked(*args, "--json").stdout)
     assert len(data["tasks"]) == 14
-    lines = worked(*args).stdout.splitlines()[1:]
+    lines = worked(*args).stdout.splitlines()[1:-2]
     large = [name for name, found in data["tasks"].items() if found["rows"] == 20]
     by_error = sorted(large, key=lambda name: -data["tasks"][name]["rmse"])
     assert [line.split()[0] for line in lines[:11]] == by_error
@@ -570,6 +587,92 @@ def test_a_task_of_one_row_has_no_r2_and_an_unknown_class_counts_as_an_error(fol
     result = worked("evaluate", folder / "classes", tmp_path / "dead.csv", "--json")
     assert json.loads(result.stdout)["error_percent"] == 100
     assert "60 rows have a class that was not in training" in result.stderr
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("model", ["classes", "regression"])
+def test_an_evaluation_is_a_page_and_its_numbers_and_the_same_again_to_the_bit(folder, tmp_path, model):
+    args = ["evaluate", folder / model, folder / "test.csv"]
+    printed = json.loads(worked(*args, "--json").stdout)
+    assert list(Path().iterdir()) == []
+    worked(*args, "--out", tmp_path / "o")
+    for name in ("elmesh-evaluate", "elmesh-evaluate-2"):
+        assert name not in {path.name for path in Path().iterdir()}
+        worked(*args, "--quiet")
+        assert contents(Path(name)) == contents(tmp_path / "o")
+    assert set(contents(tmp_path / "o")) == {"report.html", "results.json"}
+    assert json.loads((tmp_path / "o" / "results.json").read_text()) == printed
+    page = (tmp_path / "o" / "report.html").read_text()
+    assert printed["sentence"].split(";")[0] in page.replace("\N{NO-BREAK SPACE}", " ")
+    for name in ("fig-sites", "fig-reliability" if model == "classes" else "fig-truth"):
+        assert f'<figure id="{name}"' in page
+
+
+def test_an_evaluation_is_not_replaced_without_force(folder, tmp_path):
+    args = ["evaluate", folder / "classes", folder / "test.csv", "--out", tmp_path]
+    (tmp_path / "report.html").write_text("old")
+    (tmp_path / "mine.txt").write_text("keep")
+    assert "exists; choose another name, or give --force" in failed(run(*args))
+    assert (tmp_path / "report.html").read_text() == "old"
+    worked(*args, "--force")
+    assert set(contents(tmp_path)) == {"mine.txt", "report.html", "results.json"}
+    assert "is a file" in failed(run(*args[:-1], tmp_path / "mine.txt", "--force"))
+
+
+def test_the_share_of_targets_within_intervals_is_that_of_predict(folder, tmp_path):
+    data = json.loads(worked("evaluate", folder / "regression", folder / "test.csv", "--json").stdout)
+    truth = patients(60, 1)["days"]
+    for level, share in data["coverage"]["days"].items():
+        args = ["predict", folder / "regression", folder / "test.csv", "--interval", level]
+        found = read_table_text(worked(*args).stdout)
+        inside = (found["lower"].astype(float) <= truth) & (truth <= found["upper"].astype(float))
+        assert share == pytest.approx(inside.mean())
+    assert list(data["coverage"]["days"]) == ["0.5", "0.8", "0.9", "0.95"]
+
+
+def test_probabilities_are_scored_as_scikit_learn_does(folder):
+    data = json.loads(worked("evaluate", folder / "classes", folder / "test.csv", "--json").stdout)
+    truth = patients(60, 1)["outcome"]
+    found = read_table_text(worked("predict", folder / "classes", folder / "test.csv", "--proba").stdout)
+    well = found["probability_well"].astype(float)
+    assert data["auc"] == pytest.approx(roc_auc_score(truth == "well", well))
+    low = well.clip(0.001, 0.999)  # a probability counts as at least 0.001
+    assert data["log_loss"] == pytest.approx(log_loss(truth, np.c_[1 - low, low]), abs=1e-3)
+    assert data["confusion"]["classes"] == ["ill", "well"]
+    assert data["confusion"]["rows"] == confusion_matrix(truth, found["prediction"]).tolist()
+    bins = data["reliability"]
+    assert sum(one["rows"] for one in bins) == 60
+    assert sum(one["rows"] * one["share"] for one in bins) == pytest.approx((truth == "well").sum())
+    assert [one["probability"] for one in bins] == sorted(one["probability"] for one in bins)
+    assert all(one["low"] <= one["share"] <= one["high"] for one in bins)
+
+
+def test_intervals_of_errors_need_five_rows_and_contain_the_error(folder, tmp_path):
+    test = patients(60, 1)
+    few = test[(test["site"] != "b") | (np.arange(60) < 12)]  # four rows of b
+    few.to_csv(tmp_path / "t.csv", index=False)
+    data = json.loads(worked("evaluate", folder / "regression", tmp_path / "t.csv", "--json").stdout)
+    assert data["tasks"]["b"]["rows"] == 4
+    assert data["tasks"]["b"]["error_low"] is None
+    for found in (data, data["tasks"]["12"]):
+        assert found["error_low"] < found["rmse"] < found["error_high"]
+
+
+def test_the_page_of_several_targets_has_figures_of_each(folder, tmp_path):
+    train, test = patients(150, 0), patients(60, 1)
+    for name, frame in (("train.csv", train), ("test.csv", test)):
+        frame.assign(cost=3 * frame["days"]).drop(columns="outcome").to_csv(tmp_path / name, index=False)
+    targets = ["--target", "days", "--target", "cost"]
+    worked("fit", tmp_path / "train.csv", "--task", "site", *targets, *QUICK, "--out", tmp_path / "m")
+    worked("evaluate", tmp_path / "m", tmp_path / "test.csv", "--out", tmp_path / "o")
+    page = (tmp_path / "o" / "report.html").read_text()
+    assert re.findall(r'<figure id="([^"]*)"', page) == ["fig-sites", "fig-truth", "fig-sites-2", "fig-truth-2"]
+    data = json.loads((tmp_path / "o" / "results.json").read_text())
+    assert set(data["coverage"]) == {"days", "cost"}
+    assert data["targets"]["cost"]["rmse"] == pytest.approx(3 * data["targets"]["days"]["rmse"], rel=1e-6)
 
 
 # What goes wrong
@@ -633,7 +736,7 @@ def test_a_bad_option_of_fit_is_one_sentence_and_no_model(folder, tmp_path, opti
         ("site,x,outcome\na,1,ill\nb,2,\nb,3,NA\n", '2 rows have no target in column "outcome", the first at line 3'),
         ("site,x,outcome\na,inf,ill\na,2,well\n", 'Column "x" has an infinite value at line 2'),
         ("site,when,outcome\na,01/02/2024,ill\na,02/02/2024,well\n", '--drop "when"'),
-        ("site,x,outcome\na,1,ill\na,2,ill\nb,3,ill\nb,4,ill\n", "'b'"),
+        ("site,x,outcome\na,1,ill\na,2,ill\nb,3,ill\nb,4,ill\n", "All rows have the class 'ill': nothing to learn"),
         ('site,x,"out\ncome"\na,1,ill\n', 'did you mean "out come"?'),
     ],
 )
@@ -683,7 +786,7 @@ def test_force_replaces_neither_other_files_nor_the_table_itself(folder, tmp_pat
 
 
 def test_an_impossible_output_path_is_refused_before_the_work(folder, tmp_path, monkeypatch):
-    for module in ("elmesh.cli.table_options", "elmesh.cli.predict"):
+    for module in ("elmesh.cli.fit", "elmesh.cli.predict"):
         monkeypatch.setattr(f"{module}.read_data", lambda *_, **__: pytest.fail("the work began"))
     file = tmp_path / "file"
     file.touch()
@@ -986,7 +1089,7 @@ def test_bad_input_to_the_program_is_one_sentence_with_code_2(tmp_path, monkeypa
 # Help and start-up
 
 
-COMMANDS = ["demo", "sample", "fit", "predict", "evaluate", "add-site", "reproduce", "agent"]
+COMMANDS = ["demo", "sample", "fit", "predict", "evaluate", "compare", "add-site", "export", "reproduce", "agent"]
 NETWORK_COMMANDS = ["create", "csr", "sign", "check", "status", "audit", "confirm", "router"]
 
 

@@ -180,9 +180,11 @@ def test_a_bad_option_is_one_sentence_and_no_model(table, tmp_path, options, mes
 
 
 def test_the_command_of_a_fit_has_what_is_not_the_default_and_quotes_names():
-    options = FitOptions(Path("a b.csv"), ["y", "z"], Path("m"), task="site", hidden="50", mask=True, force=True)
-    assert options.command() == "elmesh fit 'a b.csv' --target y --target z --out m --task site --hidden 50 --mask"
-    assert FitOptions(Path("-a.csv"), ["y"], Path("m")).command() == "elmesh fit --target y --out m -- -a.csv"
+    table = {"data": Path("a b.csv"), "target": ["y", "z"], "task": "site"}
+    options = FitOptions(**table, out=Path("m"), hidden="50", mask=True, force=True)
+    assert options.command() == "elmesh fit 'a b.csv' --target y --target z --task site --out m --hidden 50 --mask"
+    options = FitOptions(data=Path("-a.csv"), target=["y"], out=Path("m"))
+    assert options.command() == "elmesh fit --target y --out m -- -a.csv"
 
 
 def test_fit_has_options_for_scales_and_activations(table, tmp_path):

@@ -179,7 +179,8 @@ class GroupedSites:
 
     def features(self, places: Iterable[int]) -> GroupedFeatures:
         """What is known of the features of some sites."""
-        halves = None if self.halves is None else [self.halves[k] for k in places]
+        pairs = None if self.halves is None else [self.halves[k] for k in places]
+        halves = None if pairs is None else lambda: ([one for one, _ in pairs], [two for _, two in pairs])
         return GroupedFeatures(self.groups, 0.1 if self.classes else 0.0, halves, self.classes)
 
     def program(self, solver: Solver, state: SolverState | None = None, agents: Iterable[int] | None = None) -> Program:
@@ -912,7 +913,7 @@ CHECKED_ALWAYS = ("mesh-elm", "mtl-elm", "local-elm")
 
 @parametrize_with_checks([ESTIMATORS[name] for name in CHECKED_ALWAYS], expected_failed_checks=not_held)
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::elmesh.errors.RankWarning")
+@pytest.mark.filterwarnings("ignore::elmesh.errors.RankWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
 def test_the_checks_of_scikit_learn_pass(estimator, check):
     check(estimator)
 
@@ -921,6 +922,6 @@ def test_the_checks_of_scikit_learn_pass(estimator, check):
     [one for name, one in ESTIMATORS.items() if name not in CHECKED_ALWAYS], expected_failed_checks=not_held
 )
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::elmesh.errors.RankWarning")
+@pytest.mark.filterwarnings("ignore::elmesh.errors.RankWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
 def test_the_checks_of_scikit_learn_pass_with_every_method(estimator, check):
     check(estimator)

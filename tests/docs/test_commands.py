@@ -16,7 +16,7 @@ from helpers.mpi import MPIEXEC, needs_mpi
 from helpers.network import free_ports, make_config, rows_of
 
 ROOT = Path(__file__).parents[2]
-PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/network.md")}
+PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/export.md", "docs/network.md")}
 #: Python that needs MPI or other agents has the language `py`; all other Python has `python`.
 DISTRIBUTED = [(path.relative_to(ROOT).as_posix(), code) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
                for code in code_blocks(path.read_text(encoding="utf-8"), "py")]  # fmt: skip
@@ -32,6 +32,12 @@ def test_the_first_commands_of_the_readme_work(tmp_path):
     assert 0.8 < inside.mean() < 0.97
     assert (tmp_path / "model" / "report.html").is_file()
     assert "Truro" in load(tmp_path / "model-with-truro").tasks_
+
+
+def test_the_commands_of_the_page_on_export_work(tmp_path):
+    (commands,) = code_blocks(PAGES["docs/export.md"], "sh")
+    run(["bash", "-ec", commands], tmp_path)
+    assert (tmp_path / "leeds.onnx").is_file()
 
 
 @needs_mpi

@@ -31,7 +31,8 @@ def test_the_solver_on_the_page_runs_and_its_model_loads_where_it_is_not_defined
 
 
 def test_the_python_of_every_page_is_tested():
-    tested = {"README.md", "docs/model.md", "docs/privacy.md", "docs/solvers.md", "docs/tuning.md"}
+    pages = ("compare", "explain", "export", "model", "privacy", "solvers", "tuning")
+    tested = {"README.md"} | {f"docs/{name}.md" for name in pages}
     assert {name for name, text in PAGES.items() if code_blocks(text, "python")} == tested
 
 
@@ -47,6 +48,30 @@ def test_the_python_of_the_page_on_the_model_prints_what_the_page_states(tmp_pat
     before, after = ast.literal_eval(re.search(r"^\[.*\]$", printed, re.MULTILINE).group())
     assert after < 0.6 * before
     assert "training objective within" in printed
+
+
+def test_the_python_of_the_page_on_export_predicts_as_the_model_does(tmp_path):
+    check = """
+import pandas as pd
+rows = pd.DataFrame({name: np.ravel(values) for name, values in patients.items()}).replace("", None)
+rows["admitted"] = pd.Timestamp(0) + pd.to_timedelta(rows["admitted"], unit="D")
+rows = rows.assign(clinic="Leeds")[X.columns]
+np.testing.assert_allclose([days, std], model.predict(rows, return_std=True), rtol=1e-9)
+"""
+    printed = run_python("\n".join([*code_blocks(PAGES["docs/export.md"], "python"), check]), tmp_path)
+    numbers = [float(number) for number in re.findall(r"[\d.]+", printed)]
+    assert len(numbers) == 4
+    assert min(numbers) > 0
+
+
+def test_the_python_of_the_page_on_explanations_prints_and_draws_them(tmp_path):
+    printed = run_python("\n".join(code_blocks(PAGES["docs/explain.md"], "python")), tmp_path)
+    sentence, *_ = printed.splitlines()
+    assert sentence.startswith("Predictions depend most on walking, age and illnesses")
+    assert "Task Stroud differs most" in sentence
+    assert len(re.findall(r"^Predictions depend most on walking", printed, re.MULTILINE)) == 2
+    assert re.search(r"^medicine +\d", printed, re.MULTILINE)
+    assert {path.name for path in tmp_path.glob("*.png")} == {"walking.png", "importance.png", "map.png"}
 
 
 def test_the_python_of_the_page_on_privacy_is_better_than_alone(tmp_path):

@@ -26,7 +26,7 @@ from elmesh.paper.classification import (
 from elmesh.paper.convergence import AUTOMATIC, CASES, METHODS, SAVED_ROUNDS
 from elmesh.paper.misprints import GAMMAS, STARTS
 from elmesh.paper.protocol import load_images, missing_reason
-from elmesh.paper.trials import Numbers
+from elmesh.trial_log import Numbers
 
 RUNS = 3
 Invented = dict[str, list[Numbers]]

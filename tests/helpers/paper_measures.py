@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from elmesh.paper.trials import Numbers, Trial, TrialLog, run_trials
+from elmesh.paper.trials import run_trials
+from elmesh.trial_log import Numbers, Trial, TrialLog
 
 PATIENCE = 300.0
 

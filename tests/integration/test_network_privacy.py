@@ -90,7 +90,7 @@ def test_all_sites_find_the_same_common_weights_and_each_its_own(run):
         np.testing.assert_array_equal(weights[0]["common.W"], other["common.W"])
         assert not np.array_equal(weights[0]["A.0"], other["A.0"])
     for name, agent in run.agents.items():
-        assert command("evaluate", agent.out, run.folder / "net" / f"{name}.csv").exit_code == 0
+        assert command("evaluate", agent.out, run.folder / "net" / f"{name}.csv", "--json").exit_code == 0
 
 
 def test_the_result_says_what_is_promised_and_what_is_not(run):

@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmesh.errors import ElmeshError
-from elmesh.paper.trials import Trial, TrialLog, code_fingerprint, make_trials, run_trials
+from elmesh.paper.trials import make_trials, run_trials
+from elmesh.trial_log import Trial, TrialLog, code_fingerprint
 from helpers import paper_measures as measures
 from helpers.paper_measures import alive, until
 
@@ -308,7 +309,7 @@ def test_a_fresh_log_has_no_trials(tmp_path):
 def test_the_fingerprint_depends_on_the_code_that_computes_numbers_and_not_on_their_presentation(tmp_path):
     root = tmp_path / "elmesh"
     numerical = ("kernels.py", "solvers/mtfl.py", "paper/convergence.py")
-    others = ("paper/analysis/convergence.py", "paper/trials.py", "report/page.py", "cli/fit.py", "tables/rows.py")
+    others = ("paper/analysis/convergence.py", "trial_log.py", "report/page.py", "cli/fit.py", "tables/rows.py")
     for name in numerical + others:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("x = 1\n")

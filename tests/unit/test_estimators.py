@@ -17,6 +17,7 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold, cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import elmesh
@@ -33,6 +34,7 @@ from elmesh import (
     MeshELM,
     MultiTaskELMClassifier,
     MultiTaskELMRegressor,
+    Privacy,
     RunConfig,
 )
 from elmesh.data.features import HiddenLayer
@@ -156,6 +158,65 @@ def test_the_checks_of_scikit_learn_pass(estimator, check):
 )
 def test_the_checks_of_scikit_learn_pass_with_other_parameters(estimator, check):
     check(estimator)
+
+
+def takes(model, X, y, tasks) -> bool:
+    """Return whether an estimator learns from rows and predicts them."""
+    try:
+        clone(model).fit(X, y, tasks).predict(X, tasks)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("parameters", "as_table"),
+    [
+        ({}, False),
+        ({"task": "site"}, True),
+        ({"column_types": {"height": "number"}}, True),
+        ({"solver": MeshELM(privacy=Privacy(input_range=(-3, 3), target_range=(-3, 3)))}, True),
+        ({"task": "site", "solver": MeshELM(privacy=Privacy(input_range=(-3, 3), target_range=(-3, 3)))}, True),
+    ],
+)
+def test_the_tags_state_which_inputs_are_taken(kind, parameters, as_table):
+    if kind == "classification" and "solver" in parameters:
+        parameters = parameters | {"shared_classes": CLASSES}
+    model, X, y, tasks = small(kind, n_hidden=5, **parameters)
+    frame = pd.DataFrame(X, columns=COLUMNS)
+    gaps = frame.mask(np.arange(len(X))[:, None] + np.arange(4) == 5)
+    words = frame.assign(age=np.where(X[:, 3] > 0, "old", "young"))
+    tags = get_tags(model)
+    assert takes(model, frame if as_table else X, y, tasks)
+    assert tags.input_tags.allow_nan == takes(model, gaps if as_table else gaps.to_numpy(), y, tasks)
+    assert tags.input_tags.string == takes(model, words if as_table else words.to_numpy(), y, tasks)
+    assert tags.input_tags.categorical == takes(
+        model, words.astype({"age": "category"}) if as_table else words.to_numpy(), y, tasks
+    )
+    assert not tags.input_tags.sparse
+    assert tags.non_deterministic == ("solver" in parameters)
+
+
+def test_predictions_of_a_table_have_the_shape_of_its_targets():
+    model, X, y, tasks = small("regression")
+    frame = pd.DataFrame(X, columns=COLUMNS)
+    flat = model.fit(frame, y, tasks).predict(frame, tasks)
+    column, std = model.fit(frame, y[:, None], tasks).predict(frame, tasks, return_std=True)
+    assert flat.shape == (len(X),)
+    assert column.shape == std.shape == (len(X), 1)
+    np.testing.assert_allclose(column[:, 0], flat)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_a_fit_of_a_table_the_tags_are_those_of_tables(kind):
+    model, X, y, tasks = small(kind)
+    frame = pd.DataFrame(X, columns=COLUMNS).mask(X > 2)
+    assert get_tags(model.fit(frame, y, tasks)).input_tags.allow_nan
+    with pytest.warns(UserWarning, match="X does not have valid feature names"):
+        by_position = model.predict(frame.to_numpy(), tasks)
+    assert_same([model.predict(frame, tasks)], [by_position])
+    assert not get_tags(model.fit(X, y, tasks)).input_tags.allow_nan
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -750,7 +811,7 @@ def test_the_folder_of_a_task_alone_holds_nothing_of_the_others(kind, solver, tm
             secrets += [c.encode() for i, c in enumerate(CLASSES) if i not in TASK_CLASSES[t]]
         assert not [secret for secret in secrets if secret in found]
         # The search is valid: in the folder of all tasks it does find the arrays.
-        everywhere = b"".join(file.read_bytes() for file in (tmp_path / "all").iterdir())
+        everywhere = b"".join(file.read_bytes() for file in (tmp_path / "all").iterdir() if file.is_file())
         assert all(secret in everywhere for secret in secrets if secret != b"0.0625")
         assert elmesh.load(tmp_path / t).extra_ == {}
         np.testing.assert_array_equal(elmesh.load(tmp_path / t).predict(X), model.predict(X, [t] * len(X)))

@@ -82,9 +82,7 @@ def gaussian_process(model, X, y, site, X_new, site_new):
     y = np.reshape(y, (len(X), -1)) - common.t_mean
     mean, deviation = process.fit(train, y).predict(new, return_std=True)
     # The logarithm of a site's noise is uncertain, the less so the more rows it has: the mean of the noise is larger.
-    # Of a site with more rows than features only so many are kept.
     n_rows = np.array([np.sum(site == t) for t in site_new])
-    n_rows = np.where(n_rows > layer.width + len(common.s2), layer.width, n_rows)
     uncertain = 1 / (1 / common.tau2 + n_rows * len(common.s2) / 2) if common.tau2 else np.zeros(len(new))
     noise_new = noise_new * np.exp(uncertain / 2)
     variance = (deviation.reshape(len(new), -1)[:, :1] ** 2 + noise_new[:, None]) * common.s2

@@ -30,8 +30,8 @@ from elmesh.paper.classification import (
 )  # fmt: skip
 from elmesh.paper.methods import tuned_parameters
 from elmesh.paper.reproduction import EXPERIMENTS
-from elmesh.paper.trials import Numbers
 from elmesh.report import Verdict
+from elmesh.trial_log import Numbers
 from helpers.paper_cases import (
     INVENTED,
     ON_DIGITS,

@@ -53,8 +53,8 @@ from elmesh.paper.protocol import (
     stack_tasks,
 )
 from elmesh.paper.reproduction import EXPERIMENTS
-from elmesh.paper.trials import Trial
 from elmesh.run import run_local
+from elmesh.trial_log import Trial
 from helpers.marks import needs_data
 from helpers.paper_cases import remove_datasets
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import ttest_rel
 
+from elmesh import MultiTaskELMRegressor
 from elmesh.estimators.gains import SiteGains, TaskGain
 from elmesh.math.certificate import Certificate
 from elmesh.report import (
@@ -36,8 +35,10 @@ from elmesh.report import (
     study_page,
     study_table,
 )
+from elmesh.report.explanation_report import explanation_sections
 from elmesh.report.figures import COLORS, to_svg
 from elmesh.report.site_plots import draw_errors, draw_shares
+from helpers.pages import Reader, browse, measure, needs_browser
 from helpers.pictures import assert_legible
 
 FIGURES = ("fig-errors", "fig-shares")
@@ -60,29 +61,6 @@ def study(changes=(-0.5, -0.2, 0.0, 0.1), name="site-{:02d}", spread=1.0, draws=
     certificate = Certificate(gap, True, 2, 10.04, 10.0)
     training = Training(1.5, 7, 1_250, 16_900_000, "CONVERGED", "Fine.", 2, certificate)
     return SiteStudy("Sites hold rows.", "days", sites, training, shared_draws, {"Seed": "7"}, {"elmesh": "0.1.0"})
-
-
-class Reader(HTMLParser):
-    """All tags with their attributes, and all text that is shown."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.words, self.hidden = [], [], 0
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        self.hidden += tag in ("style", "script")
-
-    def handle_endtag(self, tag):
-        self.hidden -= tag in ("style", "script")
-
-    def handle_data(self, data):
-        if not self.hidden:
-            self.words.append(data)
-
-    def text(self):
-        return re.sub(r"\s+", " ", " ".join(self.words).replace("\N{NO-BREAK SPACE}", " "))
 
 
 @pytest.fixture(scope="module")
@@ -317,6 +295,93 @@ def test_only_a_figure_of_panels_takes_the_whole_width(claims):
     assert figures == {"fig-b": "wide", "fig-n": None}
 
 
+# The page of a fit
+
+FIT_FIGURES = ("fig-errors", "fig-shares", "fig-importance", "fig-effect-1", "fig-effect-2", "fig-effect-3", "fig-map")
+SUMMARY = {"targets": ["y"], "kind": "regression", "rows": 360, "columns": ["x"], "solver": "mesh-elm", "rounds": 1,
+           "certificate": None, "privacy": None}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def explained():
+    """An explanation of a fit whose columns, categories and tasks have names that look like markup."""
+    rng = np.random.default_rng(0)
+    n = 180
+    table = pd.DataFrame(
+        {
+            "<b>a number</b>": rng.normal(size=n),
+            "<i>{words}</i>": rng.choice(["<u>one</u>", "{two}", None], n),
+            "when": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 99, n), unit="D"),
+            "site": np.repeat([f"<s>a long name {k}</s>" for k in range(12)], 15),
+        }
+    )
+    days = (table["when"] - table["when"].min()).dt.days / 30
+    y = table["<b>a number</b>"] + 2 * (table["<i>{words}</i>"] == "{two}") + days + 0.1 * rng.normal(size=n)
+    model = MultiTaskELMRegressor(task="site", n_hidden=10, random_state=0).fit(table, y.rename("<p>target</p>"))
+    return model.explain(table, y)
+
+
+@pytest.fixture(scope="module")
+def fit_page(explained):
+    def gain(name, change):
+        return TaskGain(name, 30, 1.0, 1.0 + change, 1.2, change - 0.2, change + 0.2, (0.7, 0.1, 0.2))
+
+    tasks = tuple(gain(f"a site with a long name {k}", 0.1 * k - 0.5) for k in range(12))
+    gains = SiteGains(tasks, gain("all rows", -0.1), "units of the target")
+    return render(gains_page(gains, SUMMARY, explained))
+
+
+def test_the_page_of_a_fit_explains_after_who_gains_and_before_the_training(fit_page, explained):
+    reader = Reader(fit_page)
+    titles = ["Who gains", "What the predictions depend on", "Which tasks are predicted alike", "How to read this page",
+              "About the fit"]  # fmt: skip
+    text = reader.text()
+    assert [text.index(title) for title in titles] == sorted(text.index(title) for title in titles)
+    figures = [attributes["id"] for tag, attributes in reader.tags if tag == "figure"]
+    assert figures == list(FIT_FIGURES)
+    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert "These are rows of the training table" in text
+    for sentence in (explained.columns_sentence(), explained.tasks_sentence()):
+        # In the text, and in the alternative text of its figure.
+        assert text.count(sentence) == 2
+
+
+def test_the_drawings_of_an_explanation_are_described_in_words(fit_page, explained):
+    descriptions = re.findall(r"<desc[^>]*>(.*?)</desc>", fit_page)
+    effect = explained.effect("when").overall
+    assert len(descriptions) == len(FIT_FIGURES)
+    (found,) = [text for text in descriptions if "Mean prediction by when" in text]
+    assert f"lowest, {effect.iloc[0]:.3g}, at {effect.index[0].date()}" in found
+    assert f"highest, {effect.iloc[-1]:.3g}, at {effect.index[-1].date()}" in found
+
+
+def test_names_in_an_explanation_are_shown_unchanged(fit_page):
+    reader = Reader(fit_page)
+    assert not [tag for tag, _ in reader.tags if tag in ("b", "i", "u", "s")]
+    for name in ("<b>a number</b>", "<i>{words}</i>", "<u>one</u>", "{two}", "<s>a long name 3</s>", "<p>target</p>"):
+        assert name in reader.text()
+
+
+def test_a_table_has_the_importance_of_every_column_at_every_task(fit_page, explained):
+    figure = fit_page[fit_page.index('id="fig-importance"') :]
+    rows = re.findall(r"<tr>(.*?)</tr>", figure[: figure.index("</figure>")])
+    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
+    assert [html.unescape(name) for name in cells[0]] == ["Task", *explained.importance.index]
+    assert [html.unescape(row[0]) for row in cells[1:]] == ["all rows", *explained.distances.index]
+    value, error = explained.importance.iloc[0]
+    assert cells[1][1] == f"{value:.3g} ± {2 * error:.3g}"
+    assert cells[2][1] == f"{explained.task_importance['importance'].iloc[0]:,.3g}"
+
+
+def test_an_explanation_of_one_task_has_no_map():
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    found = MultiTaskELMRegressor(n_hidden=5, random_state=0).fit(X, X[:, 0]).explain(X, X[:, 0])
+    (section,) = explanation_sections(found)
+    assert [figure.id for figure in section.figures] == ["fig-importance", "fig-effect-1", "fig-effect-2"]
+    assert "In color" not in section.figures[1].caption
+
+
 # Drawings
 
 
@@ -374,39 +439,6 @@ def test_no_two_texts_of_a_drawing_overlap_and_none_is_cut_off(n_sites, scale):
 
 # In a browser
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on the path")
-PROBE = """<script>addEventListener("load", () => {
-  const boxes = {};
-  for (const part of document.querySelectorAll("figure, figure svg, h1, table")) {
-    const box = part.getBoundingClientRect();
-    boxes[part.closest("figure")?.id + " " + part.tagName.toLowerCase()] = [box.width, box.height, box.right];
-  }
-  document.body.dataset.boxes = JSON.stringify([innerWidth, document.documentElement.scrollWidth, boxes]);
-});</script>"""
-
-
-def browse(path, tmp_path, width=1200):
-    """Open a page; return the document as the browser has it, and what it wrote to the console."""
-    flags = (
-        "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
-        "disable-component-update disable-sync enable-logging=stderr v=0 dump-dom"
-    )
-    done = subprocess.run(
-        [
-            BROWSER,
-            *(f"--{flag}" for flag in flags.split()),
-            f"--user-data-dir={tmp_path / 'profile'}",
-            f"--window-size={width},900",
-            path.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-
 
 @pytest.mark.thorough
 @needs_browser
@@ -422,19 +454,17 @@ def test_a_browser_opens_the_page_without_a_message_on_the_console(page, tmp_pat
 @pytest.mark.thorough
 @needs_browser
 @pytest.mark.parametrize("width", [400, 1280])
-def test_the_page_of_a_fit_stays_inside_the_window(tmp_path, width):
-    def gain(name, change):
-        return TaskGain(name, 30, 1.0, 1.0 + change, 1.2, change - 0.2, change + 0.2, (0.7, 0.1, 0.2))
-
-    tasks = tuple(gain(f"a site with a long name {k}", 0.1 * k - 0.5) for k in range(12))
-    summary = {"targets": ["y"], "kind": "regression", "rows": 360, "columns": ["x"], "solver": "mesh-elm", "rounds": 1,
-               "certificate": None, "privacy": None}  # fmt: skip
-    page = render(gains_page(SiteGains(tasks, gain("all rows", -0.1), "units of the target"), summary))
-    inner, scroll, boxes = measure(page, tmp_path, width)
+def test_the_page_of_a_fit_stays_inside_the_window(fit_page, tmp_path, width):
+    inner, scroll, boxes = measure(fit_page, tmp_path, width)
     assert scroll <= inner
-    for name in ("fig-errors", "fig-shares"):
+    for name in FIT_FIGURES:
         assert boxes[f"{name} figure"][2] <= inner
         assert min(boxes[f"{name} svg"][:2]) > 100
+    # Nothing is left empty beside a figure: two share a row, or the text is beside it.
+    halves = [boxes[f"{name} figure"][0] for name in FIT_FIGURES[:-1]]
+    if width == 1280:
+        assert max(halves) < 0.5 * inner < boxes["fig-map figure"][0]
+        assert boxes["fig-map svg"][0] < 0.6 * boxes["fig-map figure"][0]
 
 
 @pytest.mark.thorough
@@ -445,16 +475,6 @@ def test_a_script_in_the_page_is_refused_with_a_message_on_the_console(page, tmp
     document, console = browse(path, tmp_path)
     assert console
     assert "<title>ran</title>" not in document
-
-
-def measure(page, tmp_path, width):
-    """Open a page; return the width of the window and of what can be scrolled to, and the boxes of its parts."""
-    path = tmp_path / "report.html"
-    policy = re.search(r'<meta http-equiv="Content-Security-Policy".*?>', page).group()
-    path.write_text(page.replace(policy, "").replace("</body>", f"{PROBE}</body>"), encoding="utf-8")
-    document, console = browse(path, tmp_path, width)
-    assert console == []
-    return json.loads(html.unescape(re.search(r'data-boxes="([^"]*)"', document).group(1)))
 
 
 @pytest.mark.thorough

@@ -46,7 +46,7 @@ def problem_of(Phi, T, part=None):
     second = [SiteRows.from_rows(f[k:], t[k:]) for (f, t), k in zip(pairs, middles, strict=True)]
     context = agent_context(make_topology("ring", range(len(T)), 0), 0, np.array(chosen))
     sites = [SiteRows.from_rows(f, t) for f, t in pairs]
-    return Problem(sites, context, 2, GROUPS, halves=(first, second))
+    return Problem(sites, context, 2, GROUPS, halves=lambda: (first, second))
 
 
 def effects_of(problem):
@@ -125,7 +125,7 @@ def test_all_processes_pad_sites_and_halves_to_the_same_number_of_rows(sizes):
     for t in range(3):
         alone = problem_of(Phi, T, [t])
         own = replace(effects, log_w=effects.log_w[[t]])
-        parts = [alone, *(replace(alone, data=half, halves=None) for half in alone.halves)]
+        parts = [alone, *(replace(alone, data=half, halves=None) for half in alone.halves())]
         found |= {whitened_problem(part, own).task.V.shape for part in parts}
     assert len(found) == 1
 

@@ -126,7 +126,7 @@ def test_the_uncertainty_is_that_of_a_dense_gaussian_process():
     Phi, T, W, S = site_of(5, 10)
     site = SiteRows.from_rows(Phi, T)
     common = CommonPart(W, np.zeros(1), S / 0.2, np.zeros(4), np.zeros(4), np.array([0.2]), 0.0, private=True)
-    head = common.head(Phi, T, GROUPS)
+    head = common.head(site, GROUPS)
     s2, v = 0.2 * np.exp(-head.log_w), np.exp(head.log_v)[GROUPS]
     P = S + np.diag(v * s2)
     new = np.random.default_rng(0).normal(size=(4, 8))

@@ -37,10 +37,9 @@ from elmesh.comm.requests import HubReduce
 from elmesh.estimators.feature_scores import FeatureScores
 from elmesh.estimators.penalty_scores import PenaltyScores, fold_numbers
 from elmesh.estimators.search import Candidate, Search, search_settings
-from elmesh.estimators.training_rows import TrainingRows
-from elmesh.math.calibration import fit_temperature
+from elmesh.estimators.search_rows import SearchRows
+from elmesh.math.calibration import fit_temperature, ridge_path_left_out
 from elmesh.math.evidence import Totals, negative_evidence
-from elmesh.math.left_out import left_out_ridge
 from elmesh.solvers.integer_sums import run_in_one_place
 from elmesh.solvers.settings import with_settings
 from elmesh.solvers.state import MixedEffects
@@ -70,8 +69,15 @@ def classes(seed=0, n=30, noise=0.1):
     return X, np.where(y > 0.5, "high", np.where(y < -0.5, "low", "middle")), site
 
 
-def fitted_rows(estimator, X, y, site):
-    return TrainingRows.of(estimator.fit(X, y, tasks=site), X, y, site)
+def fitted_rows(estimator, X, y, site, weights=None):
+    return SearchRows.of(estimator.fit(X, y, tasks=site, sample_weight=weights))
+
+
+def in_kept_order(data, X, *arrays):
+    """Rows in the order in which an estimator keeps them."""
+    places = {tuple(row): i for i, row in enumerate(X.tolist())}
+    order = np.array([places[tuple(row)] for own in data.by_task.values() for row in own.X.tolist()])
+    return [array[order] for array in (X, *arrays)]
 
 
 # ----------------------------------------------------------------------------------------- rows left out, by themselves
@@ -89,7 +95,8 @@ def dense_predictions(problem, effects):
 def test_scores_of_features_are_the_errors_of_the_dense_model_without_each_row(n_hidden, n):
     X, y, site = rows(n=n)
     estimator = MultiTaskELMRegressor(n_hidden=6, solver=QUICK, random_state=0)
-    scores = FeatureScores(fitted_rows(clone(estimator), X, y, site))
+    data = fitted_rows(clone(estimator), X, y, site)
+    scores, (X, y, site) = FeatureScores(data), in_kept_order(data, X, y, site)
     first = estimator.fit(X, y, tasks=site)
     other = clone(estimator).set_params(n_hidden=n_hidden).fit(X, y, tasks=site)
     model, scale = first.model_, first.target_scale_
@@ -101,12 +108,12 @@ def test_scores_of_features_are_the_errors_of_the_dense_model_without_each_row(n
     known = MixedEffects(common.log_c, common.log_v, common.tau2, common.W, common.S, common.s2, log_w)
     start = variances_from(known, group_squares(old.batches()), np.arange(4), group_squares(new.batches()))
     effects = effects_from(new.batches(), start)
-    expected = model.common.t_mean + scale * dense_predictions(new, effects)
+    expected = dense_predictions(new, effects)
     found = scores.predictions({"n_hidden": n_hidden})
     np.testing.assert_allclose(np.concatenate([found[s] for s in SITES]), expected, rtol=1e-6, atol=1e-8)
     (place, losses), *_ = scores.scores([{"n_hidden": n_hidden}])
     assert place == 0
-    np.testing.assert_allclose(losses, ((y[:, None] - expected) ** 2)[:, 0], rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(losses, (y - model.common.t_mean - scale * expected[:, 0]) ** 2, rtol=1e-5, atol=1e-9)
 
 
 @examples(15)
@@ -186,15 +193,23 @@ def test_classes_that_some_tasks_lack_have_the_common_variances_of_a_fit():
     X, y, site = X[keep], y[keep], site[keep]
     data = fitted_rows(MultiTaskELMClassifier(n_hidden=20, solver=QUICK, random_state=0), X, y, site)
     found = FeatureScores(data).predictions({})
-    assert found["ash"].shape == ((site == "ash").sum(), 2)
     fitted = data.fitted.model_
-    problem = MixedProblem([fitted.layer(X[site == s]) for s in SITES],
-                           [data.targets[s] - fitted.common.t_mean for s in SITES], fitted.layer.groups)  # fmt: skip
+    problem = MixedProblem([fitted.layer(data.by_task[s].X) for s in SITES], [data.by_task[s].T for s in SITES],
+                           fitted.layer.groups)  # fmt: skip
     log_w = np.array([fitted.heads[s].log_w for s in SITES])
     dense = dense_predictions(problem, dataclasses.replace(START, log_c=fitted.common.log_c, log_v=fitted.common.log_v,
-                              log_w=log_w)) + fitted.common.t_mean  # fmt: skip
-    expected = dense[: (site == "ash").sum()][:, data.columns("ash")]
-    assert np.sqrt(np.mean((found["ash"] - expected) ** 2)) < 0.1 * expected.std()
+                              log_w=log_w))  # fmt: skip
+    own = np.isin(data.fitted.classes_, ["high", "middle"])
+    expected = dense[: (site == "ash").sum()][:, own]
+    assert np.sqrt(np.mean((found["ash"][:, own] - expected) ** 2)) < 0.1 * expected.std()
+    # A class that a task does not have is not predicted there.
+    (y,) = in_kept_order(data, X, y)[1:]
+    scores = np.concatenate([found[s] for s in SITES]) + fitted.common.t_mean
+    scores[np.ix_(site == "ash", ~own)] = -1e3
+    scores[site == "birch", 0] = -1e3
+    truth = (y[:, None] == data.fitted.classes_).astype(float)
+    logs = log_softmax(scores / fit_temperature(scores, truth), axis=1)
+    np.testing.assert_allclose(data.losses(found), -np.sum(truth * logs, axis=1))
 
 
 def test_several_outputs_count_in_units_of_their_deviations():
@@ -202,7 +217,9 @@ def test_several_outputs_count_in_units_of_their_deviations():
     both = np.column_stack([y, 1000 * np.cos(X[:, 1])])
     data = fitted_rows(MultiTaskELMRegressor(n_hidden=20, solver=QUICK, random_state=0), X, both, site)
     predictions = FeatureScores(data).predictions({})
-    errors = both - np.concatenate([predictions[s] for s in SITES])
+    X, both, site = in_kept_order(data, X, both, site)
+    encoding = data.statistics.encoding
+    errors = both - encoding.mean - np.concatenate([predictions[s] for s in SITES]) * encoding.scale
     np.testing.assert_allclose(data.losses(predictions), np.mean((errors / both.std(axis=0)) ** 2, axis=1))
     model = MultiTaskELMRegressorCV(n_hidden=[5, 20], weight_scale=1.0, random_state=0).fit(X, both, tasks=site)
     assert model.predict(X, tasks=site).shape == both.shape
@@ -224,11 +241,12 @@ def test_the_loss_of_the_fitted_setting_is_the_error_on_rows_left_out_that_gains
 def test_a_ridge_path_left_out_is_that_of_refits_without_the_row(seed, centre, n):
     rng = np.random.default_rng(seed)
     H, T, penalties = rng.normal(size=(n, 7)), rng.normal(size=(n, 2)), [0.1, 1.0, 30.0]
-    found = left_out_ridge(H, T, penalties, centre=centre)
+    weights = rng.choice([0.5, 1.0, 3.0], n)
+    found = ridge_path_left_out(H, T, penalties, centre, weights)
     for k, mu in enumerate(penalties):
         for i in range(n):
-            rest = np.arange(n) != i
-            model = Ridge(mu, fit_intercept=centre).fit(H[rest], T[rest])
+            rest = weights - np.minimum(weights, 1.0) * (np.arange(n) == i)  # one copy of the row is left out
+            model = Ridge(mu, fit_intercept=centre).fit(H, T, sample_weight=rest)
             np.testing.assert_allclose(found[k, i], model.predict(H[i : i + 1])[0], rtol=1e-7, atol=1e-8)
 
 
@@ -263,6 +281,7 @@ def test_scores_along_the_path_are_those_of_separate_fits_of_each_fold():
     data = fitted_rows(clone(estimator), X, y, site)
     settings = [{"rank": rank, "mu": mu} for rank in (1, 3) for mu in (1.0, 3.0, 10.0, 20.0)]
     found = dict(PenaltyScores(data, estimator.solver, 3).scores(settings))
+    X, y, site = in_kept_order(data, X, y, site)
     strata = {s: (y[rows][:, None] == np.unique(y)).astype(float) for s, rows in data.groups.items()}
     folds = fold_numbers(data.groups, strata, 3, seed=0)
     assert len(found) >= 6
@@ -278,6 +297,7 @@ def test_scores_alone_are_those_of_refits_without_each_row(intercept):
     estimator = MultiTaskELMRegressor(n_hidden=5, solver=LocalELM(mu=1.0), fit_intercept=intercept, random_state=0)
     data = fitted_rows(estimator, X, y, site)
     found = dict(PenaltyScores(data, estimator.solver, 5).scores([{"mu": 0.1}, {"mu": 2.0}]))
+    X, y, site = in_kept_order(data, X, y, site)
     for place, mu in enumerate((0.1, 2.0)):
         for i in range(len(y)):
             own = (site == site[i]) & (np.arange(len(y)) != i)

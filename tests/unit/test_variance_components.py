@@ -256,7 +256,7 @@ def test_neither_a_fit_nor_its_certificate_sums_anything_of_other_features(mu):
         [SiteRows.from_rows(F[k::2], T[k::2]) for F, T in zip(problem.Phi, problem.T, strict=True)] for k in (0, 1)
     )
     solver = MeshELM(mu1=mu, mu2=mu)
-    whole = Problem(problem.sites, agents, 2, problem.groups, halves=halves, most_features=10)
+    whole = Problem(problem.sites, agents, 2, problem.groups, halves=lambda: halves, most_features=10)
     program, answer, seen = rounds(solver, whole), None, []
     try:
         while True:

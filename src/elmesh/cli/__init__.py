@@ -115,14 +115,26 @@ _COMMANDS = [
     _LazyCommand(
         "evaluate",
         "Score a saved model on rows with known targets.",
-        "elmesh evaluate model/ test.csv",
+        "elmesh evaluate model/ test.csv --out scores/",
         "elmesh evaluate model/ test.csv --json --quiet",
+    ),
+    _LazyCommand(
+        "compare",
+        "Compare elmesh with each site alone, and with other methods, on a table.",
+        "elmesh compare patients.csv --task site --target outcome --out comparison/",
+        "elmesh compare patients.csv --task site --target dose --methods elmesh-alone,boosting-pooled --repeats 1",
     ),
     _LazyCommand(
         "add-site",
         "Add a site to a saved model, from its own rows alone.",
         "elmesh add-site model/ leeds.csv --site leeds --out model-with-leeds/",
         module="add_site",
+    ),
+    _LazyCommand(
+        "export",
+        "Export one site's model as an ONNX file, for other programs.",
+        "elmesh export model/ --site leeds --onnx leeds.onnx",
+        "elmesh export model/ --common --onnx new-site.onnx --json",
     ),
     _LazyCommand(
         "reproduce",

@@ -91,7 +91,10 @@ def add_site(
 
 
 def _label(site: str, known: list[Label]) -> Label:
-    """Return the name of a site, as a whole number if those of the model are."""
+    """Return the name of a site as tables have it, as a whole number if those of the model are."""
+    site = site.strip()
+    if not site:
+        raise ElmeshError("--site is empty; give the name that rows of the site will have.")
     if not isinstance(known[0], int):
         return site
     try:

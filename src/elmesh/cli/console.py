@@ -26,6 +26,7 @@ from rich.table import Table
 
 from elmesh.cli.errors import one_line
 from elmesh.errors import ElmeshError
+from elmesh.text import shortened
 
 if TYPE_CHECKING:
     from elmesh.run.result import Progress as RoundProgress
@@ -69,6 +70,8 @@ EncodingOption = Annotated[
     ),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace existing files.")]
+# Most characters of a cell in a table.
+_WIDEST = 150
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ def make_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1
     for i, name in enumerate(head):
         table.add_column(name, justify="left" if i < left else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*map(one_line, row))
+        table.add_row(*(shortened(one_line(cell), _WIDEST) for cell in row))
     return table
 
 
@@ -184,9 +187,9 @@ def check_writable(path: Path, force: bool) -> None:
 
 def check_model_folder(path: Path, force: bool) -> None:
     """Raise if a model cannot be saved in a folder: not even ``force`` replaces what is not a model."""
-    check_writable(path, force)
     if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or (path / "model.json").is_file())):
-        raise ElmeshError(f"{path} is not an elmesh model, so it is not replaced; choose another name.")
+        raise ElmeshError(f"{path} exists and is not an elmesh model, so it is not replaced; choose another name.")
+    check_writable(path, force)
 
 
 def plain(value: Any) -> Any:

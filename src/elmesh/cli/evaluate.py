@@ -4,40 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 import typer
 
-from elmesh.cli.console import DecimalOption, DelimiterOption, EncodingOption, JsonOption, Output, QuietOption
+from elmesh.cli.console import (
+    DecimalOption,
+    DelimiterOption,
+    EncodingOption,
+    ForceOption,
+    JsonOption,
+    Output,
+    QuietOption,
+)
+from elmesh.cli.folders import ReportOption, check_report_folder, numbered, write_report
 from elmesh.cli.predict import load_model, note_unknown, predict_rows, read_rows, tasks_of
+from elmesh.evaluation.scores import Group, evaluate_rows
 from elmesh.tables import FILE_TASK, CSVFormat, TableSchema
+from elmesh.text import count
 
 __all__ = ["evaluate"]
 
-Scores = dict[str, float]
 _FORMATS = {"error_percent": ".2f", "r2": ".4f", "rmse": ".4g"}
 _FORMATS |= {f"baseline_{name}": text for name, text in _FORMATS.items()}
-# Tasks with fewer rows are shown in one line, if there are more tasks than this.
-_FEW_ROWS, _FEW_TASKS = 5, 10
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A line of the results: a task, several small tasks, or all rows."""
-
-    name: str
-    rows: int
-    scores: dict[str, Scores]  # by target
-
-    @property
-    def error(self) -> float:
-        """The error of the first target, by which lines are sorted."""
-        first = next(iter(self.scores.values()))
-        return first.get("error_percent", first.get("rmse", math.nan))
 
 
 def evaluate(
@@ -45,9 +36,11 @@ def evaluate(
     test: Annotated[
         Path, typer.Argument(metavar="TEST", help="A CSV, .csv.gz or Parquet file, or a folder, with the targets.")
     ],
+    out: ReportOption = None,
     delimiter: DelimiterOption = None,
     decimal: DecimalOption = None,
     encoding: EncodingOption = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -59,93 +52,50 @@ def evaluate(
 
     The task with the largest error comes first. Of more than ten tasks, those with fewer than five rows are one line
     (--json lists all). The last line is for all rows together, those of tasks that were not in training included.
+
+    A page with the errors, their intervals, and the calibration of the model is written into a folder.
     """
     output = Output(as_json, quiet)
     csv_format = CSVFormat(delimiter, decimal, encoding)
+    folder = out
+    if folder is None and not as_json:
+        folder = next(path for path in numbered("elmesh-evaluate") if not path.exists())
+    if folder is not None:
+        check_report_folder(folder, force)
     with output.warnings_as_notes():
         estimator, schema = load_model(model)
         frame = read_rows(test, estimator, schema, csv_format)
         truth = schema.in_units(schema.targets(frame))
         tasks = tasks_of(estimator, schema, frame)
-        predicted = predict_rows(estimator, frame, tasks)
-        known = np.isin(tasks, estimator.tasks_)
-        note_unknown(output, estimator, known)
+        spread = probabilities = None
+        if schema.kind == "regression" and estimator.model_.common is not None:
+            predicted, spread = predict_rows(estimator, frame, tasks, return_std=True)
+        else:
+            predicted = predict_rows(estimator, frame, tasks)
         if schema.kind == "classification":
+            probabilities = predict_rows(estimator, frame, tasks, "predict_proba")
             new = int((~np.isin(truth, estimator.classes_)).sum())
             if new:
-                output.note(f"{new} rows have a class that was not in training; they count as errors.")
-        baseline = _baseline(estimator, schema, tasks)
+                have, they = ("has", "it counts as an error") if new == 1 else ("have", "they count as errors")
+                output.note(f"{count(new, 'row')} {have} a class that was not in training; {they}.")
+        note_unknown(output, estimator, np.isin(tasks, estimator.tasks_))
+        found = evaluate_rows(estimator, schema, tasks, truth, predicted, spread, probabilities)
+        _print(output, schema, [*found.shown(), found.overall], of_task=estimator.model_.common is None)
+        output.print(found.sentence())
+        results = {"command": "evaluate", **found.to_json()}
+        if folder is not None:
+            from elmesh.report import evaluation_page  # noqa: PLC0415 (Matplotlib takes a second to import)
 
-        def score(name: str, rows: npt.NDArray[np.bool_]) -> _Line:
-            return _Line(name, int(rows.sum()), _scores(schema, truth[rows], predicted[rows], baseline[rows]))
-
-        by_task = {str(task): score(str(task), tasks == task) for task in estimator.tasks_ if (tasks == task).any()}
-        overall = score("all", np.ones(len(frame), dtype=np.bool_))
-        few = [name for name, line in by_task.items() if line.rows < _FEW_ROWS] if len(by_task) > _FEW_TASKS else []
-        lines = [line for name, line in by_task.items() if name not in few or len(few) == 1]
-        lines.sort(key=lambda line: -line.error)
-        if len(few) > 1:
-            lines.append(score(f"{len(few)} with fewer than {_FEW_ROWS} rows", np.isin(tasks, few)))
-        _print(output, schema, [*lines, overall], of_task=estimator.model_.common is None)
-        output.result(
-            {
-                "command": "evaluate",
-                "kind": schema.kind,
-                "rows": len(frame),
-                "unknown_rows": int(np.sum(~known)),
-                **_flat(overall.scores),
-                "tasks": {task: {"rows": line.rows, **_flat(line.scores)} for task, line in by_task.items()},
-            }
-        )
+            page = write_report(folder, {**results, "notes": output.notes}, evaluation_page(found))
+            output.print(f"Open {page} in a browser.")
+        output.result(results)
 
 
-def _baseline(model: Any, schema: TableSchema, tasks: npt.NDArray[np.str_]) -> npt.NDArray[Any]:
-    """Return for each row the most frequent class or the mean of the training rows that the model knows.
-
-    These are all of them if the model has a common part, and otherwise those of the row's task.
-    """
-    parts = {task: (head.t_mean, head.classes) for task, head in model.model_.heads.items()}
-    common = model.model_.common
-    if common is not None:
-        parts |= {task: (common.t_mean, getattr(model, "classes_", None)) for task in set(tasks.tolist()) - set(parts)}
-    constants = {task: mean if classes is None else classes[np.argmax(mean)] for task, (mean, classes) in parts.items()}
-    return schema.in_units(np.array([constants[task] for task in tasks.tolist()]))
-
-
-def _scores(
-    schema: TableSchema, truth: npt.NDArray[Any], predicted: npt.NDArray[Any], baseline: npt.NDArray[Any]
-) -> dict[str, Scores]:
-    """Return the scores of each target: ``error_percent``, or ``r2`` and ``rmse``; and those of the baseline.
-
-    ``r2`` is NaN if all true values are equal.
-    """
-    if schema.kind == "classification":
-        errors = [100.0 * float(np.mean(truth != guess)) for guess in (predicted, baseline)]
-        return {
-            schema.target_columns[0].name: dict(zip(("error_percent", "baseline_error_percent"), errors, strict=True))
-        }
-    shape = (len(truth), len(schema.target_columns))
-    found = {}
-    columns = zip(*(values.reshape(shape).T for values in (truth, predicted, baseline)), strict=True)
-    for target, (y, guess, mean) in zip(schema.target_columns, columns, strict=True):
-        squares, spread = float(np.sum((y - guess) ** 2)), float(np.sum((y - y.mean()) ** 2))
-        found[target.name] = {
-            "r2": 1.0 - squares / spread if spread > 0 else math.nan,
-            "rmse": math.sqrt(squares / len(y)),
-            "baseline_rmse": math.sqrt(float(np.mean((y - mean) ** 2))),
-        }
-    return found
-
-
-def _flat(found: dict[str, Scores]) -> dict[str, Any]:
-    """Return the scores of a single target, or those of several by name."""
-    return dict(next(iter(found.values()))) if len(found) == 1 else {"targets": found}
-
-
-def _print(output: Output, schema: TableSchema, lines: Sequence[_Line], *, of_task: bool) -> None:
+def _print(output: Output, schema: TableSchema, lines: Sequence[Group], *, of_task: bool) -> None:
     several = len(schema.target_columns) > 1
     rows = [
-        [line.name, *([target] if several else []), str(line.rows), *map(_format, found.items())]
+        [line.name, *([target] if several else []), str(line.rows)]
+        + ["-" if math.isnan(x) else f"{x:{_FORMATS[name]}}" for name, x in found.items() if name in _FORMATS]
         for line in lines
         for target, found in line.scores.items()
     ]
@@ -156,8 +106,3 @@ def _print(output: Output, schema: TableSchema, lines: Sequence[_Line], *, of_ta
         titles = ["R2", "RMSE", f"RMSE of {own}training mean"]
     task = "task" if schema.task == FILE_TASK else schema.task
     output.table([task, *(["target"] if several else []), "rows", *titles], rows, left=1 + several)
-
-
-def _format(score: tuple[str, float]) -> str:
-    name, value = score
-    return "-" if math.isnan(value) else f"{value:{_FORMATS[name]}}"

@@ -5,31 +5,32 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 import typer
 
 from elmesh.cli.console import Output, check_model_folder
 from elmesh.cli.errors import INTERRUPTED, check_option
-from elmesh.cli.fit_options import FitOptions
+from elmesh.cli.fit_options import FitOptions, TableOptions, check_kind, with_options
 from elmesh.cli.launch import launch
 from elmesh.cli.mpi_fit import check_output_folder, fit_on_rank
 from elmesh.cli.signals import stop_on_interrupt
 from elmesh.cli.summary import print_fit, summarize
-from elmesh.cli.table_options import TableData, with_options
 from elmesh.errors import ElmeshError
+from elmesh.estimators.explanation import Explanation
 from elmesh.estimators.gains import SiteGains
 from elmesh.estimators.storage import CARD, REPORT
 from elmesh.files import atomic_write
 from elmesh.run import LocalBackend, MPIBackend
 from elmesh.run.placement import check_ranks
-from elmesh.tables import find_tasks
+from elmesh.tables import ProblemKind, agree_targets, find_tasks, read_data, read_targets
 
-__all__ = ["fit", "fit_here"]
+__all__ = ["fit", "fit_here", "read_rows"]
 
 # Most numbers in the features of all rows for which gains are measured.
 _MOST_NUMBERS = 200_000_000
 
 
-@with_options
+@with_options(FitOptions)
 def fit(options: FitOptions) -> None:
     """Fit the tasks of a table together and save the model.
 
@@ -38,8 +39,8 @@ def fit(options: FitOptions) -> None:
     infinite value and identifiers are errors. Dates become days and places in the year, the week and the day. In CSV,
     empty cells, NA, N/A, NaN and null are missing.
 
-    At the end each task's error on rows left out is shown, alone, together and with one model of all rows; a page about
-    it, report.html, is in the folder of the model.
+    At the end each task's error on rows left out is shown, alone, together and with one model of all rows, and the
+    columns that predictions depend on most; a page about both, report.html, is in the folder of the model.
 
     Columns that only number the rows, from 0 or 1 and in order, and those that R and pandas write as names of rows, are
     left out with a note; --use keeps one.
@@ -101,12 +102,12 @@ def _start_ranks(options: FitOptions, output: Output, ranks: int) -> None:
         raise typer.Exit(INTERRUPTED)
 
 
-def _measure_gains(model: Any, table: TableData, output: Output) -> SiteGains | None:
+def _measure_gains(model: Any, X: pd.DataFrame, y: pd.DataFrame, output: Output) -> SiteGains | None:
     """Return what each task gains; None if that cannot be measured."""
     fitted = model.model_
     if fitted.common is None or len(fitted.heads) < 2:
         return None
-    if len(table.X) * fitted.layer.width > _MOST_NUMBERS:
+    if len(X) * fitted.layer.width > _MOST_NUMBERS:
         output.note(
             "The table is too large to measure what each task gains here; leave rows out of it, and use elmesh "
             "evaluate on them."
@@ -114,9 +115,26 @@ def _measure_gains(model: Any, table: TableData, output: Output) -> SiteGains | 
         return None
     with output.bar("Measuring gains") as show:
         show(0, 1, "rows left out of each task")
-        gains: SiteGains = model.site_gains(table.X, table.targets)
+        gains: SiteGains = model.site_gains(X, y if y.shape[1] > 1 else y.iloc[:, 0])
         show(1, 1, "")
     return gains
+
+
+def _explain(model: Any, X: pd.DataFrame, y: pd.DataFrame, output: Output) -> Explanation:
+    """Return what the predictions of the training rows depend on."""
+    with output.bar("Explaining") as show:
+        show(0, 1, "columns shuffled")
+        found: Explanation = model.explain(X, y if y.shape[1] > 1 else y.iloc[:, 0])
+        show(1, 1, "")
+    return found
+
+
+def read_rows(options: TableOptions) -> tuple[pd.DataFrame, pd.DataFrame, ProblemKind, str]:
+    """Return the inputs and the targets of a table, the kind of problem that it is, and the reason for it."""
+    frame = read_data(options.data, file_task=options.task is None, csv_format=options.csv_format)
+    X = options.inputs(frame)
+    kind, reason, whole = agree_targets({"": frame}, options.target, check_kind(options.kind))
+    return X, read_targets(frame, options.target, kind, whole), kind, reason
 
 
 def fit_here(options: FitOptions, output: Output) -> tuple[dict[str, Any], bool]:
@@ -126,24 +144,27 @@ def fit_here(options: FitOptions, output: Output) -> tuple[dict[str, Any], bool]
     options.check_checkpoint()
     options.check_task()
     with output.warnings_as_notes():
-        table = options.read()
-        model = options.make_estimator(table.kind)
+        X, y, kind, reason = read_rows(options)
+        model = options.make_estimator(kind)
         options.note_unused(output)
         with stop_on_interrupt(output) as request:
             with output.progress("Fitting") as show:
                 backend = LocalBackend(mask=options.mask)
                 run = options.run_config(output, lambda step: show(step) or request.asked, backend)
-                model.fit(table.X, table.targets, run=run)
+                model.fit(X, y if len(options.target) > 1 else y.iloc[:, 0], run=run)
             model.save(out, overwrite=options.force)
-        summary = summarize(model, len(table.X)) | {"model": str(out), "kind_reason": table.reason}
-        gains = None if request.asked else _measure_gains(model, table, output)
+        summary = summarize(model, len(X)) | {"model": str(out), "kind_reason": reason}
+        gains = None if request.asked else _measure_gains(model, X, y, output)
+        explanation = None if request.asked else _explain(model, X, y, output)
+        if explanation is not None:
+            summary["explanation"] = explanation.to_json()
         if gains is None:
             print_fit(output, summary)
         else:
             # Matplotlib takes a second to import, for which errors in the table and --help should not wait.
             from elmesh.report import gains_page, gains_table, render  # noqa: PLC0415
 
-            atomic_write(out / REPORT, render(gains_page(gains, summary)).encode())
+            atomic_write(out / REPORT, render(gains_page(gains, summary, explanation)).encode())
             atomic_write(out / CARD, model.model_card(gains).encode())
             summary |= {"gains": gains.to_json(), "report": str(out / REPORT)}
             print_fit(output, summary, (gains, gains_table(gains)))

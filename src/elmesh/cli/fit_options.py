@@ -1,23 +1,29 @@
-"""The options of ``elmesh fit``, and the estimator and the run that they describe."""
+"""The options of ``elmesh fit``, and the estimator and the run that they describe; those of any table come first."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
+import pandas as pd
 import typer
 
 from elmesh.cli.console import (
+    DecimalOption,
+    DelimiterOption,
+    EncodingOption,
     ForceOption,
     JsonOption,
     Output,
     QuietOption,
     check_writable,
 )
-from elmesh.cli.table_options import TableOptions
+from elmesh.cli.errors import check_option
 from elmesh.data.features import ACTIVATIONS
 from elmesh.errors import ElmeshError
 from elmesh.estimators.classifier import MultiTaskELMClassifier
@@ -25,19 +31,85 @@ from elmesh.estimators.regressor import MultiTaskELMRegressor
 from elmesh.run import Backend, CheckpointConfig, Progress, RunConfig
 from elmesh.solvers import Solver, make_solver, solver_classes
 from elmesh.solvers.settings import part_parameters
-from elmesh.tables import ProblemKind
+from elmesh.tables import FILE_TASK, CSVFormat, ProblemKind, find_column
+from elmesh.tables.access import task_labels
 
-__all__ = ["FitOptions", "hidden_units", "weight_scales"]
+__all__ = ["FitOptions", "TableOptions", "check_kind", "hidden_units", "weight_scales", "with_options"]
+
+_Options = TypeVar("_Options", bound="TableOptions")
 
 
 # What belongs to the command that starts ranks, and to the output, and not to the fit.
 _NOT_OF_THE_FIT = ("ranks", "restarts", "as_json", "quiet", "events")
 
 
-@dataclass(frozen=True)
-class FitOptions(TableOptions):
-    """The options of ``elmesh fit``; None where an option is not given."""
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """The options that describe a table; None where an option is not given."""
 
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA", help="A CSV, .csv.gz or Parquet file, or a folder with one such file for each task."
+        ),
+    ]
+    target: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column to predict; several for a regression.")]
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column with the task of each row; without it, the task is the file."),
+    ] = None
+    kind: Annotated[
+        str | None, typer.Option(metavar="classification|regression", help="Inferred from the target by default.")
+    ] = None
+    drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out; repeatable.")] = None
+    use: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Column to learn from even if it only numbers the rows; repeatable."),
+    ] = None
+    delimiter: DelimiterOption = None
+    decimal: DecimalOption = None
+    encoding: EncodingOption = None
+
+    @property
+    def column(self) -> str:
+        """The column that holds the task."""
+        return self.task or FILE_TASK
+
+    @property
+    def csv_format(self) -> CSVFormat:
+        """How CSV files are written."""
+        return CSVFormat(self.delimiter, self.decimal, self.encoding)
+
+    def inputs(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return a table without its targets and the columns to leave out; raise if a column has two roles."""
+        drop, use = self.drop or [], self.use or []
+        for name in (self.column, *self.target, *drop, *use):
+            find_column(frame, name)
+        if self.column in self.target:
+            raise ElmeshError(f'Column "{self.column}" is named as both task and target; they must differ.')
+        for name in drop:
+            if name == self.column or name in self.target:
+                raise ElmeshError(f'Column "{name}" is named as task or target, and to be dropped as well.')
+        for name in use:
+            if name == self.column or name in (*self.target, *drop):
+                raise ElmeshError(f'Column "{name}" is to be learned from, and named as task, target or to be dropped.')
+        # Labels are text, however a file stores them.
+        return frame.drop(columns=[*self.target, *drop]).assign(**{self.column: task_labels(frame, self.column)})
+
+    def check_task(self) -> None:
+        """Raise if the rows of a single file have no task."""
+        if self.task is None and self.data.is_file():
+            raise ElmeshError(
+                f"{self.data} is one file, so --task must name the column that holds the task; or give a folder with "
+                "one file for each task."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(TableOptions):
+    """The options of ``elmesh fit``."""
+
+    out: Annotated[Path, typer.Option(help="Folder to save the model in.")]
     solver: Annotated[str, typer.Option(metavar="NAME", help=f"One of {', '.join(solver_classes())}.")] = "mesh-elm"
     parts: Annotated[
         str | None,
@@ -249,6 +321,31 @@ def weight_scales(text: str) -> float | tuple[float, ...]:
     except ValueError:
         raise ElmeshError(f"--weight-scale must be numbers that are separated by commas; got {text!r}.") from None
     return found[0] if len(found) == 1 else found
+
+
+def with_options(cls: type[_Options]) -> Callable[[Callable[[_Options], None]], Callable[..., None]]:
+    """Return what turns a function of the options into a command: each is a parameter of its own."""
+
+    def decorate(function: Callable[[_Options], None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def command(**options: Any) -> None:
+            function(cls(**options))
+
+        signature, hints = inspect.signature(cls), get_type_hints(cls, include_extras=True)
+        options = [option.replace(annotation=hints[name]) for name, option in signature.parameters.items()]
+        # typer takes the parameters of a command from this attribute, which types of functions do not declare.
+        command.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+        command.__annotations__ = {}
+        return command
+
+    return decorate
+
+
+def check_kind(kind: str | None) -> ProblemKind | None:
+    """Return the value of --kind, if it is given."""
+    if kind is not None:
+        check_option("--kind", kind, "classification", "regression")
+    return cast("ProblemKind | None", kind)
 
 
 def _option(name: str) -> str:

@@ -19,10 +19,9 @@ import typer
 from elmesh.cli.console import Output, check_model_folder, check_writable
 from elmesh.cli.errors import BAD_INPUT, INTERRUPTED, describe_os_error, print_error
 from elmesh.cli.events import EventOutput, rank_output
-from elmesh.cli.fit_options import FitOptions
+from elmesh.cli.fit_options import FitOptions, check_kind
 from elmesh.cli.signals import StopRequest, handle_signals
 from elmesh.cli.summary import print_fit, summarize
-from elmesh.cli.table_options import check_kind
 from elmesh.comm.communicator import raise_on_all
 from elmesh.comm.graph import make_topology
 from elmesh.comm.mpi import MPICommunicator, RankFailure, world_communicator

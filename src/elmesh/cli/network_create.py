@@ -12,7 +12,7 @@ import typer
 
 from elmesh.agent.site_data import exchange_caution
 from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption
-from elmesh.cli.table_options import check_kind
+from elmesh.cli.fit_options import check_kind
 from elmesh.comm.graph import GRAPH_NAMES
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.config import NetworkConfig

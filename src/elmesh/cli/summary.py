@@ -33,6 +33,7 @@ def summarize(model: Any, rows: int) -> dict[str, Any]:
         "rows": rows,
         "columns": table.feature_names,
         "gains": None,
+        "explanation": None,
         "report": None,
     }
 
@@ -46,9 +47,13 @@ def print_fit(output: Output, summary: dict[str, Any], gains: tuple[SiteGains, T
         output.print("With one task there is no other to learn with; --task names the column with the sites.")
     if gains is not None:
         print_gains(output, *gains)
+    if summary["explanation"] is not None:
+        output.print(summary["explanation"]["sentence"])
     print_result(output, summary)
     if summary["report"] is not None:
-        output.print(f"Open {summary['report']} in a browser for the errors and the parts of every task.")
+        output.print(
+            f"Open {summary['report']} in a browser for the errors of every task, and what predictions depend on."
+        )
 
 
 def print_gains(output: Output, gains: SiteGains, table: Table) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,10 +13,9 @@ import typer
 
 from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, check_model_folder
 from elmesh.cli.errors import INTERRUPTED
-from elmesh.cli.fit import fit_here
-from elmesh.cli.fit_options import FitOptions, hidden_units, weight_scales
+from elmesh.cli.fit import fit_here, read_rows
+from elmesh.cli.fit_options import FitOptions, TableOptions, hidden_units, weight_scales, with_options
 from elmesh.cli.signals import StopRequest, stop_on_interrupt
-from elmesh.cli.table_options import TableOptions, with_options
 from elmesh.errors import ElmeshError
 from elmesh.estimators.search import Search, search_settings
 from elmesh.solvers import solver_classes
@@ -24,10 +24,11 @@ from elmesh.text import count
 __all__ = ["TuneOptions", "tune"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TuneOptions(TableOptions):
     """The options of ``elmesh tune``: those of the table, and candidates of settings; None for the default ones."""
 
+    out: Annotated[Path, typer.Option(help="Folder to save the model in.")]
     hidden: Annotated[
         str | None,
         typer.Option(metavar="LIST", help="Numbers of hidden units, separated by commas.", show_default="200,400"),
@@ -100,7 +101,7 @@ class TuneOptions(TableOptions):
 
 
 # Options that are those of `elmesh fit`, beside the table's.
-_OF_THE_FIT = ("solver", "graph", "seed", "force", "as_json", "quiet")
+_OF_THE_FIT = ("out", "solver", "graph", "seed", "force", "as_json", "quiet")
 # Options of `elmesh fit` whose names are not those of the estimator's parameters.
 _FIT_NAMES = {"n_hidden": "hidden"}
 
@@ -129,7 +130,7 @@ def _number(option: str, text: str, kind: type[int] | type[float]) -> Any:
         raise ElmeshError(f'{option} must be {what} or "auto", separated by commas; got {text!r}.') from None
 
 
-@with_options
+@with_options(TuneOptions)
 def tune(options: TuneOptions) -> None:
     """Choose settings on rows left out, fit the table with them and save the model.
 
@@ -149,19 +150,20 @@ def tune(options: TuneOptions) -> None:
     check_model_folder(options.out, options.force)
     options.check_task()
     with output.warnings_as_notes():
-        table = options.read()
-        estimator = options.fit_options({}).make_estimator(table.kind)
+        X, y, kind, _ = read_rows(options)
+        targets = y if y.shape[1] > 1 else y.iloc[:, 0]
+        estimator = options.fit_options({}).make_estimator(kind)
         with stop_on_interrupt(output, "after this setting") as request, output.bar("Tuning") as show:
             callback = _Progress(show, request)
-            rows = table.X, table.targets
-            search = search_settings(estimator, options.grid(), *rows, n_folds=options.folds, callback=callback)
+            grid = options.grid()
+            search = search_settings(estimator, grid, X, targets, n_folds=options.folds, callback=callback)
     best, default = search.best, search.default
     if request.asked:
         done, every = sum(candidate.losses is not None for candidate in search.candidates), len(search.candidates)
         output.note(f"Stopped by Ctrl-C after {done} of {count(every, 'setting')}; the best of them is fitted.")
     chosen = options.fit_options({} if best == default else search.candidates[best].setting)
-    tried = _rows(search, squared=table.kind == "regression")
-    _print(output, tried, squared=table.kind == "regression")
+    tried = _rows(search, squared=kind == "regression")
+    _print(output, tried, squared=kind == "regression")
     verdict = _verdict(search, tried)
     output.print(verdict)
     summary, stopped = fit_here(chosen, output)

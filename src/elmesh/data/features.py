@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ __all__ = ["ACTIVATIONS", "FeatureMap", "Features", "HiddenLayer", "features_fro
 
 
 _LARGEST_SEED = 2**64 - 1
+# Rows whose features are computed at a time.
+_BLOCK = 512
 
 
 # Each overwrites its argument, which has no other reference.
@@ -254,20 +257,55 @@ class FeatureMap:
 
     def __call__(self, X: ArrayLike) -> FloatArray:
         """Map inputs of shape (n_rows, n_inputs) to features of shape (n_rows, width)."""
-        Z = np.asarray(X, dtype=np.float64)
-        if Z.ndim != 2 or Z.shape[1] != self.n_inputs:
-            raise ElmeshError(f"The features take a table of {self.n_inputs} columns, not an array of shape {Z.shape}.")
-        Z = Z - self.mean
+        rows = np.asarray(X, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != self.n_inputs:
+            shape = rows.shape
+            raise ElmeshError(f"The features take a table of {self.n_inputs} columns, not an array of shape {shape}.")
+        Phi = np.empty((len(rows), self.width))
+        self.fill(rows, Phi)
+        return Phi
+
+    def fill(self, X: FloatArray, Phi: FloatArray) -> None:
+        """Write the features of rows into an array of shape (n_rows, width)."""
+        for start in range(0, len(X), _BLOCK):
+            self._fill_block(X[start : start + _BLOCK], Phi[start : start + _BLOCK])
+
+    def _fill_block(self, X: FloatArray, Phi: FloatArray) -> None:
+        """Write the features of so few rows that they fit the cache."""
+        n, k = X.shape
+        # The last column is for the biases of hidden units.
+        Z = np.ones((n, k + 1))
+        np.subtract(X, self.mean, out=Z[:, :k])
         if self.limit is not None:
-            Z = np.clip(Z, -self.limit, self.limit)
+            np.clip(Z[:, :k], -self.limit, self.limit, out=Z[:, :k])
         if self.scale is not None:
-            Z = Z / self.scale
-        parts = [np.ones((len(Z), 1))] if self.constant else []
+            Z[:, :k] /= self.scale
+        column = int(self.constant)
+        Phi[:, :column] = 1.0
         if self.direct_links:
-            parts.append(Z / math.sqrt(self.n_inputs))
-        for layer in self.layers:
-            parts.append((layer(Z) - (0.5 if layer.activation == "sigmoid" else 0.0)) / math.sqrt(layer.width))
-        return np.hstack(parts)
+            np.divide(Z[:, :k], math.sqrt(k), out=Phi[:, column : column + k])
+            column += k
+        for activation, W, units in self._hidden:
+            hidden = _FUNCTIONS[activation](Z @ W)
+            np.multiply(hidden, units, out=Phi[:, column : column + len(units)])
+            column += len(units)
+
+    @cached_property
+    def _hidden(self) -> list[tuple[str, FloatArray, FloatArray]]:
+        """For each activation in turn: its name, weights with biases in the last row, and what units are multiplied by.
+
+        A centred sigmoid is half a hyperbolic tangent of half its argument, which is several times as fast.
+        """
+        found = []
+        for activation, same in groupby(self.layers, key=lambda layer: layer.activation):
+            layers = list(same)
+            W = np.hstack([np.vstack([*layer.weights]) for layer in layers])
+            units = np.concatenate([np.full(layer.width, 1.0 / math.sqrt(layer.width)) for layer in layers])
+            if activation == "sigmoid":
+                found.append(("tanh", W / 2, units / 2))
+            else:
+                found.append((activation, W, units))
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Return all parameters as plain JSON."""

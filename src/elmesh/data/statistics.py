@@ -22,7 +22,11 @@ import scipy.linalg
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
 
-__all__ = ["Reduced", "SiteRows", "Statistics", "Task"]
+__all__ = ["Moments", "Reduced", "SiteRows", "Statistics", "Task"]
+
+# Shares of the trace that are added to the diagonal of products before they are factorised: rounding moves eigenvalues
+# by about the first, and by more after rows were subtracted.
+_RIDGES = (1e-15, 1e-14, 1e-13, 1e-12, 1e-11)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +35,8 @@ class Reduced:
 
     Parameters
     ----------
-    n_rows : int
-        The number of rows.
+    n_rows : float
+        The number of rows: the sum of their weights.
     mean : ndarray of shape (L + d,)
         Means of features and targets; zeros without an intercept.
     factor : ndarray of shape (k, L + d)
@@ -41,29 +45,94 @@ class Reduced:
         L, where features end and targets begin.
     centred : bool
         Whether the means were taken off.
+    weights : ndarray of shape (k,) or None
+        If ``factor`` has the rows themselves, each times the root of its weight, their weights; else None.
     """
 
-    n_rows: int
+    n_rows: float
     mean: FloatArray
     factor: FloatArray
     width: int
     centred: bool
+    weights: FloatArray | None = None
 
     @classmethod
-    def from_rows(cls, H: FloatArray, T: FloatArray, *, centre: bool) -> Reduced:
-        """Reduce the hidden features H (N x L) and targets T (N x d) of one task."""
+    def from_rows(cls, H: FloatArray, T: FloatArray, *, centre: bool, weights: FloatArray | None = None) -> Reduced:
+        """Reduce the hidden features H (N x L) and targets T (N x d) of one task; a row may count several times."""
         if len(H) == 0 or len(H) != len(T):
             raise ElmeshError(f"A task needs as many targets as rows, and at least one; got {len(H)} and {len(T)}.")
         rows = np.hstack([H, T])
-        mean = rows.mean(axis=0) if centre else np.zeros(rows.shape[1])
-        return cls(len(H), mean, _triangular(rows - mean if centre else rows), H.shape[1], centre)
+        w = np.ones(len(H)) if weights is None else weights
+        mean = np.average(rows, axis=0, weights=weights) if centre else np.zeros(rows.shape[1])
+        rows = rows - mean if centre else rows
+        if weights is not None:
+            rows = np.sqrt(w)[:, None] * rows
+        few = rows.shape[0] <= rows.shape[1]
+        return cls(
+            float(w.sum()), mean, rows if few else _triangular(rows), H.shape[1], centre, weights=w if few else None
+        )
+
+    @classmethod
+    def from_moments(cls, moments: Moments, width: int, *, centre: bool) -> Reduced:
+        """Reduce rows of which only the moments are known."""
+        mean = moments.sums / moments.rows if centre else np.zeros_like(moments.sums)
+        gram = moments.products - moments.rows * np.outer(mean, mean) if centre else moments.products
+        return cls(moments.rows, mean, _cholesky(gram), width, centre)
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Sums over rows of features and targets side by side, which can be added and subtracted.
+
+    Parameters
+    ----------
+    rows : float
+        The sum of the weights of the rows.
+    sums : ndarray of shape (p + d,)
+        Weighted sums.
+    products : ndarray of shape (p + d, p + d)
+        Weighted sums of products.
+    """
+
+    rows: float
+    sums: FloatArray
+    products: FloatArray
+
+    @classmethod
+    def zero(cls, size: int) -> Moments:
+        """Return the moments of no rows."""
+        return cls(0.0, np.zeros(size), np.zeros((size, size)))
+
+    @classmethod
+    def of_rows(cls, rows: FloatArray, weights: FloatArray | None = None) -> Moments:
+        """Return the moments of rows of features and targets."""
+        if weights is None:
+            return cls(float(len(rows)), rows.sum(axis=0), rows.T @ rows)
+        weighted = np.sqrt(weights)[:, None] * rows
+        return cls(float(weights.sum()), weights @ rows, weighted.T @ weighted)
+
+    def __add__(self, other: Moments) -> Moments:
+        return Moments(self.rows + other.rows, self.sums + other.sums, self.products + other.products)
+
+    def __sub__(self, other: Moments) -> Moments:
+        return Moments(self.rows - other.rows, self.sums - other.sums, self.products - other.products)
 
 
 def _triangular(rows: FloatArray) -> FloatArray:
-    if rows.shape[0] <= rows.shape[1]:
-        return rows
     factor = scipy.linalg.qr(rows, mode="r", check_finite=False)[0]
     return np.asarray(factor[: rows.shape[1]], dtype=np.float64)
+
+
+def _cholesky(gram: FloatArray) -> FloatArray:
+    """Return a triangular factor of products; what rounding makes negative counts as almost zero."""
+    diagonal, scale = np.arange(len(gram)), float(np.trace(gram))
+    for ridge in _RIDGES:
+        padded = gram.copy()
+        padded[diagonal, diagonal] += ridge * scale
+        factor, failed = scipy.linalg.lapack.dpotrf(padded, lower=0)
+        if not failed:
+            return np.asarray(factor, dtype=np.float64, order="C")
+    raise ElmeshError("The sums over the rows of a task are not those of any rows; fit the model again.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,28 +148,31 @@ class SiteRows:
     rest : ndarray of shape (d,)
         Squared norms of the parts of the targets that no features explain.
     rows : float
-        The number of rows before reduction.
+        The number of rows before reduction: the sum of their weights.
+    weights : ndarray of shape (n,) or None
+        If these are the rows themselves, each times the root of its weight, their weights; else None.
     """
 
     Phi: FloatArray
     T: FloatArray
     rest: FloatArray
     rows: float
+    weights: FloatArray | None = None
 
     @classmethod
     def from_reduced(cls, reduced: Reduced) -> SiteRows:
         """Take features and targets apart; a triangular factor has no features in its last rows."""
         p, factor = reduced.width, reduced.factor
-        n = len(factor) if reduced.n_rows <= factor.shape[1] else p
+        n = p if reduced.weights is None else len(factor)
         Phi, T = (np.ascontiguousarray(part) for part in (factor[:n, :p], factor[:n, p:]))
-        return cls(Phi, T, np.sum(factor[n:, p:] ** 2, axis=0), float(reduced.n_rows))
+        return cls(Phi, T, np.sum(factor[n:, p:] ** 2, axis=0), reduced.n_rows, reduced.weights)
 
     @classmethod
-    def from_rows(cls, Phi: FloatArray, T: FloatArray) -> SiteRows:
+    def from_rows(cls, Phi: FloatArray, T: FloatArray, weights: FloatArray | None = None) -> SiteRows:
         """Reduce features (N x p) and targets (N x d); there may be no rows."""
         if len(Phi) == 0:
-            return cls(Phi, T, np.zeros(T.shape[1]), 0.0)
-        return cls.from_reduced(Reduced.from_rows(Phi, T, centre=False))
+            return cls(Phi, T, np.zeros(T.shape[1]), 0.0, np.zeros(0))
+        return cls.from_reduced(Reduced.from_rows(Phi, T, centre=False, weights=weights))
 
     @property
     def width(self) -> int:
@@ -125,7 +197,7 @@ class SiteRows:
     @property
     def arrays(self) -> tuple[FloatArray, ...]:
         """All numbers, for a digest."""
-        return self.Phi, self.T, self.rest, np.asarray(self.rows)
+        return self.Phi, self.T, self.rest, np.asarray(self.rows), *(() if self.weights is None else (self.weights,))
 
 
 @dataclass(frozen=True, eq=False)

@@ -98,17 +98,17 @@ def match_tasks(tasks: object, n_rows: int, known: Collection[Label], *, allow_u
     return groups
 
 
-def check_task_sizes(groups: Groups, minimum: int = 2) -> None:
+def check_task_sizes(sizes: Mapping[Label, int], minimum: int = 2) -> None:
     """Raise if a task has too few rows to learn from."""
-    if not groups:
+    if not sizes:
         raise ElmeshError("There are no rows, so there are no tasks; at least one task with data is needed.")
-    small = [label for label, rows in groups.items() if len(rows) < minimum]
+    small = [label for label, rows in sizes.items() if rows < minimum]
     if not small:
         return
     # "one sample" is what scikit-learn's checks look for in this message
     words = {0: "no rows", 1: "only one row (one sample)"}
-    sizes = {label: len(groups[label]) for label in small[:10]}
-    found = ", ".join(f"task {label!r} has {words.get(n, f'only {n} rows')}" for label, n in sizes.items())
+    few = {label: sizes[label] for label in small[:10]}
+    found = ", ".join(f"task {label!r} has {words.get(n, f'only {n} rows')}" for label, n in few.items())
     raise ElmeshError(
         f"Each task needs at least {count(minimum, 'row')}, but {found}{more(len(small))}; give more rows or "
         "leave the task out."
@@ -144,8 +144,14 @@ def one_hot(y: ArrayLike, groups: Groups) -> tuple[dict[Label, NDArray[np.float6
 def check_two_classes(classes: Mapping[Label, NDArray[Any]], together: bool) -> None:
     """Raise if a task, or all tasks ``together``, have one class alone."""
     single = {label: found.tolist() for label, found in classes.items() if len(found) < 2}
-    if together and len({name for found in classes.values() for name in found.tolist()}) > 1:
+    every = {name for found in classes.values() for name in found.tolist()}
+    if together and len(every) > 1:
         return
+    if len(every) == 1:
+        raise ElmeshError(
+            f"All rows have the class {every.pop()!r}: nothing to learn. At least two classes are needed, not one "
+            "class alone; choose another target, or add rows of another class."
+        )
     if single:
         tasks = [f"task {label!r} has {listed(found) or 'none'}" for label, found in single.items()]
         raise ElmeshError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -20,29 +22,36 @@ from sklearn.utils.validation import check_is_fitted
 from elmesh.checks import check_choice, check_flag
 from elmesh.comm.communicator import Communicator, raise_on_all
 from elmesh.data.features import FeatureMap, Features
+from elmesh.data.site_statistics import SiteStatistics
 from elmesh.data.statistics import SiteRows, Statistics, Task
-from elmesh.data.tasks import Groups
 from elmesh.errors import ElmeshError
 from elmesh.estimators.card import model_card
 from elmesh.estimators.common import CommonPart
-from elmesh.estimators.effects import heads_with_effects, variance_table
+from elmesh.estimators.effects import heads_with_effects, part_shares, variance_table
 from elmesh.estimators.features import make_features
 from elmesh.estimators.gains import SiteGains
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
+from elmesh.estimators.notebook import task_table
 from elmesh.estimators.parameters import describe
 from elmesh.estimators.private_fit import PrivateFit, start_private_fit
-from elmesh.estimators.reduction import reduce_tasks
-from elmesh.estimators.sites import CLASS_NOISE, SiteMethods
+from elmesh.estimators.reduction import collect_statistics
+from elmesh.estimators.rows import ArrayRows, Chunk, TrainingRows
+from elmesh.estimators.sites import CLASS_NOISE
+from elmesh.estimators.streams import StreamCheckpoint, StreamedRows, StreamState
+from elmesh.estimators.target_encoding import ClassEncoding, TargetEncoding
+from elmesh.estimators.training_statistics import TrainingStatistics
+from elmesh.estimators.updates import UpdateMethods
 from elmesh.math.blas import limit_blas_threads
 from elmesh.privacy.report import PrivacyReport
-from elmesh.run.backend import Backend, FitContext, check_consistent, resolve_backend
+from elmesh.run.backend import Backend, FitContext, LocalBackend, check_consistent, resolve_backend
 from elmesh.run.config import RunConfig
 from elmesh.run.result import RunResult, StopReason
 from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.admm import ProximalADMM
-from elmesh.solvers.base import GroupedFeatures, Solution
+from elmesh.solvers.base import GroupedFeatures, Halves, PrivateTotals, Solution
 from elmesh.tables import TableSchema
+from elmesh.tables.stream import TableStream, as_stream
 from elmesh.typing import FloatArray, Label, StrPath
 from elmesh.version import __version__
 
@@ -79,7 +88,18 @@ class Fitted:
     prior: dict[Label, FloatArray] | None = None
 
 
-class MultiTaskELM(SiteMethods):
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """What is found from rows before they are reduced to statistics."""
+
+    rows: TrainingRows
+    layer: Features
+    encoding: TargetEncoding
+    context: FitContext
+    private: PrivateFit | None
+
+
+class MultiTaskELM(UpdateMethods):
     """What the classifier and the regressor share."""
 
     # With metadata routing switched on, `tasks` goes wherever it is needed without further requests.
@@ -89,6 +109,7 @@ class MultiTaskELM(SiteMethods):
 
     _kind: Literal["classification", "regression"]
     model_: MultiTaskModel
+    privacy_: PrivacyReport | None
 
     def __init__(
         self,
@@ -119,9 +140,14 @@ class MultiTaskELM(SiteMethods):
         self.unknown_site = unknown_site
         self.random_state = random_state
 
-    def solver_for(self, X: Any, y: Any, tasks: object = None) -> Solver:
-        """Return the solver that a fit of these rows uses."""
-        return make_solver(self.solver)
+    def solver_for(
+        self, X: ArrayLike, y: ArrayLike, tasks: object = None, sample_weight: ArrayLike | None = None
+    ) -> Solver:
+        """Return the solver that a fit of these rows uses: without a common part where tasks share no class."""
+        backend, reader = LocalBackend(), copy.copy(self)
+        rows = reader._read(X, y, tasks, sample_weight, backend)
+        solver, _ = reader._agree_on_classes(*reader._check_targets(rows, backend), rows, backend)
+        return solver
 
     def _backend(self, run: RunConfig | None) -> tuple[RunConfig, Backend]:
         """Return where the fit runs, having checked that the solver can run there."""
@@ -152,54 +178,210 @@ class MultiTaskELM(SiteMethods):
         # Without an integer each process would draw a seed of its own.
         return fields | {"seed": int(communicator.allgather(seed)[0])}
 
-    def _assign(
-        self, config: RunConfig, backend: Backend, groups: Groups, solver: Solver, fields: Mapping[str, Any]
-    ) -> FitContext:
-        """Agree with the other processes, if any, on who has which tasks."""
-        assignment = backend.assign(solver, list(groups), fields["seed"])
-        return FitContext(solver, assignment, fields["seed"], {**fields, "tasks": assignment.labels}, config)
-
-    def _fit(
+    def fit(
         self,
-        X: FloatArray,
-        groups: Groups,
-        targets: Mapping[Label, FloatArray],
+        X: Any,
+        y: Any,
+        tasks: object = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        run: RunConfig | None = None,
+    ) -> Self:
+        """Learn all tasks together.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_samples, n_features), or a stream of tables
+            Inputs. Of a stream (:class:`~elmesh.tables.TableStream`, an Arrow stream or data set), parts are in memory
+            at a time.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), or the names of columns
+            Numbers to predict, or the class of each row. Of a stream, the column that has them, or several.
+        tasks : array-like of shape (n_samples,), optional
+            Task of each row, as text or whole numbers. Without it all rows are one task, unless ``task`` names a column
+            of X.
+        sample_weight : array-like of shape (n_samples,), optional
+            How often each row counts: a row with weight 2 is as good as two rows, one with weight 0 as none. Of a
+            stream, the name of the column that has them.
+        run : RunConfig, optional
+            Where the fit runs, its callback and its checkpoints; by default in this process.
+
+        Returns
+        -------
+        self
+        """
+        config, backend = self._backend(run)
+        stream = as_stream(X)
+        if stream is not None:
+            return self._fit_stream(stream, y, tasks, sample_weight, config, backend)
+        self._fit_rows(self._read(X, y, tasks, sample_weight, backend), config, backend)
+        return self
+
+    def _prepare(self, rows: TrainingRows, config: RunConfig, backend: Backend) -> _Prepared:
+        """Return what is found from rows before they are reduced to statistics, agreed on with other processes."""
+        solver, classes = self._check_targets(rows, backend)
+        fields = self._check_consistent(backend.communicator)
+        solver, classes = self._agree_on_classes(solver, classes, rows, backend)
+        assignment = backend.assign(solver, list(rows.sizes), fields["seed"])
+        context = FitContext(solver, assignment, fields["seed"], {**fields, "tasks": assignment.labels}, config)
+        rows = rows.of_tasks(assignment.own)
+        private = self._start_private(rows, classes, context, backend)
+        encoding = self._find_encoding(rows, classes, context, backend, private)
+        moments = None if private is None else private.scales.inputs
+        layer = make_features(self, solver, rows, context.seed, backend, moments)
+        return _Prepared(rows, layer, encoding, context, private)
+
+    def _fit_rows(self, rows: ArrayRows, config: RunConfig, backend: Backend) -> None:
+        """Learn from rows in memory."""
+        prepared = self._prepare(rows, config, backend)
+        rows, layer, encoding, context, private = (
+            rows.of_tasks(list(prepared.rows.sizes)),
+            prepared.layer,
+            prepared.encoding,
+            prepared.context,
+            prepared.private,
+        )
+        sites = collect_statistics(rows, layer, encoding, context.seed, one_thread=backend.one_thread)
+        totals, self.privacy_ = None, None
+        if private is not None and isinstance(layer, FeatureMap):
+            whole = rows.whole
+            targets = {t: encoding.encode(t, whole.y[index]) for t, index in whole.groups.items()}
+            totals, self.privacy_ = private.totals(layer, whole.X, whole.groups, targets)
+        joint = backend.in_one_place and private is None
+        statistics = TrainingStatistics(sites, encoding, context.seed, joint, rows.whole.y.ndim)
+        self._learn(layer, statistics, context, backend, totals)
+        self.statistics_, self._statistics_path = statistics, None
+
+    def _fit_stream(
+        self, stream: TableStream, y: Any, tasks: object, sample_weight: Any, config: RunConfig, backend: Backend
+    ) -> Self:
+        """Learn from a table that is read in parts; with a checkpoint, go on where an earlier reading stopped."""
+        targets, weight = self._check_stream(stream, y, tasks, sample_weight, backend)
+        checkpoint = state = None
+        folder = config.checkpoint.path / "stream" if config.checkpoint is not None else stream.checkpoint
+        if folder is not None:
+            described = {"kind": self._kind, "targets": targets, "weight": weight, **_flat(describe(self))}
+            checkpoint = StreamCheckpoint.of_fit(folder, stream, described)
+            state = checkpoint.load(stream, self.task, weight)
+        if state is None:
+            types = self.column_types
+            rows = StreamedRows.scan(stream, targets, self._kind, task=self.task, weight=weight, types=types)
+            self._set_table(rows.schema)
+            found = self._prepare(rows, config, backend)
+            ndim = 1 if len(targets) == 1 else 2
+            statistics = TrainingStatistics({}, found.encoding, found.context.seed, joint=True, y_ndim=ndim)
+            state = StreamState(rows, found.layer, statistics, 0)
+        self._set_table(state.rows.schema)
+        kept, layer, statistics = checkpoint, state.layer, state.statistics
+
+        def save(sites: dict[Label, SiteStatistics], n_chunks: int) -> None:
+            if kept is not None and sites:
+                kept.save(state.rows, layer, replace(statistics, sites=sites), n_chunks)
+
+        sites = collect_statistics(
+            state.rows,
+            layer,
+            statistics.encoding,
+            statistics.seed,
+            into=statistics.sites,
+            skip=state.n_chunks,
+            save=save,
+        )
+        self._relearn(replace(statistics, sites=sites), layer, config)
+        if checkpoint is not None:
+            checkpoint.clear()
+        return self
+
+    @abstractmethod
+    def _check_targets(self, rows: TrainingRows, backend: Backend) -> tuple[Solver, Any]:
+        """Check the targets; return the solver, and what is found of classes."""
+
+    def _agree_on_classes(self, solver: Solver, found: Any, rows: TrainingRows, backend: Backend) -> tuple[Solver, Any]:
+        """Agree with the other processes on classes; return the solver for them, and the classes."""
+        return solver, found
+
+    @abstractmethod
+    def _plain_encoding(self, chunk: Chunk, found: Any) -> TargetEncoding:
+        """Return the encoding of targets as they are, for a private fit, which scales them itself."""
+
+    @abstractmethod
+    def _find_encoding(
+        self, rows: TrainingRows, found: Any, context: FitContext, backend: Backend, private: PrivateFit | None
+    ) -> TargetEncoding:
+        """Return how targets become numbers."""
+
+    @abstractmethod
+    def _learn(
+        self,
+        layer: Features,
+        statistics: TrainingStatistics,
         context: FitContext,
         backend: Backend,
-        private: PrivateFit | None = None,
+        totals: PrivateTotals | None = None,
+    ) -> None:
+        """Learn from statistics, and become fitted."""
+
+    def _relearn(self, statistics: TrainingStatistics, layer: Features, run: RunConfig | None) -> None:
+        config, backend = self._backend(run)
+        if not backend.in_one_place:
+            raise ElmeshError("Rows are added and taken away in one process; leave the backend at its default.")
+        solver = make_solver(self.solver)
+        if isinstance(statistics.encoding, ClassEncoding) and statistics.encoding.by_task is not None:
+            solver = solver.without_common_targets()
+        fields = self._check_consistent(backend.communicator) | {"seed": statistics.seed}
+        assignment = backend.assign(solver, list(statistics.sites), statistics.seed)
+        fields |= {"tasks": assignment.labels}
+        context = FitContext(solver, assignment, statistics.seed, fields, config)
+        self.privacy_ = None
+        self._learn(layer, statistics, context, backend)
+        self.statistics_, self._statistics_path = statistics, None
+
+    def _solve(
+        self,
+        layer: Features,
+        sites: Mapping[Label, SiteStatistics],
+        context: FitContext,
+        backend: Backend,
+        totals: PrivateTotals | None = None,
     ) -> Fitted:
-        """Learn from checked rows and set the attributes of every fit; heads are without classes."""
+        """Learn from the statistics of each task and set the attributes of every fit; heads are without classes."""
         solver, labels = context.solver, context.assignment.own
-        self.privacy_: PrivacyReport | None = None
-        moments = None if private is None else private.scales.inputs
-        own_groups = {t: groups[t] for t in labels}
-        layer = make_features(self, solver, X, own_groups, context.seed, backend, moments)
+        index = pd.Index(labels, name="task")
+        self.sites_ = pd.DataFrame({"rows": [sites[t].n_rows for t in labels]}, index=index)
         grouped = isinstance(layer, FeatureMap)
         centre = self.fit_intercept and not grouped
-        longest = max(len(groups[t]) for t in labels)
+        longest = max(sites[t].n_rows for t in labels)
         with limit_blas_threads(longest, layer.width, min(longest, layer.width), always=backend.one_thread):
-            reduced, halves = reduce_tasks(solver, layer, X, own_groups, targets, centre, context.seed)
             make = SiteRows.from_reduced if grouped else Task.from_reduced
-            tasks: list[Statistics] = [make(task) for task in reduced]
+            means, tasks = [], list[Statistics]()
+            for t in labels:
+                reduced = sites[t].reduced(layer, centre=centre)
+                means.append(reduced.mean)
+                tasks.append(make(reduced))
+
+        def halves() -> Halves:
+            pairs = [sites[t].divided(layer) for t in labels]
+            return [first for first, _ in pairs], [second for _, second in pairs]
+
         if isinstance(layer, FeatureMap):
-            floor = CLASS_NOISE if self._kind == "classification" else 0.0
-            classes = self._kind == "classification" and solver.has_common_part
-            totals, self.privacy_ = (None, None) if private is None else private.totals(layer, X, own_groups, targets)
-            most = self.most_features(solver, own_groups, backend)
-            features = GroupedFeatures(layer.groups, floor, halves, classes, totals, most)
+            classes = self._kind == "classification"
+            floor, common = CLASS_NOISE if classes else 0.0, classes and solver.has_common_part
+            most = self.most_features(solver, {t: sites[t].n_rows for t in labels}, backend)
+            own = halves if solver.learns_from_halves else None
+            features = GroupedFeatures(layer.groups, floor, own, common, totals, most)
             context = replace(context, features=features)
         # A run may be resumed for longer than was first asked.
         fields = {name: value for name, value in context.fields.items() if name != "solver__max_iter"}
         result = backend.run(replace(context, fields=fields), tasks)
         failed = (StopReason.MAX_ITER, StopReason.DIVERGED, StopReason.BUDGET)
         if result.stop in failed and backend.communicator.rank == 0:
-            warnings.warn(f"After {result.n_iter} rounds: {result.stop.value}", ConvergenceWarning, stacklevel=3)
+            warnings.warn(f"After {result.n_iter} rounds: {result.stop.value}", ConvergenceWarning, stacklevel=4)
 
         self._set_run(result, context, tasks)
         solution = result.solution
         U = solution.U
         self.U_ = U[0] if U is not None and U.ndim == 3 and len(U) == 1 else U
-        self.A_ = {t: solution.A[k, :, : targets[t].shape[1]].copy() for k, t in enumerate(labels)}
+        widths = {t: sites[t].rows.T.shape[1] for t in labels}
+        self.A_ = {t: solution.A[k, :, : widths[t]].copy() for k, t in enumerate(labels)}
         self.W_: FloatArray | None = None
         self.V_: dict[Label, FloatArray] | None = None
         self.variances_: pd.DataFrame | None = None
@@ -208,20 +390,20 @@ class MultiTaskELM(SiteMethods):
             return self._with_effects(solution, layer, [task for task in tasks if isinstance(task, SiteRows)], labels)
         bases = [U[k] if U is not None and U.ndim == 3 else U for k in range(len(labels))]
         heads = {
-            t: Head(basis, self.A_[t], r.mean[: r.width], r.mean[r.width :])
-            for t, basis, r in zip(labels, bases, reduced, strict=True)
+            t: Head(basis, self.A_[t], mean[: layer.width], mean[layer.width :], rows=sites[t].weight)
+            for t, basis, mean in zip(labels, bases, means, strict=True)
         }
         prior = solution.prior
         by_task = None if prior is None else {t: prior[k] for k, t in enumerate(labels)}
         return Fitted(layer, heads, solution.mu2, prior=by_task)
 
     @staticmethod
-    def most_features(solver: Solver, groups: Groups, backend: Backend) -> int | None:
+    def most_features(solver: Solver, sizes: Mapping[Label, int], backend: Backend) -> int | None:
         """Return how many features the common part may have; None for no limit."""
         least = solver.rows_per_feature
         if not least or solver.privacy is not None:
             return None
-        return int(backend.sure_rows({t: len(rows) for t, rows in groups.items()}) / least)
+        return int(backend.sure_rows(sizes) / least)
 
     def _set_run(self, result: RunResult, context: FitContext, tasks: Sequence[Statistics]) -> None:
         """Set what is known of a run."""
@@ -243,20 +425,20 @@ class MultiTaskELM(SiteMethods):
             self.conditions_ = context.solver.margins(stacked, solution, degree, topology.n_agents)
 
     def _start_private(
-        self,
-        X: FloatArray,
-        groups: Groups,
-        targets: Mapping[Label, FloatArray],
-        context: FitContext,
-        backend: Backend,
+        self, rows: TrainingRows, classes: NDArray[Any] | None, context: FitContext, backend: Backend
     ) -> PrivateFit | None:
         """Return the start of a private fit; None if the fit is not private."""
         privacy, assignment = context.solver.privacy, context.assignment
         if privacy is None:
             return None
-        own = {t: X[groups[t]] for t in assignment.own}
-        classes = self._kind == "classification"
-        return start_private_fit(privacy, backend, len(assignment.labels), own, targets, classes=classes)
+        whole = _in_memory(rows)
+        if not np.all(whole.weights == 1.0):
+            raise ElmeshError("A private fit takes no weights of rows: the budget is for rows that count once.")
+        plain = self._plain_encoding(whole, classes)
+        own = {t: (whole.X[index], plain.encode(t, whole.y[index])) for t, index in whole.groups.items()}
+        inputs, targets = ({t: pair[k] for t, pair in own.items()} for k in (0, 1))
+        is_class = self._kind == "classification"
+        return start_private_fit(privacy, backend, len(assignment.labels), inputs, targets, classes=is_class)
 
     def _with_effects(self, solution: Solution, layer: Features, sites: list[SiteRows], labels: list[Label]) -> Fitted:
         """Return a fit with a common and a private part, and set what is known of them."""
@@ -264,6 +446,9 @@ class MultiTaskELM(SiteMethods):
         if solution.V is None:
             raise TypeError("A solution with a common part lacks its private part.")
         self.V_ = {t: solution.V[k] for k, t in enumerate(labels)}
+        if isinstance(layer, FeatureMap):
+            shares = [part_shares(site, heads[t], common, layer) for t, site in zip(labels, sites, strict=True)]
+            self.sites_[["common", "shared", "private"]] = np.array(shares)
         self._set_effects(layer, heads, common)
         return Fitted(layer, heads, 1.0, common)
 
@@ -322,6 +507,7 @@ class MultiTaskELM(SiteMethods):
         gathered: Self = clone(self)
         gathered._adopt(replace(self.model_, heads=whole), self.n_features_in_, self.extra_)
         gathered._read_as(self)
+        # Statistics stay in the processes that have the rows.
         for name in _GLOBAL_ATTRIBUTES:
             setattr(gathered, name, getattr(self, name))
         return gathered
@@ -362,7 +548,24 @@ class MultiTaskELM(SiteMethods):
             "advice": self.stop_.value,
         }
 
-    def save(self, path: StrPath, *, overwrite: bool = False, extra: Mapping[str, Any] | None = None) -> None:
+    def _repr_html_inner(self) -> str:
+        """Return the diagram of scikit-learn and, if the estimator is fitted, a table of its tasks."""
+        diagram: str = super()._repr_html_inner()
+        return diagram + task_table(self) if hasattr(self, "model_") else diagram
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        """Return what notebooks show."""
+        bundle: dict[str, str] = super()._repr_mimebundle_(**options)
+        return {**bundle, "text/html": self._repr_html_inner()} if "text/html" in bundle else bundle
+
+    def save(
+        self,
+        path: StrPath,
+        *,
+        overwrite: bool = False,
+        extra: Mapping[str, Any] | None = None,
+        statistics: bool = True,
+    ) -> None:
         """Write the fitted model to a folder: ``model.json`` and ``weights.safetensors``, and a card, ``README.md``.
 
         Parameters
@@ -373,6 +576,9 @@ class MultiTaskELM(SiteMethods):
             Replace a model that is already there.
         extra : mapping, optional
             Plain JSON that is saved with the model; :func:`elmesh.load` returns it as ``extra_``.
+        statistics : bool, default=True
+            Whether to save in ``statistics/`` what :meth:`partial_fit` and :meth:`forget` need of the rows. Only the
+            owner of the folder can read it; it contains rows, and predictions do not need it.
         """
         check_is_fitted(self, "model_")
         content = self.extra_ if extra is None else dict(extra)
@@ -381,8 +587,12 @@ class MultiTaskELM(SiteMethods):
         table = None
         with suppress(ElmeshError):  # a program may save other content under this name
             table = TableSchema.from_json(content.get("table"))
-        card = self.model_card(table=table)
-        self.model_.save(Path(path), overwrite=overwrite, estimator=describe(self), extra=content, card=card)
+        kept = self._statistics() if statistics else None
+        card = self._card(table=table, statistics=kept is not None)
+        parts = None if kept is None else kept.to_parts()
+        self.model_.save(
+            Path(path), overwrite=overwrite, estimator=describe(self), extra=content, card=card, statistics=parts
+        )
 
     def model_card(self, gains: SiteGains | None = None, table: TableSchema | None = None) -> str:
         """Return what is to be known about the model, in Markdown: what it predicts, and how confidential it is.
@@ -391,13 +601,17 @@ class MultiTaskELM(SiteMethods):
         the estimator was fitted on an array that was made from a table.
         """
         check_is_fitted(self, "model_")
+        return self._card(gains, table, statistics=self._statistics() is not None)
+
+    def _card(self, gains: SiteGains | None = None, table: TableSchema | None = None, *, statistics: bool) -> str:
         privacy: PrivacyReport | None = getattr(self, "privacy_", None)
-        return model_card(self.model_, table or self.table_, describe(self), privacy, gains)
+        return model_card(self.model_, table or self.table_, describe(self), privacy, gains, statistics=statistics)
 
     def _adopt(self, model: MultiTaskModel, n_features: int, extra: dict[str, Any]) -> None:
         """Become fitted from a model alone; the columns of a table are found by their names then."""
         self.model_ = model
         self.extra_ = extra
+        self.statistics_ = None
         self.tasks_ = np.array(list(model.heads))
         self.n_features_in_ = n_features
         if model.feature_names is not None:
@@ -431,14 +645,21 @@ class MultiTaskELM(SiteMethods):
         self.extra_ = {}
 
 
-def check_size(X: FloatArray, targets: Mapping[Label, FloatArray]) -> None:
+def check_size(*arrays: FloatArray) -> None:
     """Raise if inputs or targets are so large that their squares overflow."""
-    largest = max(float(np.abs(X).max()), *(float(np.abs(T).max()) for T in targets.values()))
+    largest = max(float(np.abs(array).max(initial=0.0)) for array in arrays)
     if largest > _LARGEST:
         raise ElmeshError(
             f"The data contain numbers as large as {largest:.3g}, whose squares overflow; scale inputs and targets to "
             "about one."
         )
+
+
+def _in_memory(rows: TrainingRows) -> Chunk:
+    """Return all rows; raise if they are read in parts."""
+    if not isinstance(rows, ArrayRows):
+        raise ElmeshError("A private fit takes a table in memory, not a stream; give a DataFrame or an array.")
+    return rows.whole
 
 
 def _flat(description: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,10 +12,15 @@ from elmesh.tables import TableSchema
 from elmesh.text import count
 from elmesh.version import __version__
 
-__all__ = ["model_card"]
+__all__ = ["confidentiality", "model_card"]
 
 # Most names that are listed.
 _MOST_NAMES = 40
+
+_STATISTICS = (
+    "`statistics/` contains rows, or sums over rows, for `elmesh update` and `elmesh forget`. Only the owner of the "
+    "folder can read it. Predictions do not need it: delete it before you give the model to others."
+)
 
 
 def model_card(
@@ -24,6 +29,8 @@ def model_card(
     description: Mapping[str, Any],
     privacy: PrivacyReport | None = None,
     gains: SiteGains | None = None,
+    *,
+    statistics: bool = False,
 ) -> str:
     """Return the card in Markdown.
 
@@ -35,6 +42,8 @@ def model_card(
         What a private fit promises.
     gains : SiteGains, optional
         Errors on rows left out, if they were measured.
+    statistics : bool
+        Whether the folder contains what is kept of the rows.
     """
     targets = ["y"] if table is None else [column.name for column in table.target_columns]
     tasks = list(model.heads)
@@ -50,12 +59,14 @@ def model_card(
         "",
         "## Confidential",
         "",
-        _confidential(model, privacy),
+        confidentiality(model, privacy),
         "",
         "## Files",
         "",
         "`model.json` and `weights.safetensors` are the model; `elmesh.load`, `elmesh predict` and `elmesh evaluate` "
         f"read them. They were written by elmesh {__version__}.",
+        *([""] if statistics else []),
+        *([_STATISTICS] if statistics else []),
         "",
     ]
     return "\n".join(lines)
@@ -94,7 +105,8 @@ def _scores(gains: SiteGains | None) -> list[str]:
     ]
 
 
-def _confidential(model: MultiTaskModel, privacy: PrivacyReport | None) -> str:
+def confidentiality(model: MultiTaskModel, privacy: PrivacyReport | None = None) -> str:
+    """Return who may learn what from a model."""
     if privacy is not None:
         return f"{privacy.sentence()} {NOT_PRIVATE}"
     if model.common is not None and model.common.private:

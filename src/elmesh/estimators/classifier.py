@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,21 +14,26 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from elmesh.checks import check_choice
+from elmesh.checks import check_choice, check_number
 from elmesh.comm.communicator import Communicator, merge_by_task, raise_on_all
-from elmesh.data.features import FeatureMap
-from elmesh.data.tasks import Groups, check_task_sizes, check_two_classes, group_rows, one_hot
+from elmesh.data.features import FeatureMap, Features
+from elmesh.data.site_statistics import SiteStatistics
+from elmesh.data.tasks import Groups, check_task_sizes, check_two_classes, one_hot
 from elmesh.errors import ElmeshError
-from elmesh.estimators.base import MultiTaskELM, check_size
-from elmesh.estimators.features import common_moments
+from elmesh.estimators.base import Fitted, MultiTaskELM, check_size
+from elmesh.estimators.dependence import Predictor
 from elmesh.estimators.head import Head
-from elmesh.estimators.inputs import as_frame
 from elmesh.estimators.model import MultiTaskModel
+from elmesh.estimators.private_fit import PrivateFit
+from elmesh.estimators.rows import Chunk, ColumnMoments, TrainingRows, common_moments
+from elmesh.estimators.target_encoding import ClassEncoding, TargetEncoding, weighted
+from elmesh.estimators.training_statistics import TrainingStatistics
 from elmesh.math.blas import limit_blas_threads
 from elmesh.math.calibration import fit_temperature, leave_one_out, leave_one_out_ridge, probabilities
 from elmesh.run.backend import Backend, FitContext
 from elmesh.run.config import RunConfig
 from elmesh.solvers import Solver, make_solver
+from elmesh.solvers.base import PrivateTotals
 from elmesh.text import listed, row
 from elmesh.typing import FloatArray, Label
 
@@ -36,6 +41,15 @@ __all__ = ["MultiTaskELMClassifier"]
 
 # The temperature at which the softmax of scores near one half is the score itself; for tasks without information of it.
 _USUAL_TEMPERATURE = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class _Classes:
+    """The classes of each task here, those of all tasks, and whether tasks share them."""
+
+    by_task: dict[Label, NDArray[Any]]
+    every: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
+    shared: bool = False
 
 
 class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
@@ -75,6 +89,9 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         Whether a class of the same name at two tasks is the same class, so that tasks can have common weights for it.
         "auto": if a class occurs at two tasks. A sequence gives all classes: for a private fit, which must not find
         them from the rows, and where no process knows them all.
+    class_weight : dict, "balanced" or None, default=None
+        How often a row of each class counts, times its own weight. "balanced": all classes count the same, over the
+        rows of all tasks. A class that is not in the dict counts once.
     unknown_site : {"common", "error"}, default="common"
         How rows of a task that was not in the fit are predicted: by the common part, or not at all.
     random_state : int, RandomState or None, default=None
@@ -98,6 +115,8 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         Variances of the common and the private weights in units of the noise, a row per group of features.
     noise_ : dict or None
         Each task's standard deviation of noise, a number per output.
+    sites_ : DataFrame
+        A row per task: ``rows``, and how much of its fitted values is ``common``, ``shared`` and ``private``.
     history_ : DataFrame
         A row per round: ``round``, ``objective``, ``consensus_gap``, ``dual_residual``, and so far ``exchanges``
         (rounds of messages) and ``bytes`` (of all agents).
@@ -149,6 +168,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         solver: str | Solver = "mesh-elm",
         fit_intercept: bool = True,
         shared_classes: bool | str | Sequence[Any] = "auto",
+        class_weight: Mapping[Any, float] | str | None = None,
         unknown_site: str = "common",
         random_state: Any = None,
     ) -> None:
@@ -167,49 +187,38 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
             random_state=random_state,
         )
         self.shared_classes = shared_classes
+        self.class_weight = class_weight
 
     __metadata_request__predict_proba: ClassVar = {"tasks": True}
     __metadata_request__decision_function: ClassVar = {"tasks": True}
 
-    def fit(self, X: ArrayLike, y: ArrayLike, tasks: object = None, *, run: RunConfig | None = None) -> Self:
-        """Learn all tasks together.
-
-        Parameters
-        ----------
-        X : array or frame of shape (n_samples, n_features)
-            Inputs.
-        y : array-like of shape (n_samples,)
-            Class of each row.
-        tasks : array-like of shape (n_samples,), optional
-            Task of each row, as text or whole numbers. Without it all rows are one task.
-        run : RunConfig, optional
-            Where the fit runs, its callback and its checkpoints; by default in this process.
-
-        Returns
-        -------
-        self
-        """
-        config, backend = self._backend(run)
-        X_checked, y_checked, groups = self._read(X, y, tasks, backend)
+    def _check_targets(self, rows: TrainingRows, backend: Backend) -> tuple[Solver, _Classes]:
         with raise_on_all(backend.communicator):
-            labels = column_or_1d(y_checked, warn=True)
-            infinite = np.isinf(labels) if labels.dtype.kind == "f" else np.zeros(1, dtype=bool)
-            if infinite.any():
-                raise ElmeshError(f"y is infinite {row(int(np.argmax(infinite)))}; give a class or leave the row out.")
-            targets, classes = one_hot(labels, groups)
-            check_size(X_checked, targets)
-            check_classification_targets(labels)
-            self._check_shared_classes(classes)
+            by_task: dict[Label, NDArray[Any]] = {}
+            for chunk in rows.chunks(inputs=False):
+                labels = chunk.y
+                infinite = np.isinf(labels) if labels.dtype.kind == "f" else np.zeros(1, dtype=bool)
+                if infinite.any():
+                    place = row(int(np.argmax(infinite)))
+                    raise ElmeshError(f"y is infinite {place}; give a class or leave the row out.")
+                for t, own in one_hot(labels, chunk.groups)[1].items():
+                    by_task[t] = np.union1d(by_task[t], own) if t in by_task else own
+                check_size(chunk.X)
+                check_classification_targets(labels)
+            self._check_shared_classes(by_task)
             self._check_private_classes()
-        fields = self._check_consistent(backend.communicator)
+            return make_solver(self.solver), _Classes(dict(sorted(by_task.items())))
+
+    def _agree_on_classes(
+        self, solver: Solver, found: _Classes, rows: TrainingRows, backend: Backend
+    ) -> tuple[Solver, _Classes]:
         # Where a fit is private, no process learns which classes another one has.
-        every = classes if self._is_private else _classes_of_all(classes, backend.communicator)
+        every = found.by_task if self._is_private else _classes_of_all(found.by_task, backend.communicator)
         shared = self._shared(every)
-        solver = make_solver(self.solver)
         if not shared:
             solver = solver.without_common_targets()
         with raise_on_all(backend.communicator):
-            check_task_sizes(groups, 1 if solver.grouped_features else 2)
+            check_task_sizes(rows.sizes, 1 if solver.grouped_features else 2)
             if solver.has_common_part and not shared:
                 raise ElmeshError(
                     "A common or a private part is for classes that tasks share, and here no class is at two tasks or "
@@ -217,34 +226,94 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
                 )
             if self._declared is None or not solver.has_common_part:
                 check_two_classes(every, shared and solver.has_common_part)
-        context = self._assign(config, backend, groups, solver, fields)
-        own = context.assignment.own
-        if shared and solver.has_common_part:
-            return self._fit_shared(X_checked, groups, targets, {t: classes[t] for t in own}, context, backend)
-        fitted = self._fit(X_checked, groups, targets, context, backend)
-        self.task_classes_ = {t: classes[t] for t in own}
-        self.classes_ = np.unique(np.concatenate(list(self.task_classes_.values())))
-        heads = {}
+        names = [name for values in every.values() for name in values.tolist()]
+        kind = next(iter(found.by_task.values())).dtype
+        # The width of text is that of the classes here, and others may be longer.
+        classes = np.unique(np.array(self._declared or names, dtype=np.str_ if kind.kind == "U" else kind))
+        return solver, _Classes(found.by_task, classes, shared and solver.has_common_part)
+
+    def _shape_targets(self, y: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(column_or_1d(y, warn=True))
+
+    def _plain_encoding(self, chunk: Chunk, found: _Classes) -> ClassEncoding:
+        classes = found.every
+        if found.shared:
+            return ClassEncoding(classes, np.zeros(len(classes)))
+        return ClassEncoding(classes, np.zeros(len(classes)), dict(found.by_task))
+
+    def _find_encoding(
+        self, rows: TrainingRows, found: _Classes, context: FitContext, backend: Backend, private: PrivateFit | None
+    ) -> ClassEncoding:
+        encoding = self._plain_encoding(next(rows.chunks(inputs=False)), found)
+        encoding = replace(encoding, class_weights=self._class_weights(rows, found, backend))
+        if not found.shared:
+            return encoding
+        n = len(found.every)
+        if backend.scales_targets or private is not None:
+            return replace(encoding, mean=np.full(n, 1.0 / n))
+        parts = (
+            (t, encoding.encode(t, chunk.y[index]), weighted(encoding, chunk.y[index], chunk.weights[index]))
+            for chunk in rows.chunks(inputs=False)
+            for t, index in chunk.groups.items()
+        )
+        mean, _ = common_moments(backend, ColumnMoments.by_task(parts))
+        return replace(encoding, mean=mean)
+
+    def _class_weights(self, rows: TrainingRows, found: _Classes, backend: Backend) -> FloatArray | None:
+        """Return how often a row of each class counts; None if all count once."""
+        given, names = self.class_weight, found.every.tolist()
+        if given is None:
+            return None
+        if self._is_private:
+            raise ElmeshError("A private fit takes no weights of classes: the budget is for rows that count once.")
+        if isinstance(given, Mapping):
+            unknown = [name for name in given if name not in set(names)]
+            if unknown:
+                raise ElmeshError(
+                    f"class_weight has {unknown[0]!r}, which is no class; the classes are {listed(names)}."
+                )
+            for name, weight in given.items():
+                check_number(f"class_weight[{name!r}]", weight)
+            return np.array([float(given.get(name, 1.0)) for name in names])
+        check_choice("class_weight", given, ("balanced",))
+        counts: dict[Label, FloatArray] = {t: np.zeros(len(names)) for t in rows.sizes}
+        for chunk in rows.chunks(inputs=False):
+            for t, index in chunk.groups.items():
+                place = np.searchsorted(found.every, chunk.y[index])
+                counts[t] += np.bincount(place, chunk.weights[index], minlength=len(names))
+        total = backend.sum_over_tasks(counts)
+        return np.asarray(total.sum() / (len(names) * np.maximum(total, 1e-300)))
+
+    def _learn(
+        self,
+        layer: Features,
+        statistics: TrainingStatistics,
+        context: FitContext,
+        backend: Backend,
+        totals: PrivateTotals | None = None,
+    ) -> None:
+        fitted, encoding = self._solve(layer, statistics.sites, context, backend, totals), statistics.encoding
+        if not isinstance(encoding, ClassEncoding):
+            raise TypeError("The statistics are of numbers.")
+        own = {t: encoding.present(t, site.target_sums, site.weight) for t, site in statistics.sites.items()}
+        self.classes_ = encoding.classes
         with limit_blas_threads(always=True) if backend.one_thread else nullcontext():
+            if encoding.by_task is None:
+                self._finish_shared(fitted, statistics.sites, own, encoding, backend)
+                return
+            self.task_classes_ = dict(encoding.by_task)
+            heads = {}
             for t, head in fitted.heads.items():
-                features = head.features(fitted.layer(X_checked[groups[t]]))
+                site = statistics.sites[t]
+                features, T = head.features(layer(site.rows.X)), site.rows.T
                 scores, centred = features @ head.A + head.t_mean, self.fit_intercept
                 if fitted.prior is not None:
                     features, centred = features * fitted.prior[t], False
-                scores = leave_one_out(features, head.A, scores, targets[t], fitted.penalty, centred)
-                heads[t] = replace(head, classes=classes[t], temperature=fit_temperature(scores, targets[t]))
-        self._set_model(fitted.layer, heads, 1)
-        return self
-
-    def solver_for(self, X: Any, y: Any, tasks: object = None) -> Solver:
-        """Return the solver that a fit of these rows uses: without a common part where tasks share no class."""
-        solver, frame = make_solver(self.solver), as_frame(X)
-        with suppress(ElmeshError, ValueError):  # a fit of these rows states what is wrong with them
-            labels = np.asarray(y).ravel()
-            groups = group_rows(tasks if frame is None else self._labels(frame, tasks), len(labels))
-            if not self._shared(one_hot(labels, groups)[1]):
-                solver = solver.without_common_targets()
-        return solver
+                weights = site.row_weights
+                scores = leave_one_out(features, head.A, scores, T, fitted.penalty, centred, weights)
+                temperature = fit_temperature(scores, T, weights)
+                heads[t] = replace(head, classes=self.task_classes_[t], temperature=temperature)
+        self._set_model(layer, heads, 1)
 
     @property
     def _declared(self) -> list[Any] | None:
@@ -288,52 +357,35 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         names = [name for values in classes.values() for name in values.tolist()]
         return len(names) > len(set(names)) or len(classes) == 1
 
-    def _fit_shared(
+    def _finish_shared(
         self,
-        X: FloatArray,
-        groups: Groups,
-        targets: Mapping[Label, FloatArray],
-        classes: dict[Label, NDArray[Any]],
-        context: FitContext,
+        fitted: Fitted,
+        sites: Mapping[Label, SiteStatistics],
+        classes: Mapping[Label, NDArray[Any]],
+        encoding: ClassEncoding,
         backend: Backend,
-    ) -> Self:
-        """Learn tasks whose classes have the same names, with one column of targets per class for all of them."""
-        communicator, every = backend.communicator, self._declared
-        if every is None:
-            listed_by_task = merge_by_task(communicator, {t: values.tolist() for t, values in classes.items()})
-            every = [name for values in listed_by_task.values() for name in values]
-        kind = next(iter(classes.values())).dtype
-        # The width of text is that of the classes here, and others may be longer.
-        self.classes_ = np.unique(np.array(every, dtype=np.str_ if kind.kind == "U" else kind))
-        columns = {t: np.searchsorted(self.classes_, values) for t, values in classes.items()}
-        wide = {}
-        for t, own in columns.items():
-            wide[t] = np.zeros((len(groups[t]), len(self.classes_)))
-            wide[t][:, own] = targets[t]
-        mean = np.full(len(self.classes_), 1.0 / len(self.classes_))
-        private = self._start_private(X, groups, wide, context, backend)
-        if not backend.scales_targets and private is None:
-            mean, _ = common_moments(backend, wide)
-        fitted = self._fit(X, groups, {t: T - mean for t, T in wide.items()}, context, backend, private)
-        if fitted.common is None or not isinstance(fitted.layer, FeatureMap):
+    ) -> None:
+        """Complete the heads of tasks whose classes have the same names, with one column of targets per class."""
+        common, layer, mean = fitted.common, fitted.layer, encoding.mean
+        if common is None or not isinstance(layer, FeatureMap):
             raise TypeError("A fit of shared classes lacks its common part.")
         # A task with one class alone chooses among all classes, as a task that is not known.
-        everything = np.arange(len(self.classes_))
-        columns = {t: own if len(own) > 1 else everything for t, own in columns.items()}
-        self.task_classes_ = {t: self.classes_[own] for t, own in columns.items()}
+        self.task_classes_ = {t: own if len(own) > 1 else self.classes_ for t, own in classes.items()}
+        columns = {t: np.searchsorted(self.classes_, own) for t, own in self.task_classes_.items()}
         temperatures: dict[Label, float] = {}
-        usual = fitted.common.temperature
+        usual = common.temperature
         if usual is None:
             # Sites with more rows than features have enough of them for a temperature of their own.
-            with limit_blas_threads(always=True) if backend.one_thread else nullcontext():
-                for t, head in fitted.heads.items():
-                    Phi = fitted.layer(X[groups[t]])
-                    fits = Phi @ head.A + mean
-                    features = fitted.common.prior_features(Phi, fitted.layer.groups, head)
-                    scores = leave_one_out_ridge(features, fits, wide[t], 1.0, False)[:, columns[t]]
-                    if len(classes[t]) > 1:
-                        temperatures[t] = fit_temperature(scores, wide[t][:, columns[t]])
-            usual = _usual_temperature(temperatures, list(fitted.heads), backend) if private is None else None
+            for t, head in fitted.heads.items():
+                site = sites[t]
+                Phi, T = layer(site.rows.X), site.rows.T + mean
+                features = common.prior_features(Phi, layer.groups, head)
+                weights = site.row_weights
+                scores = leave_one_out_ridge(features, Phi @ head.A + mean, T, 1.0, False, weights)[:, columns[t]]
+                if len(classes[t]) > 1:
+                    temperatures[t] = fit_temperature(scores, T[:, columns[t]], weights)
+            private = make_solver(self.solver).privacy is not None
+            usual = None if private else _usual_temperature(temperatures, list(fitted.heads), backend)
         heads = {
             t: replace(
                 head,
@@ -345,47 +397,66 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
             for t, head in fitted.heads.items()
         }
         usual = usual or _USUAL_TEMPERATURE
-        self._set_model(fitted.layer, heads, 1, replace(fitted.common, t_mean=mean, temperature=usual), self.classes_)
-        return self
+        self._set_model(layer, heads, 1, replace(common, t_mean=mean, temperature=usual), self.classes_)
 
-    def training_targets(
-        self, y: NDArray[Any], groups: Groups
-    ) -> tuple[Mapping[Label, FloatArray], Mapping[Label, FloatArray]]:
-        """Return indicators of all classes for the rows of each task, twice: they are learned from as they are."""
-        targets, classes = one_hot(column_or_1d(y), groups)
-        every = self.classes_ if self.model_.classes is None else self.model_.classes
-        wide = {}
-        for t, own in targets.items():
-            wide[t] = np.zeros((len(own), len(every)))
-            wide[t][:, np.searchsorted(every, classes[t])] = own
-        return wide, wide
-
-    def _new_targets(self, y: NDArray[Any], n_rows: int) -> tuple[FloatArray, Callable[[Head], Head]]:
+    def _model_encoding(self) -> ClassEncoding:
         model = self.model_
-        every = self.classes_ if model.classes is None else model.classes
-        targets, found = one_hot(y, group_rows(None, n_rows))
-        own = found["all"]
-        unknown = [name for name in own.tolist() if name not in set(every.tolist())]
-        if unknown:
-            raise ElmeshError(f"The model does not know the class {unknown[0]!r}; it knows {listed(every.tolist())}.")
-        columns = np.searchsorted(every, own)
-        wide = np.zeros((n_rows, len(every)))
-        wide[:, columns] = targets["all"]
-        chosen = columns if len(own) > 1 else np.arange(len(every))
+        if model.common is None or model.classes is None:
+            return ClassEncoding(self.classes_, np.zeros(len(self.classes_)), dict(self.task_classes_))
+        return ClassEncoding(model.classes, model.common.t_mean)
 
-        def finish(head: Head) -> Head:
-            temperature = None if model.common is None else model.common.temperature
-            return replace(
-                head, A=head.A[:, chosen], t_mean=head.t_mean[chosen], classes=every[chosen], temperature=temperature
-            )
+    @property
+    def _every_class(self) -> NDArray[Any]:
+        return self.classes_ if self.model_.classes is None else self.model_.classes
 
-        return wide, finish
+    def _predictor(self) -> Predictor:
+        return Predictor(self.model_, [str(name) for name in self._every_class.tolist()], self._every_class)
 
-    def add_site(self, name: Label, X: ArrayLike, y: ArrayLike) -> Self:
-        """Add a site to a fitted model, from its own rows alone; its classes must be some of the model's."""
-        super().add_site(name, X, y)
+    def _true_targets(self, y: NDArray[Any], groups: Groups) -> dict[Label, FloatArray]:
+        every = self._every_class
+        indicators, labels = ClassEncoding(every, np.zeros(len(every))), self._shape_targets(y)
+        return {t: indicators.encode(t, labels[rows]) for t, rows in groups.items()}
+
+    def _finish_head(self, head: Head, site: SiteStatistics, encoding: TargetEncoding) -> Head:
+        if not isinstance(encoding, ClassEncoding):
+            raise TypeError("The statistics are of numbers.")
+        own = encoding.present("", site.target_sums, site.weight)
+        chosen = np.searchsorted(encoding.classes, own) if len(own) > 1 else np.arange(len(encoding.classes))
+        temperature = None if self.model_.common is None else self.model_.common.temperature
+        return replace(
+            head,
+            A=head.A[:, chosen],
+            t_mean=head.t_mean[chosen],
+            classes=encoding.classes[chosen],
+            temperature=temperature,
+        )
+
+    def _set_heads(self, heads: Mapping[Label, Head]) -> None:
+        super()._set_heads(heads)
         self.task_classes_ = {t: head.classes for t, head in self.model_.heads.items() if head.classes is not None}
-        return self
+
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        tasks: object = None,
+        *,
+        classes: Sequence[Any] | None = None,
+        sample_weight: ArrayLike | None = None,
+        run: RunConfig | None = None,
+    ) -> Self:
+        """Learn from further rows as well; without a fit before, this is one.
+
+        ``classes`` are all classes that any rows will have, for the first call, as in scikit-learn; classes that the
+        first call does not know are an error later. All else is as in :meth:`MultiTaskELMRegressor.partial_fit`.
+        """
+        if hasattr(self, "model_") or classes is None or self._declared is not None:
+            return super().partial_fit(X, y, tasks, sample_weight=sample_weight, run=run)
+        given, self.shared_classes = self.shared_classes, list(classes)
+        try:
+            return self.fit(X, y, tasks, sample_weight=sample_weight, run=run)
+        finally:
+            self.shared_classes = given
 
     def _per_class(
         self, X: ArrayLike, tasks: object, fill: float, transform: Callable[[FloatArray, float | None], FloatArray]
@@ -451,4 +522,5 @@ def _usual_temperature(own: Mapping[Label, float], tasks: Sequence[Label], backe
 def _classes_of_all(classes: Mapping[Label, NDArray[Any]], communicator: Communicator) -> dict[Label, NDArray[Any]]:
     """Return the classes of the tasks of all processes; several processes may have the same task."""
     own = [[label, values.tolist()] for label, values in classes.items()]
-    return {label: np.array(values) for part in communicator.allgather(own) for label, values in part}
+    # As objects: NumPy would turn large whole numbers into others.
+    return {label: np.array(values, dtype=object) for part in communicator.allgather(own) for label, values in part}

@@ -5,9 +5,9 @@ A site's weights are :math:`W + V_t` (and :math:`U A_t`). Their posterior covari
 .. math:: v - v X'X v \;+\; w_t\,(I - vX'X)\,S\,(I - vX'X)' , \qquad X = K_t^{-1/2}\Phi_t ,
 
 and the mean of the site's noise variance, whose logarithm has the posterior variance :math:`1/(1/\tau^2 + dN_t/2)`, is
-:math:`\sigma_t^2` times the exponential of half of that (:math:`N_t`: the site's rows, at most as many as are kept). So
-a prediction needs the site's whitened features X. They reveal as much about its rows as the rows themselves: they
-belong to the site, as its weights do.
+:math:`\sigma_t^2` times the exponential of half of that (:math:`N_t`: the site's rows). So a prediction needs the
+site's whitened features X. They reveal as much about its rows as the rows themselves: they belong to the site, as its
+weights do.
 
 In a private fit S is what the release leaves unknown of W, and the site's own rows tell more about it. Its weights have
 the prior covariance :math:`P = v_t + w_tS` with variances :math:`v_t` of the site's own, and the posterior covariance
@@ -27,7 +27,13 @@ from elmesh.math.random_effects import expected_likelihood, site_batches, whiten
 from elmesh.math.site_average import average_site, whitened_by
 from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["CommonPart"]
+__all__ = ["NO_COMMON_PART", "CommonPart"]
+
+#: Why a site cannot be added.
+NO_COMMON_PART = (
+    "A site can be added to a model with a common part, and this one has none: fit with mesh-elm's defaults, and with "
+    "classes of which at least one is at two sites."
+)
 
 # Least variance whose logarithm is kept.
 _TINY = 1e-300
@@ -94,12 +100,12 @@ class CommonPart:
         """Return the common part of some of the outputs."""
         return replace(self, W=self.W[:, chosen], t_mean=self.t_mean[chosen], s2=self.s2[chosen])
 
-    def head(self, Phi: FloatArray, T: FloatArray, groups: IndexArray) -> Head:
-        """Return the head of a site from its features and targets, with all that is common held fixed.
+    def head(self, site: SiteRows, groups: IndexArray) -> Head:
+        """Return the head of a site from its features and its targets less their common mean.
 
-        Its noise, its coefficients A in U and its private weights V follow from its own rows alone.
+        All that is common is held fixed. The site's noise, its coefficients A in U and its private weights V follow
+        from its own rows alone.
         """
-        site = SiteRows.from_rows(Phi, T - self.t_mean)
         if self.private:
             return self._private_head(site, groups)
         (batch,), v = site_batches([site], groups), np.exp(self.log_v)
@@ -113,15 +119,16 @@ class CommonPart:
             A = np.linalg.solve(Z.T @ Z + self.mu2 * np.eye(Z.shape[1]), Z.T @ (np.exp(log_w / 2) * R[0]))
             shared = self.U @ A
         private = v[groups][:, None] * (X[0].T @ (R[0] - X[0] @ shared))
-        n, zeros = len(site.Phi), np.zeros(len(groups))
-        return Head(None, self.W + shared + private, zeros, self.t_mean, X=X[0, :n], log_w=float(log_w), shared=A)
+        n, zeros, weights = len(site.Phi), np.zeros(len(groups)), self.W + shared + private
+        return Head(None, weights, zeros, self.t_mean, X=X[0, :n], log_w=float(log_w), shared=A, rows=site.rows)
 
     def _private_head(self, site: SiteRows, groups: IndexArray) -> Head:
         s2 = float(self.s2.mean())
         own = average_site(site, groups, self.W, s2 * self.S)
         log_w, v = float(np.log(s2 / own.s2)), own.v / own.s2
         X, zeros = whitened_by(site, groups, v, np.exp(log_w) * self.S), np.zeros(len(groups))
-        return Head(None, own.weights, zeros, self.t_mean, X=X, log_w=log_w, log_v=np.log(np.maximum(v, _TINY)))
+        log_v = np.log(np.maximum(v, _TINY))
+        return Head(None, own.weights, zeros, self.t_mean, X=X, log_w=log_w, log_v=log_v, rows=site.rows)
 
     def prior_features(self, Phi: FloatArray, groups: IndexArray, head: Head) -> FloatArray:
         """Return rows of features times a root of the prior covariance of a site's weights, in units of its noise."""
@@ -166,7 +173,30 @@ class CommonPart:
             private, seen = np.sum(Phi**2 * v, axis=1) - np.sum(XvPhi**2, axis=0), Phi - XvPhi.T @ X
         common = np.sum((seen @ self.S) * seen, axis=1)
         # The mean of a variance whose logarithm is uncertain is above its most probable value.
-        rows = 0 if X is None else len(X)
-        uncertain = self.tau2 / (1.0 + self.tau2 * rows * len(self.s2) / 2)
+        uncertain = self._noise_uncertainty(head)
         own = np.exp(-log_w) * (np.exp(uncertain / 2) + np.maximum(private, 0.0)) + np.maximum(common, 0.0)
         return np.asarray(own[:, None] * self.s2)
+
+    def _noise_uncertainty(self, head: Head | None) -> float:
+        """Return the posterior variance of the logarithm of a site's noise."""
+        rows = 0.0
+        if head is not None and head.X is not None:
+            # Models of earlier versions do not have the number of rows, only those that are kept.
+            rows = float(len(head.X)) if head.rows is None else head.rows
+        return self.tau2 / (1.0 + self.tau2 * rows * len(self.s2) / 2)
+
+    def posterior(self, groups: IndexArray, head: Head | None) -> tuple[float, FloatArray]:
+        """Return a site's noise and the posterior covariance C of its weights, both in units of s2.
+
+        The predictive variance of features phi is ``s2 (noise + phi'C phi)``, as :meth:`variance` computes it from the
+        site's whitened features, of which C contains the products.
+        """
+        p = len(groups)
+        log_w, X = (0.0, None) if head is None else (head.log_w, head.X)
+        if head is not None and head.log_v is not None and X is not None:
+            P = np.diag(np.exp(head.log_v)[groups]) + np.exp(log_w) * self.S
+            return float(np.exp(-log_w)), np.exp(-log_w) * (P - (X @ P).T @ (X @ P))
+        v, X = np.exp(self.log_v)[groups], np.zeros((0, p)) if X is None else X
+        private, seen = np.diag(v) - (X * v).T @ (X * v), np.eye(p) - X.T @ (X * v)
+        uncertain = self._noise_uncertainty(head)
+        return float(np.exp(uncertain / 2 - log_w)), np.exp(-log_w) * private + seen.T @ self.S @ seen

@@ -17,7 +17,7 @@ from elmesh.solvers.base import Solution
 from elmesh.solvers.state import MixedEffects
 from elmesh.typing import FloatArray, Label
 
-__all__ = ["heads_with_effects", "variance_table"]
+__all__ = ["heads_with_effects", "part_shares", "variance_table"]
 
 
 def heads_with_effects(
@@ -38,6 +38,7 @@ def heads_with_effects(
             log_w=float(effects.log_w[k]),
             shared=solution.A[k] if U.shape[1] else None,
             log_v=None if own_v is None else own_v[k],
+            rows=sites[k].rows,
         )
         for k, (t, X) in enumerate(zip(labels, _whitened(effects, sites, layer), strict=True))
     }
@@ -69,6 +70,13 @@ def _whitened(effects: MixedEffects, sites: Sequence[SiteRows], layer: FeatureMa
         (X,), _ = whiten(batch, np.exp(effects.log_v), batch.Phi)
         found |= {k: own[: len(sites[k].Phi)] for k, own in zip(batch.index.tolist(), X, strict=True)}
     return [found[k] for k in range(len(sites))]
+
+
+def part_shares(site: SiteRows, head: Head, common: CommonPart, layer: FeatureMap) -> FloatArray:
+    """Return the shares of the common, the shared and the private part in the squares of a task's fitted values."""
+    parts = common.parts(head.A, head.log_w, layer.groups, np.arange(common.W.shape[1]))
+    squares = np.array([np.sum((site.Phi @ part) ** 2) for part in parts])
+    return np.asarray(squares / max(float(squares.sum()), np.finfo(float).tiny))
 
 
 def variance_table(layer: FeatureMap, common: CommonPart, heads: Iterable[Head]) -> pd.DataFrame:

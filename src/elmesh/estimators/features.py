@@ -10,13 +10,13 @@ import numpy as np
 from elmesh.checks import check_choice, check_count, check_number
 from elmesh.comm.communicator import raise_on_all
 from elmesh.data.features import FeatureMap, Features, HiddenLayer, weight_scale
-from elmesh.data.tasks import Groups
 from elmesh.errors import ElmeshError
+from elmesh.estimators.rows import ColumnMoments, TrainingRows, common_moments
 from elmesh.run.backend import Backend
 from elmesh.solvers import Solver
 from elmesh.typing import FloatArray
 
-__all__ = ["GROUPED", "SINGLE", "common_moments", "make_features"]
+__all__ = ["GROUPED", "SINGLE", "make_features"]
 
 #: Automatic values for features in groups, and for a single hidden layer as in the paper.
 GROUPED: dict[str, Any] = {"n_hidden": 200, "weight_scale": (1.0, 4.0), "clip": 3.0, "direct_links": True}
@@ -29,8 +29,7 @@ _MOST_RATIO, _OF_ORDER_ONE = 100.0, 5.0
 def make_features(
     estimator: Any,
     solver: Solver,
-    X: FloatArray,
-    groups: Groups,
+    rows: TrainingRows,
     seed: int,
     backend: Backend,
     moments: tuple[FloatArray, FloatArray] | None = None,
@@ -43,10 +42,8 @@ def make_features(
         Its ``n_hidden``, ``activation``, ``weight_scale``, ``direct_links`` and ``clip``.
     solver : Solver
         What the features are for.
-    X : ndarray of shape (n_samples, n_features)
-        Inputs.
-    groups : dict
-        The rows of each task here.
+    rows : TrainingRows
+        The rows of this process; of very many, a sample decides on means and limits of inputs.
     seed : int
         The seed that all sites share.
     backend : Backend
@@ -55,7 +52,7 @@ def make_features(
         Means and standard deviations of the inputs, where they must not be taken from the rows. Then inputs are in
         units of the standard deviations.
     """
-    grouped, scale = solver.grouped_features, estimator.weight_scale
+    grouped, scale, n_inputs = solver.grouped_features, estimator.weight_scale, rows.n_inputs
     check_choice("scale", estimator.scale, ("auto", "columns", "common", None))
     with raise_on_all(backend.communicator):
         n_hidden = estimator.n_hidden
@@ -67,21 +64,24 @@ def make_features(
             _check_plain(estimator)
             if scale == "auto":
                 # The paper's, for arrays; for the standardised columns of a table, of which there may be many.
-                scale = 1.0 if estimator.table_ is None else weight_scale(X.shape[1])
-            return HiddenLayer(X.shape[1], n_hidden, estimator.activation, scale, seed)
+                scale = 1.0 if estimator.table_ is None else weight_scale(n_inputs)
+            return HiddenLayer(n_inputs, n_hidden, estimator.activation, scale, seed)
         check_choice("direct_links", estimator.direct_links, (True, False, "auto"))
         clip = GROUPED["clip"] if estimator.clip == "auto" else estimator.clip
         if clip is not None:
             check_number("clip", clip)
         scales = GROUPED["weight_scale"] if isinstance(scale, str) and scale == "auto" else scale
-        layers = _layers(X.shape[1], n_hidden, estimator.activation, scales, seed)
-    mean, spread = np.zeros(X.shape[1]), np.ones(X.shape[1])
+        layers = _layers(n_inputs, n_hidden, estimator.activation, scales, seed)
+    mean, spread = np.zeros(n_inputs), np.ones(n_inputs)
     divisors = None
     if moments is not None:
         mean, divisors = moments
         spread = divisors
     elif not backend.scales_targets:
-        mean, spread = common_moments(backend, {t: X[rows] for t, rows in groups.items()})
+        moments_by_task = ColumnMoments.by_task(
+            (t, chunk.X[index], chunk.weights[index]) for chunk in rows.sample() for t, index in chunk.groups.items()
+        )
+        mean, spread = common_moments(backend, moments_by_task)
         # Columns of a table are standardised already.
         divisors = _divisors(estimator.scale, spread) if estimator.table_ is None else None
     return FeatureMap(
@@ -134,11 +134,3 @@ def _layers(
         HiddenLayer(n_inputs, width, activation, scale, own)
         for width, scale, own in zip(widths, each, seeds, strict=True)
     )
-
-
-def common_moments(backend: Backend, tables: dict[Any, FloatArray]) -> tuple[FloatArray, FloatArray]:
-    """Return the mean and the standard deviation of each column over the rows of all tasks of all processes."""
-    n, *sums = backend.sum_over_tasks({t: np.array([len(X), *X.sum(axis=0)]) for t, X in tables.items()}).tolist()
-    mean = np.asarray(sums) / n
-    squares = backend.sum_over_tasks({t: np.sum((X - mean) ** 2, axis=0) for t, X in tables.items()})
-    return mean, np.sqrt(squares / n)

@@ -3,27 +3,30 @@
 Each row is predicted by weights that were fitted without it: by the fit of all tasks together; by one model of all
 rows, in which tasks do not differ; and by a fit of its task alone. The first two have a few variances, which one row
 hardly moves, so that the errors follow from one fit in closed form (:mod:`elmesh.math.left_out`). Not so alone, where
-each task has variances of its own: there these are found again without the row, and up to a tenth of the others.
+each task has variances of its own: there these are found again without the row, and up to a tenth of the others. Of a
+task with very many rows a sample is predicted, and variances are those of all rows, alone as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
+from numpy.typing import NDArray
 
 from elmesh.data.features import FeatureMap
+from elmesh.data.site_statistics import SiteStatistics
 from elmesh.data.statistics import SiteRows
-from elmesh.data.tasks import Groups
 from elmesh.errors import ElmeshError
 from elmesh.estimators.common import CommonPart
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
-from elmesh.math.left_out import left_out_errors
+from elmesh.math.intervals import paired_change
+from elmesh.math.left_out import FittedRows, left_out_errors
 from elmesh.math.random_effects import site_batches
 from elmesh.run import RunConfig, run_local
 from elmesh.solvers.base import GroupedFeatures
@@ -33,10 +36,8 @@ from elmesh.solvers.state import MixedEffects
 from elmesh.text import count, listed
 from elmesh.typing import FloatArray, IndexArray, Label
 
-__all__ = ["SiteGains", "TaskGain", "format_error", "measure_gains"]
+__all__ = ["GainRows", "SiteGains", "TaskGain", "format_error", "measure_gains"]
 
-#: Probability that the interval of a change contains it.
-COVERAGE = 0.95
 # Most names that a sentence lists.
 _MOST_NAMES = 5
 # An interval of more than this share of the error to either side says nothing.
@@ -47,8 +48,6 @@ _FEWEST = 5
 _PARTS = 10
 # The change of -2 log evidence at which their search ends.
 _SETTLED = 0.1
-# Features and targets of a task.
-Rows = tuple[FloatArray, FloatArray]
 
 
 @dataclass(frozen=True)
@@ -215,15 +214,74 @@ def format_error(error: float | None, unit: str) -> str:
     return f"{100 * error:.3g} %" if unit == WRONG else f"{error:,.3g}"
 
 
+@dataclass(frozen=True, eq=False)
+class GainRows:
+    """Rows of a task that are predicted without themselves.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, k)
+        Inputs.
+    T : ndarray of shape (n, d)
+        Targets as they were learned from, less the common mean.
+    truth : ndarray of shape (n, d)
+        The true targets, less the common mean.
+    weights : ndarray of shape (n,)
+        How often each row counts.
+    every : SiteRows or None
+        All rows of the task, reduced, if these are some of them.
+    n_rows : int
+        Number of all rows.
+    """
+
+    X: FloatArray
+    T: FloatArray
+    truth: FloatArray
+    weights: FloatArray
+    every: SiteRows | None
+    n_rows: int
+
+    @classmethod
+    def of_site(cls, site: SiteStatistics, layer: FeatureMap, scale: FloatArray) -> GainRows:
+        """Return the rows that are kept of a site; ``scale`` is the unit of its targets."""
+        rows, T, every = site.rows, site.rows.T * scale, None
+        if not site.is_complete:
+            whole = SiteRows.from_reduced(site.reduced(layer, centre=False))
+            every = replace(whole, T=whole.T * scale, rest=whole.rest * scale**2)
+        return cls(rows.X, T, T, rows.weights, every, site.n_rows)
+
+
+@dataclass(frozen=True, eq=False)
+class _Mapped:
+    """Rows of a task with their features."""
+
+    rows: GainRows
+    Phi: FloatArray
+
+    @cached_property
+    def site(self) -> SiteRows:
+        """All rows of the task, reduced."""
+        return self.rows.every or SiteRows.from_rows(self.Phi, self.rows.T, self.rows.weights)
+
+    def without(self, left_out: NDArray[np.bool_]) -> SiteRows:
+        """Return the other rows, reduced."""
+        return SiteRows.from_rows(self.Phi[~left_out], self.rows.T[~left_out], self.rows.weights[~left_out])
+
+    def left_out_errors(
+        self, root: FloatArray, W: FloatArray | None = None, S: FloatArray | None = None, weight: float = 1.0
+    ) -> FloatArray:
+        """Return the errors of rows without themselves, for a root (p, q) of the prior covariance of own weights."""
+        among = None
+        if self.rows.every is not None:
+            every = self.rows.every
+            among = FittedRows(every.Phi, every.T, every.Phi @ root)
+        return left_out_errors(
+            self.Phi, self.rows.T, self.Phi @ root, W, S, weight, row_weights=self.rows.weights, among=among
+        )
+
+
 def measure_gains(
-    model: MultiTaskModel,
-    X: FloatArray,
-    groups: Groups,
-    targets: Mapping[Label, FloatArray],
-    learned: Mapping[Label, FloatArray],
-    noise_floor: float,
-    *,
-    pooled: bool,
+    model: MultiTaskModel, rows: Mapping[Label, GainRows], noise_floor: float, *, pooled: bool
 ) -> SiteGains:
     """Return what each task gains, from the rows of the fit; and errors of one model of all rows, if they are here.
 
@@ -231,83 +289,91 @@ def measure_gains(
     ----------
     model : MultiTaskModel
         The fit of all tasks.
-    X, groups
-        All inputs, and the rows of each task.
-    targets, learned : mapping of ndarray
-        Targets of each task: the true ones, and as they were learned from.
+    rows : mapping of GainRows
+        The rows of each task.
     noise_floor : float
         Least variance of noise, as a share of the targets'.
+    pooled : bool
+        Whether to compare with one model of all rows.
     """
     common, layer = model.common, model.layer
     if common is None or not isinstance(layer, FeatureMap):
         raise ElmeshError("Gains are known of models with a common part; fit with mesh-elm's defaults.")
-    labels = list(groups)
-    rows = [(layer(X[groups[t]]), learned[t] - common.t_mean) for t in labels]
-    alone = _errors_alone(rows, layer.groups, noise_floor)
-    whole = _pooled_fit(rows, layer.groups, noise_floor) if pooled else None
-    shares = model.part_shares(X, groups)
+    labels = list(rows)
+    mapped = [_Mapped(rows[t], layer(rows[t].X)) for t in labels]
+    alone = _errors_alone(mapped, layer.groups, noise_floor)
+    whole = _pooled_fit(mapped, layer.groups, noise_floor) if pooled else None
     several = model.kind == "regression" and common.W.shape[1] > 1
-    scale = np.std(np.concatenate(list(targets.values())), axis=0) if several else np.ones(common.W.shape[1])
+    scale = np.std(np.concatenate([one.truth for one in rows.values()]), axis=0) if several else np.ones(1)
     scale = np.where(scale > 0, scale, 1.0)
     found, every, squared = [], [], model.kind == "regression"
+    shares = {t: model.part_shares(one.X, {t: np.arange(len(one.X))})[t] for t, one in rows.items()}
     for k, t in enumerate(labels):
-        (Phi, T), head = rows[k], model.heads[t]
-        errors = [alone[k], _errors_together(Phi, T, common, head, layer)]
+        one, head = mapped[k], model.heads[t]
+        errors = [alone[k], _errors_together(one, common, head, layer)]
         if whole is not None:
-            errors.append(left_out_errors(Phi, T, np.zeros((len(Phi), 0)), whole.W, whole.S))
+            errors.append(one.left_out_errors(np.zeros((layer.width, 0)), whole.W, whole.S))
+        truth = one.rows.truth
         # Predictions are compared with the true targets.
-        losses = [_losses((error + targets[t] - learned[t]) / scale, targets[t], model, head) for error in errors]
-        found.append(_gain(t, losses, shares[t], squared=squared))
+        losses = [_losses((error + truth - one.rows.T) / scale, truth + common.t_mean, model, head) for error in errors]
+        found.append(_gain(t, one.rows.n_rows, losses, one.rows.weights, shares[t], squared=squared))
         every.append(losses)
     unit = OF_SEVERAL if several else OF_TARGET
-    of_all = np.average([shares[t] for t in labels], axis=0, weights=[len(groups[t]) for t in labels])
-    overall = _gain("all rows", [np.concatenate(one) for one in zip(*every, strict=True)], of_all, squared=squared)
+    # Kept rows of a large task stand for all of its rows.
+    weights = [one.weights * (one.n_rows / len(one.weights)) for one in rows.values()]
+    of_all = np.average([shares[t] for t in labels], axis=0, weights=[own.sum() for own in weights])
+    losses = [np.concatenate(one) for one in zip(*every, strict=True)]
+    n_rows = sum(one.n_rows for one in rows.values())
+    overall = _gain("all rows", n_rows, losses, np.concatenate(weights), of_all, squared=squared)
     return SiteGains(tuple(found), overall, unit if squared else WRONG)
 
 
-def _errors_alone(rows: Sequence[Rows], groups: IndexArray, noise_floor: float) -> list[FloatArray]:
+def _errors_alone(tasks: Sequence[_Mapped], groups: IndexArray, noise_floor: float) -> list[FloatArray]:
     """Return errors of rows left out of the fit of their task alone, in up to ten parts."""
-    sites = [SiteRows.from_rows(*own) for own in rows]
+    sites = [one.site for one in tasks]
     start = np.empty((len(sites), int(groups.max()) + 1))
     for batch in site_batches(sites, groups):
         start[batch.index] = local_variances(batch, noise_floor, settled=_SETTLED)
-    errors = [T.copy() for _, T in rows]
-    parts = [np.random.default_rng(0).permutation(len(T)) % _PARTS for _, T in rows]
+    errors = [one.rows.T.copy() for one in tasks]
+    parts = [np.random.default_rng(0).permutation(len(one.Phi)) % _PARTS for one in tasks]
+    sampled = [t for t, one in enumerate(tasks) if one.rows.every is not None]
+    for t in sampled:
+        errors[t] = tasks[t].left_out_errors(np.diag(np.exp(start[t] / 2)[groups]))
     for k in range(_PARTS):
         # A task of one row is left without any: then nothing is predicted but the mean of all.
-        found = [t for t, part in enumerate(parts) if np.any(part == k) and np.any(part != k)]
-        rest = [SiteRows.from_rows(*(x[parts[t] != k] for x in rows[t])) for t in found]
+        found = [t for t, part in enumerate(parts) if t not in sampled and np.any(part == k) and np.any(part != k)]
+        rest = [tasks[t].without(parts[t] == k) for t in found]
         for batch in site_batches(rest, groups) if rest else ():
             own = [found[j] for j in batch.index.tolist()]
             weights = local_weights(batch, local_variances(batch, noise_floor, start[own], _SETTLED))
             for t, W in zip(own, weights, strict=True):
                 left_out = parts[t] == k
-                errors[t][left_out] -= rows[t][0][left_out] @ W
+                errors[t][left_out] -= tasks[t].Phi[left_out] @ W
     return errors
 
 
-def _pooled_fit(rows: Sequence[Rows], groups: IndexArray, noise_floor: float) -> MixedEffects:
+def _pooled_fit(tasks: Sequence[_Mapped], groups: IndexArray, noise_floor: float) -> MixedEffects:
     """Return the weights of one model of all rows, and their covariance."""
-    sites = [SiteRows.from_rows(*own) for own in rows]
     features = GroupedFeatures(groups, noise_floor)
     solver = MeshELM(private=False, graph=None, certify=False)
+    sites = [one.site for one in tasks]
     effects = run_local(solver, sites, None, 0, RunConfig(), features=features).solution.effects
     if effects is None:
         raise TypeError("A fit of all rows lacks its common part.")
     return effects
 
 
-def _errors_together(Phi: FloatArray, T: FloatArray, common: CommonPart, head: Head, layer: FeatureMap) -> FloatArray:
+def _errors_together(task: _Mapped, common: CommonPart, head: Head, layer: FeatureMap) -> FloatArray:
     """Return errors of rows left out of the fit of all tasks; the basis U, if any, stays as it is."""
     w = float(np.exp(head.log_w))
     if head.log_v is not None:  # a private fit: W is known up to the noise of its release, and does not depend on a row
         covariance = np.diag(np.exp(head.log_v)[layer.groups]) + w * common.S
         values, vectors = np.linalg.eigh(covariance)
-        return left_out_errors(Phi, T, Phi @ (vectors * np.sqrt(np.maximum(values, 0.0))), common.W)
-    B = Phi * np.exp(common.log_v / 2)[layer.groups]
+        return task.left_out_errors(vectors * np.sqrt(np.maximum(values, 0.0)), common.W)
+    root = np.diag(np.exp(common.log_v / 2)[layer.groups])
     if common.U is not None:
-        B = np.hstack([B, np.sqrt(w / common.mu2) * (Phi @ common.U)])
-    return left_out_errors(Phi, T, B, common.W, common.S, w)
+        root = np.hstack([root, np.sqrt(w / common.mu2) * common.U])
+    return task.left_out_errors(root, common.W, common.S, w)
 
 
 def _losses(errors: FloatArray, T: FloatArray, model: MultiTaskModel, head: Head) -> FloatArray:
@@ -321,20 +387,16 @@ def _losses(errors: FloatArray, T: FloatArray, model: MultiTaskModel, head: Head
     return np.asarray(chosen != np.argmax(T, axis=1), dtype=np.float64)
 
 
-def _gain(task: Label, losses: Sequence[FloatArray], shares: FloatArray, *, squared: bool) -> TaskGain:
+def _gain(
+    task: Label, n_rows: int, losses: Sequence[FloatArray], weights: FloatArray, shares: FloatArray, *, squared: bool
+) -> TaskGain:
     """Return the gain of a task from the losses of its rows alone, together and, if they are known, pooled."""
-    errors = [float(np.sqrt(one.mean())) if squared else float(one.mean()) for one in losses]
+    means = [float(np.average(one, weights=weights)) for one in losses]
+    errors = [float(np.sqrt(mean)) if squared else mean for mean in means]
     alone, together = errors[:2]
     pooled = errors[2] if len(errors) > 2 else None
-    n, change = len(losses[0]), together - alone
-    half = np.inf
-    if n > 1:
-        deviation = float(np.std(losses[1] - losses[0], ddof=1)) / np.sqrt(n)
-        # From mean squares to their roots.
-        deviation /= max(alone + together, np.finfo(float).tiny) if squared else 1.0
-        half = float(student.ppf(0.5 + COVERAGE / 2, n - 1)) * deviation
-        if not squared:
-            # If no row of n differs, up to three in n may (the rule of three).
-            half = max(half, 3.0 / n)
+    # Rows that stand for others do not make the interval narrower.
+    counted = weights * min(1.0, len(weights) / n_rows)
+    change, half = paired_change(losses[0], losses[1], squared=squared, weights=counted)
     common, shared, private = shares.tolist()
-    return TaskGain(task, n, alone, together, pooled, change - half, change + half, (common, shared, private))
+    return TaskGain(task, n_rows, alone, together, pooled, change - half, change + half, (common, shared, private))

@@ -58,6 +58,8 @@ class Head:
         Coefficients in the basis of a shared part; what they add to the weights is part of A.
     log_v : ndarray of shape (G,) or None
         Log-variances of the task's private weights by group, in units of its noise, where each task has its own.
+    rows : float or None
+        The number of rows that the task was learned from; None where it is not known.
 
     Examples
     --------
@@ -76,6 +78,7 @@ class Head:
     log_w: float = 0.0
     shared: FloatArray | None = None
     log_v: FloatArray | None = None
+    rows: float | None = None
 
     def __post_init__(self) -> None:
         assign = object.__setattr__
@@ -98,6 +101,8 @@ class Head:
             raise ElmeshError(f"X has shape {self.X.shape}; it must have {L} columns.")
         if isinstance(self.log_w, (bool, str)) or not math.isfinite(self.log_w):
             raise ElmeshError(f"log_w is {self.log_w!r}; it must be a finite number.")
+        if self.rows is not None and (isinstance(self.rows, (bool, str)) or not 0 <= self.rows < math.inf):
+            raise ElmeshError(f"rows is {self.rows!r}; it must be a finite number, zero or more.")
         assign(self, "log_w", float(self.log_w))
         if shapes != [(L, r), (r, d), (L,), (d,)] or 0 in (L, d):
             raise ElmeshError(f"The shapes of U, A, h_mean and t_mean do not match: {shapes}.")

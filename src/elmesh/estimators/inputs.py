@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils import Tags, _safe_indexing
 from sklearn.utils.validation import check_array, check_consistent_length, validate_data
 
 from elmesh.comm.communicator import raise_on_all
@@ -20,14 +21,16 @@ from elmesh.data.labels import plain_type
 from elmesh.data.tasks import Groups, group_rows
 from elmesh.errors import ElmeshError
 from elmesh.estimators.model import MultiTaskModel
+from elmesh.estimators.rows import ArrayRows, Chunk
 from elmesh.run.backend import Backend
 from elmesh.solvers import Solver, make_solver
 from elmesh.tables import FILE_TASK, TableSchema, fit_inputs
 from elmesh.tables.access import find_column, task_labels
+from elmesh.tables.stream import TableStream
 from elmesh.text import row
 from elmesh.typing import FloatArray, Label
 
-__all__ = ["InputReader", "as_frame", "drop_column", "labels_of_column", "target_frame"]
+__all__ = ["InputReader", "array_rows", "as_frame", "check_weights", "drop_column", "labels_of_column", "target_frame"]
 
 
 class InputReader(BaseEstimator):
@@ -50,17 +53,36 @@ class InputReader(BaseEstimator):
     # Whether columns of a table are found by their names: in any order, and among others.
     _by_name: bool
 
-    def _read(
-        self, X: ArrayLike, y: ArrayLike, tasks: object, backend: Backend
-    ) -> tuple[FloatArray, NDArray[Any], Groups]:
-        """Return inputs as numbers, targets, and the rows of each task.
+    def __sklearn_tags__(self) -> Tags:
+        """Return what the estimator takes: text and gaps in tables, but not in arrays.
+
+        Inputs are a table if parameters are about its columns, or after a fit of one. A private fit takes numbers
+        alone, and its noise differs from fit to fit.
+        """
+        tags = super().__sklearn_tags__()
+        private = isinstance(self.solver, Solver) and self.solver.privacy is not None
+        of_columns = self.task is not None or self.column_types is not None or getattr(self, "table_", None) is not None
+        takes_tables = of_columns and not private
+        tags.input_tags.categorical = tags.input_tags.string = tags.input_tags.allow_nan = takes_tables
+        tags.non_deterministic = private
+        return tags
+
+    def _read(self, X: Any, y: Any, tasks: object, sample_weight: ArrayLike | None, backend: Backend) -> ArrayRows:
+        """Return rows to learn from, inputs as numbers.
 
         :mod:`elmesh.data.tasks` checks targets, and names the row that is wrong.
         """
         frame = as_frame(X)
         self.table_, self._by_name = None, False
+        with raise_on_all(backend.communicator):
+            weights = None if sample_weight is None else check_weights(sample_weight, X if frame is None else frame)
+        if weights is not None and np.any(weights == 0):
+            # A row that does not count is not there.
+            counts = weights > 0
+            X, y, tasks, weights = _rows_of(X, counts), _rows_of(y, counts), _rows_of(tasks, counts), weights[counts]
+            frame = as_frame(X)
         if frame is not None and make_solver(self.solver).privacy is None:
-            return self._read_table(X, frame, y, tasks, backend)
+            return self._read_table(X, frame, y, tasks, weights, backend)
         if frame is not None:
             # Scales and categories of a table follow from its rows, which a private fit must not ask.
             X, tasks = self._numbers(frame), self._labels(frame, tasks)
@@ -75,7 +97,38 @@ class InputReader(BaseEstimator):
             inputs = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": least}
             targets = {"dtype": None, "ensure_all_finite": False, "ensure_2d": False}
             X_checked, y_checked = validate_data(self, X, y, validate_separately=(inputs, targets))
-            return self._finite(X_checked), y_checked, group_rows(tasks, len(X_checked))
+            check_consistent_length(X_checked, y_checked)
+            groups = group_rows(tasks, len(X_checked))
+            return array_rows(self._finite(X_checked), self._shape_targets(y_checked), groups, weights)
+
+    def _check_stream(
+        self, stream: TableStream, y: Any, tasks: object, sample_weight: Any, backend: Backend
+    ) -> tuple[list[str], str | None]:
+        """Return the columns of a stream with the targets, and with the weights; raise unless they are names."""
+        if not backend.in_one_place:
+            raise ElmeshError("A stream is read by one process; leave the backend at its default, or give tables.")
+        names = [y] if isinstance(y, str) else list(y) if isinstance(y, (list, tuple)) else []
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ElmeshError('With a stream, y names the column with the targets, such as y="days", or several.')
+        if tasks is not None or not isinstance(sample_weight, str | None):
+            raise ElmeshError(
+                "With a stream, tasks and weights are columns of it: task= of the estimator names that of the tasks, "
+                "sample_weight that of the weights."
+            )
+        if make_solver(self.solver).privacy is not None:
+            raise ElmeshError("A private fit takes a table in memory, not a stream; give a DataFrame or an array.")
+        for name in names:
+            if name in (self.task, sample_weight):
+                raise ElmeshError(
+                    f'Column "{name}" of {stream.name} is named as target, and as task or weight as well.'
+                )
+        return names, sample_weight
+
+    def _set_table(self, schema: TableSchema) -> None:
+        """Read tables by a schema from now on, whose columns are found by their names."""
+        self.table_, self._by_name = schema, True
+        self.feature_names_in_ = np.array([column.name for column in schema.features], dtype=object)
+        self.n_features_in_ = len(self.feature_names_in_)
 
     def _labels(self, frame: pd.DataFrame, tasks: object, like: Sequence[Label] = ()) -> object:
         """Return the tasks that are given or, if the table has their column, in it."""
@@ -95,8 +148,14 @@ class InputReader(BaseEstimator):
         return inputs
 
     def _read_table(
-        self, X: ArrayLike, frame: pd.DataFrame, y: ArrayLike, tasks: object, backend: Backend
-    ) -> tuple[FloatArray, NDArray[Any], Groups]:
+        self,
+        X: ArrayLike,
+        frame: pd.DataFrame,
+        y: ArrayLike,
+        tasks: object,
+        weights: FloatArray | None,
+        backend: Backend,
+    ) -> ArrayRows:
         """Return the same of a table, and find how its columns become numbers."""
         communicator = backend.communicator
         with raise_on_all(communicator):
@@ -122,10 +181,12 @@ class InputReader(BaseEstimator):
             self._kind,
             task=self.task or FILE_TASK,
             types=self.column_types,
+            weights=weights,
             communicator=communicator,
         )
         with raise_on_all(communicator):
-            return self.table_.encode_features(inputs.rename(columns=str)), y_checked, groups
+            encoded = self.table_.encode_features(inputs.rename(columns=str))
+            return array_rows(encoded, self._shape_targets(y_checked), groups, weights)
 
     def _read_by_name(self, table: TableSchema | None) -> None:
         """Find the columns of a table by their names from now on: in any order, and among others."""
@@ -133,14 +194,22 @@ class InputReader(BaseEstimator):
         if table is not None:
             if table.kind != self._kind or len(table.feature_names) != self.model_.layer.n_inputs:
                 raise ElmeshError("The model and its table description do not match; fit the model again.")
-            self.feature_names_in_ = np.array([column.name for column in table.features], dtype=object)
-            self.n_features_in_ = len(self.feature_names_in_)
+            self._set_table(table)
 
     def _read_as(self, other: InputReader) -> None:
         """Read inputs as another estimator does."""
         self.table_, self._by_name, self.n_features_in_ = other.table_, other._by_name, other.n_features_in_
         if hasattr(other, "feature_names_in_"):
             self.feature_names_in_ = other.feature_names_in_
+
+    def _in_fitted_units(self, y: ArrayLike) -> NDArray[Any]:
+        """Return targets in the units that the model was fitted in, from those of its predictions."""
+        values = self._shape_targets(np.asarray(y))
+        return values if self.table_ is None else self.table_.in_fitted_units(values)
+
+    def _shape_targets(self, y: NDArray[Any]) -> NDArray[Any]:
+        """Return targets in the shape that a fit takes."""
+        return y
 
     def _finite(self, X: FloatArray) -> FloatArray:
         bad = ~np.isfinite(X)
@@ -184,6 +253,29 @@ class InputReader(BaseEstimator):
         if tasks is None and column in frame.columns:
             tasks = labels_of_column(frame, column, known)
         return table.encode_features(frame.rename(columns=str)), tasks
+
+
+def check_weights(sample_weight: ArrayLike, X: Any) -> FloatArray:
+    """Return weights of rows; raise unless there is one per row, none is negative and some are positive."""
+    weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+    if weights.ndim != 1:
+        raise ElmeshError(
+            f"Sample weights must be 1D: sample_weight has shape {weights.shape}; give one number per row."
+        )
+    check_consistent_length(X, weights)
+    if np.any(weights < 0) or not np.any(weights > 0):
+        raise ElmeshError("sample_weight must have no number below zero, and some above it.")
+    return np.asarray(weights, dtype=np.float64)
+
+
+def _rows_of(values: Any, chosen: NDArray[np.bool_]) -> Any:
+    """Return some rows of an array, a table or a list; None of None."""
+    return None if values is None else _safe_indexing(values, np.flatnonzero(chosen))
+
+
+def array_rows(X: FloatArray, y: NDArray[Any], groups: Groups, weights: FloatArray | None = None) -> ArrayRows:
+    """Return rows in memory, each of which counts once unless weights are given."""
+    return ArrayRows(Chunk(X, y, groups, np.ones(len(X)) if weights is None else weights))
 
 
 def as_frame(X: object) -> pd.DataFrame | None:

@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 
 from elmesh.data.features import FeatureMap
+from elmesh.data.statistics import SiteRows
 from elmesh.errors import ElmeshError
+from elmesh.estimators.common import NO_COMMON_PART
 from elmesh.estimators.gains import OF_SEVERAL, OF_TARGET, WRONG
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.typing import FloatArray
@@ -72,7 +74,7 @@ def measure_curve(model: MultiTaskModel, X: FloatArray, T: FloatArray) -> Learni
     """Return the learning curve of a site from its rows, each drawn for learning or for prediction."""
     common, layer = model.common, model.layer
     if common is None or not isinstance(layer, FeatureMap):
-        raise ElmeshError("A site can be added to a model with a common part; fit with mesh-elm's defaults.")
+        raise ElmeshError(NO_COMMON_PART)
     n, Phi = len(X), layer(X)
     if n < _FEWEST:
         raise ElmeshError(f"A learning curve needs at least {_FEWEST} rows, and there are {n}.")
@@ -85,7 +87,7 @@ def measure_curve(model: MultiTaskModel, X: FloatArray, T: FloatArray) -> Learni
         new = order[n // 2 :]
         for k, size in enumerate(sizes):
             own = order[:size]
-            head = common.head(Phi[own], T[own], layer.groups) if size else common
+            head = common.head(SiteRows.from_rows(Phi[own], T[own] - common.t_mean), layer.groups) if size else common
             scores = head.scores(Phi[new])
             if model.kind == "classification":
                 losses[k, draw] = np.mean(np.argmax(scores, axis=1) != np.argmax(T[new], axis=1))

@@ -10,6 +10,7 @@ from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.estimators.parameters import restore
 from elmesh.estimators.regressor import MultiTaskELMRegressor
+from elmesh.estimators.storage import statistics_folder
 
 __all__ = ["load"]
 
@@ -39,4 +40,5 @@ def load(path: str | os.PathLike[str]) -> MultiTaskELMClassifier | MultiTaskELMR
     except (TypeError, LookupError, AttributeError) as error:
         raise ElmeshError(f"The model in {path} describes an estimator that this version does not know.") from error
     estimator._adopt(model, model.layer.n_inputs, extra)
+    estimator._statistics_path = statistics_folder(Path(path))
     return estimator

@@ -23,7 +23,7 @@ from elmesh.data.tasks import Groups
 from elmesh.errors import ElmeshError
 from elmesh.estimators.common import CommonPart
 from elmesh.estimators.head import Head, classes_from_json, classes_to_json
-from elmesh.estimators.storage import Tensors, read_folder, write_folder
+from elmesh.estimators.storage import Parts, Tensors, read_folder, write_folder
 from elmesh.text import listed
 from elmesh.typing import FloatArray, Label, StrPath
 
@@ -157,14 +157,15 @@ class MultiTaskModel:
         extra: Mapping[str, Any] | None = None,
         overwrite: bool = False,
         card: str | None = None,
+        statistics: Parts | None = None,
     ) -> None:
         """Save the model, and plain JSON with it, as a folder with ``model.json`` and ``weights.safetensors``.
 
-        ``card`` is the text of a ``README.md`` beside them.
+        ``card`` is the text of a ``README.md`` beside them, and ``statistics`` what is kept of the rows.
         """
         content, tensors = _to_parts(self)
         content |= {"estimator": dict(estimator), "extra": dict(extra or {})}
-        write_folder(path, content, tensors, overwrite=overwrite, card=card)
+        write_folder(path, content, tensors, overwrite=overwrite, card=card, statistics=statistics)
 
     @classmethod
     def load(cls, path: StrPath) -> tuple[MultiTaskModel, dict[str, Any], dict[str, Any]]:
@@ -230,6 +231,7 @@ def _to_parts(model: MultiTaskModel) -> tuple[dict[str, Any], Tensors]:
                 **({"features": len(head.X), "log_w": head.log_w} if head.X is not None else {}),
                 **({"shared": list(head.shared.shape)} if head.shared is not None else {}),
                 **({"groups": len(head.log_v)} if head.log_v is not None else {}),
+                **({"rows": head.rows} if head.rows is not None else {}),
             }
         )
     content = {
@@ -297,6 +299,7 @@ def _from_parts(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
             log_w=task.get("log_w", 0.0),
             shared=tensors.get(f"shared.{i}"),
             log_v=tensors.get(f"log_v.{i}"),
+            rows=task.get("rows"),
         )
     names = content["feature_names"]
     return MultiTaskModel(

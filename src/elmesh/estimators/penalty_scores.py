@@ -20,10 +20,8 @@ import numpy as np
 from elmesh.comm.graph import Topology
 from elmesh.data.statistics import Reduced, Task
 from elmesh.data.tasks import Groups
-from elmesh.estimators.features import make_features
-from elmesh.estimators.training_rows import SOLVER_SETTINGS, TrainingRows
-from elmesh.math.left_out import left_out_ridge
-from elmesh.run.backend import LocalBackend
+from elmesh.estimators.search_rows import SOLVER_SETTINGS, SearchRows
+from elmesh.math.calibration import ridge_path_left_out
 from elmesh.run.runner import agent_context
 from elmesh.solvers import Solver
 from elmesh.solvers.local_elm import LocalELM
@@ -74,7 +72,7 @@ class PenaltyScores:
 
     Parameters
     ----------
-    rows : TrainingRows
+    rows : SearchRows
         The rows, and an estimator that was fitted on them.
     solver : Solver
         The solver whose settings are tried.
@@ -82,12 +80,11 @@ class PenaltyScores:
         The number of folds.
     """
 
-    def __init__(self, rows: TrainingRows, solver: Solver, n_folds: int) -> None:
+    def __init__(self, rows: SearchRows, solver: Solver, n_folds: int) -> None:
         self._rows, self._solver, self._centre = rows, solver, bool(rows.fitted.fit_intercept)
         self._context = agent_context(Topology(1, np.empty((0, 2), dtype=np.intp)), rows.fitted.seed_)
-        self._targets = {t: (rows.targets[t] / rows.scale)[:, rows.columns(t)] for t in rows.groups}
         classes = hasattr(rows.fitted, "task_classes_")
-        strata = {t: T if classes else np.zeros((len(T), 1)) for t, T in self._targets.items()}
+        strata = {t: own.T if classes else np.zeros((len(own), 1)) for t, own in rows.by_task.items()}
         folds = fold_numbers(rows.groups, strata, n_folds, rows.fitted.seed_)
         # For each fold, which rows of a task are learned from.
         self._learned = [{t: folds[index] != k for t, index in rows.groups.items()} for k in range(n_folds)]
@@ -98,8 +95,8 @@ class PenaltyScores:
         for same_features in _alike(settings, range(len(settings)), SOLVER_SETTINGS):
             first = settings[same_features[0]]
             candidate, solver = rows.candidate(first), with_settings(self._solver, first)
-            layer = make_features(candidate, solver, rows.X, rows.groups, rows.fitted.seed_, LocalBackend())
-            H = {t: layer(rows.X[index]) for t, index in rows.groups.items()}
+            layer = rows.features(candidate, solver)
+            H = {t: layer(own.X) for t, own in rows.by_task.items()}
             alone = isinstance(solver, LocalELM)
             folds = [] if alone else [_Fold.of(self._reduced(H, learned), learned) for learned in self._learned]
             whole = None if alone else _Fold.of(self._reduced(H, {t: slice(None) for t in H}), {}).task
@@ -114,9 +111,10 @@ class PenaltyScores:
 
     def _alone(self, H: Mapping[Label, FloatArray], penalties: Sequence[float]) -> Iterator[tuple[int, FloatArray]]:
         """Yield the losses at each penalty, each task alone."""
-        found = {t: left_out_ridge(H[t], T, penalties, centre=self._centre) for t, T in self._targets.items()}
+        own = self._rows.by_task.items()
+        found = {t: ridge_path_left_out(H[t], rows.T, penalties, self._centre, rows.weights) for t, rows in own}
         for k in range(len(penalties)):
-            yield k, self._losses({t: predictions[k] for t, predictions in found.items()})
+            yield k, self._rows.losses({t: predictions[k] for t, predictions in found.items()})
 
     def _together(
         self,
@@ -134,26 +132,25 @@ class PenaltyScores:
         paths = [penalty_path(fold.task, self._context, rank, values[order].tolist()) for fold in folds]
         least = np.inf
         for k, solutions in zip(order, zip(*paths, strict=True), strict=False):
-            found = {t: np.empty_like(T) for t, T in self._targets.items()}
+            found = {t: np.empty_like(own.T) for t, own in self._rows.by_task.items()}
             for fold, (U, A) in zip(folds, solutions, strict=True):
                 for i, (t, one) in enumerate(fold.reduced.items()):
                     left_out, B = ~fold.learned[t], U @ A[i, :, : found[t].shape[1]]
                     found[t][left_out] = (H[t][left_out] - one.mean[: one.width]) @ B + one.mean[one.width :]
-            losses = self._losses(found)
+            losses = self._rows.losses(found)
             yield k, losses
-            if losses.mean() > (1.0 + _WORSE) * least:
+            mean = float(np.average(losses, weights=self._rows.weights))
+            if mean > (1.0 + _WORSE) * least:
                 break
-            least = min(least, float(losses.mean()))
+            least = min(least, mean)
 
     def _reduced(self, H: Mapping[Label, FloatArray], learned: Mapping[Label, Any]) -> dict[Label, Reduced]:
         """Return the statistics of the rows of each task that are learned from."""
-        own = self._targets.items()
-        return {t: Reduced.from_rows(H[t][learned[t]], T[learned[t]], centre=self._centre) for t, T in own}
-
-    def _losses(self, predictions: Mapping[Label, FloatArray]) -> FloatArray:
-        """Return the losses of all rows, from predictions in the units of learning."""
-        rows = self._rows
-        return rows.losses({t: found * rows.scale[rows.columns(t)] for t, found in predictions.items()})
+        own = {t: rows[learned[t]] for t, rows in self._rows.by_task.items()}
+        return {
+            t: Reduced.from_rows(H[t][learned[t]], rows.T, centre=self._centre, weights=rows.weights)
+            for t, rows in own.items()
+        }
 
 
 def _alike(settings: Sequence[Mapping[str, Any]], places: Iterable[int], apart_from: Sequence[str]) -> list[list[int]]:

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 
-from elmesh.comm.communicator import merge_by_task, raise_on_all
-from elmesh.data.tasks import Groups, check_task_sizes, group_rows, regression_targets
-from elmesh.errors import ElmeshError
+from elmesh.comm.communicator import raise_on_all
+from elmesh.data.features import Features
+from elmesh.data.site_statistics import SiteStatistics
+from elmesh.data.tasks import Groups, check_task_sizes, regression_targets
 from elmesh.estimators.base import MultiTaskELM, check_size
-from elmesh.estimators.features import common_moments
+from elmesh.estimators.dependence import Predictor
 from elmesh.estimators.head import Head
-from elmesh.run.backend import Backend, LocalBackend
-from elmesh.run.config import RunConfig
-from elmesh.solvers import make_solver
-from elmesh.text import count
+from elmesh.estimators.private_fit import PrivateFit
+from elmesh.estimators.rows import Chunk, ColumnMoments, TrainingRows, common_moments
+from elmesh.estimators.target_encoding import NumberEncoding, TargetEncoding, find_limits, number_moments
+from elmesh.estimators.training_statistics import TrainingStatistics
+from elmesh.run.backend import Backend, FitContext
+from elmesh.solvers import Solver, make_solver
+from elmesh.solvers.base import PrivateTotals
 from elmesh.typing import FloatArray, Label
 
 __all__ = ["MultiTaskELMRegressor"]
-
-
-# Targets further from the median of their task than this many robust standard deviations count as that far.
-_TARGET_LIMIT = 10.0
-# From the median absolute deviation to the standard deviation of a normal distribution.
-_ROBUST = 1.4826
 
 
 class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
@@ -56,57 +54,54 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
 
     _kind = "regression"
 
-    def fit(self, X: ArrayLike, y: ArrayLike, tasks: object = None, *, run: RunConfig | None = None) -> Self:
-        """Learn all tasks together.
-
-        Parameters
-        ----------
-        X : array or frame of shape (n_samples, n_features)
-            Inputs.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Numbers to predict.
-        tasks : array-like of shape (n_samples,), optional
-            Task of each row, as text or whole numbers. Without it all rows are one task.
-        run : RunConfig, optional
-            Where the fit runs, its callback and its checkpoints; by default in this process.
-
-        Returns
-        -------
-        self
-        """
-        config, backend = self._backend(run)
-        X_checked, y_checked, groups = self._read(X, y, tasks, backend)
+    def _check_targets(self, rows: TrainingRows, backend: Backend) -> tuple[Solver, None]:
         with raise_on_all(backend.communicator):
-            grouped = make_solver(self.solver).grouped_features
-            check_task_sizes(groups, 1 if grouped else 2)
-            targets = regression_targets(y_checked, groups)
-            check_size(X_checked, targets)
-        fields = self._check_consistent(backend.communicator)
-        context = self._assign(config, backend, groups, make_solver(self.solver), fields)
-        own = context.assignment.own
-        targets = {t: targets[t] for t in own}
-        private = self._start_private(X_checked, groups, targets, context, backend)
-        if grouped and self.clip is not None and private is None:
-            targets = _limited(targets, backend)
-        scale = np.ones(targets[own[0]].shape[1])
-        mean = np.zeros_like(scale)
+            solver = make_solver(self.solver)
+            check_task_sizes(rows.sizes, 1 if solver.grouped_features else 2)
+            for chunk in rows.chunks(inputs=False):
+                check_size(chunk.X, *regression_targets(chunk.y, chunk.groups).values())
+            return solver, None
+
+    def _plain_encoding(self, chunk: Chunk, found: None) -> NumberEncoding:
+        d = 1 if chunk.y.ndim == 1 else chunk.y.shape[1]
+        return NumberEncoding(np.zeros(d), np.ones(d))
+
+    def _find_encoding(
+        self, rows: TrainingRows, found: None, context: FitContext, backend: Backend, private: PrivateFit | None
+    ) -> NumberEncoding:
+        encoding = self._plain_encoding(next(rows.chunks(inputs=False)), found)
         if private is not None:
             mean, scale = private.scales.targets
-        elif self.fit_intercept and not backend.scales_targets:
-            if grouped:
-                mean, spread = common_moments(backend, targets)
-                scale = np.where((spread > 0) & np.isfinite(spread), spread, 1.0)
-            else:
-                scale = _common_scale(backend, targets)
+            return replace(encoding, mean=mean, scale=scale)
+        grouped = context.solver.grouped_features
+        if grouped and self.clip is not None:
+            encoding = find_limits(rows, backend)
+        if not self.fit_intercept or backend.scales_targets:
+            return encoding
+        moments = number_moments(rows, encoding)
+        if grouped:
+            mean, spread = common_moments(backend, moments)
+            return replace(encoding, mean=mean, scale=_positive(spread))
+        return replace(encoding, scale=_common_scale(backend, moments))
+
+    def _learn(
+        self,
+        layer: Features,
+        statistics: TrainingStatistics,
+        context: FitContext,
+        backend: Backend,
+        totals: PrivateTotals | None = None,
+    ) -> None:
+        fitted, encoding = self._solve(layer, statistics.sites, context, backend, totals), statistics.encoding
+        if not isinstance(encoding, NumberEncoding):
+            raise TypeError("The statistics are of classes.")
+        mean, scale = encoding.mean, encoding.scale
         self.target_scale_ = scale
-        scaled = {t: (T - mean) / scale for t, T in targets.items()}
-        fitted = self._fit(X_checked, groups, scaled, context, backend, private)
         self.A_ = {t: A * scale for t, A in self.A_.items()}
-        weights = {t: head.A * scale for t, head in fitted.heads.items()}
         heads = {
             t: replace(
                 head,
-                A=weights[t],
+                A=head.A * scale,
                 t_mean=head.t_mean * scale + mean,
                 shared=None if head.shared is None else head.shared * scale,
             )
@@ -118,23 +113,26 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
             common = replace(common, W=common.W * scale, t_mean=mean, s2=common.s2 * scale**2)
             self.W_, self.V_ = common.W, {t: V * scale for t, V in self.V_.items()}
             self.noise_ = {t: noise * scale for t, noise in self.noise_.items()}
-        self._set_model(fitted.layer, heads, y_checked.ndim, common)
-        return self
+        self._set_model(fitted.layer, heads, statistics.y_ndim, common)
 
-    def training_targets(
-        self, y: NDArray[Any], groups: Groups
-    ) -> tuple[Mapping[Label, FloatArray], Mapping[Label, FloatArray]]:
-        """Return the targets of each task, as they are and as they were learned from."""
-        targets = regression_targets(y, groups)
-        is_limited = self.clip is not None and make_solver(self.solver).privacy is None
-        return targets, _limited(dict(targets), LocalBackend()) if is_limited else targets
+    def _model_encoding(self) -> NumberEncoding:
+        head, common = next(iter(self.model_.heads.values())), self.model_.common
+        mean = np.zeros(head.A.shape[1]) if common is None else common.t_mean
+        return NumberEncoding(mean, np.ones(len(mean)))
 
-    def _new_targets(self, y: NDArray[Any], n_rows: int) -> tuple[FloatArray, Callable[[Head], Head]]:
-        targets = regression_targets(y, group_rows(None, n_rows))["all"]
-        width = next(iter(self.model_.heads.values())).A.shape[1]
-        if targets.shape[1] != width:
-            raise ElmeshError(f"y has {count(targets.shape[1], 'column')}; the model predicts {width}.")
-        return targets, lambda head: head
+    def _finish_head(self, head: Head, site: SiteStatistics, encoding: TargetEncoding) -> Head:
+        return head
+
+    def _predictor(self) -> Predictor:
+        if self.table_ is not None:
+            columns = self.table_.target_columns
+            mean, unit = np.array([column.mean for column in columns]), np.array([column.std for column in columns])
+            return Predictor(self.model_, [column.name for column in columns], None, mean, unit)
+        d = next(iter(self.model_.heads.values())).t_mean.size
+        return Predictor(self.model_, ["y"] if d == 1 else [f"y{k + 1}" for k in range(d)], None)
+
+    def _true_targets(self, y: NDArray[Any], groups: Groups) -> dict[Label, FloatArray]:
+        return regression_targets(y, groups)
 
     def summary(self) -> dict[str, Any]:
         """Return the facts about a fit in plain JSON."""
@@ -177,33 +175,14 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
         return float(r2_score(y, self.predict(X, tasks), sample_weight=sample_weight))
 
 
-def _limited(targets: dict[Label, FloatArray], backend: Backend) -> dict[Label, FloatArray]:
-    """Return targets limited to some robust standard deviations about the median of their task.
-
-    The robust deviation is a task's own or that of the median task, whichever is larger, so that the few rows of a
-    small task do not limit it. Declared scales count as one; where sums are masked no process knows that of the median
-    task, and the standard deviation over all rows takes its place.
-    """
-    middle = {t: np.median(T, axis=0) for t, T in targets.items()}
-    own = {t: _ROBUST * np.median(np.abs(T - middle[t]), axis=0) for t, T in targets.items()}
-    usual = np.ones(len(next(iter(own.values()))))
-    if backend.masked and not backend.scales_targets:
-        _, usual = common_moments(backend, targets)
-    elif not backend.scales_targets:
-        every = merge_by_task(backend.communicator, {t: spread.tolist() for t, spread in own.items()})
-        usual = np.median(list(every.values()), axis=0)
-    limited = {}
-    for t, T in targets.items():
-        # Where half of all targets are equal there is no scale to measure others by.
-        most = np.where(usual > 0, _TARGET_LIMIT * np.maximum(own[t], usual), np.inf)
-        limited[t] = np.clip(T, middle[t] - most, middle[t] + most)
-    return limited
-
-
-def _common_scale(backend: Backend, targets: Mapping[Label, FloatArray]) -> FloatArray:
-    """Return the root mean square of each output about its tasks' means, one for outputs that never vary."""
-    with np.errstate(over="ignore"):
-        own = {t: np.array([len(T), *np.sum((T - T.mean(axis=0)) ** 2, axis=0)]) for t, T in targets.items()}
-        n, *total = backend.sum_over_tasks(own).tolist()
-    scale = np.sqrt(np.asarray(total) / n)
+def _positive(scale: FloatArray) -> FloatArray:
+    """Return scales, one for targets that never vary."""
     return np.where((scale > 0) & np.isfinite(scale), scale, 1.0)
+
+
+def _common_scale(backend: Backend, moments: Mapping[Label, ColumnMoments]) -> FloatArray:
+    """Return the root mean square of each output about its tasks' means."""
+    with np.errstate(over="ignore"):
+        own = {t: np.array([one.weight, *one.squares]) for t, one in moments.items()}
+        n, *total = backend.sum_over_tasks(own).tolist()
+    return _positive(np.sqrt(np.asarray(total) / n))

@@ -11,7 +11,7 @@ import itertools
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from elmesh.estimators.base import MultiTaskELM
 from elmesh.estimators.feature_scores import FeatureScores
 from elmesh.estimators.features import GROUPED, SINGLE
 from elmesh.estimators.penalty_scores import PenaltyScores
-from elmesh.estimators.training_rows import TrainingRows, with_setting
+from elmesh.estimators.search_rows import SearchRows, with_setting
 from elmesh.math.blas import limit_blas_threads
 from elmesh.solvers import Solver
 from elmesh.solvers.admm import ProximalADMM
@@ -33,6 +33,7 @@ from elmesh.solvers.local_elm import LocalELM
 from elmesh.solvers.mesh_elm import MeshELM
 from elmesh.solvers.mtl_elm import MTLELM
 from elmesh.solvers.settings import with_settings
+from elmesh.tables.stream import as_stream
 from elmesh.typing import FloatArray
 
 __all__ = ["DEFAULT_GRID", "Candidate", "Search", "Setting", "search_settings"]
@@ -70,23 +71,30 @@ class Search:
         The place of the default among them.
     seed : int
         The seed of the hidden layers that were tried.
-    first : MultiTaskELM or None
-        The estimator with the first of the settings, if it was fitted to the end.
+    weights : ndarray or None
+        How often each row counts; None for once.
     """
 
     candidates: tuple[Candidate, ...]
     default: int | None
     seed: int
-    first: MultiTaskELM | None = None
+    weights: FloatArray | None = None
 
     def loss(self, place: int) -> tuple[float, float]:
         """Return the mean loss of a candidate and its standard error; NaN if it is not known."""
-        return _mean(self.candidates[place].losses)
+        return self._mean(self.candidates[place].losses)
 
     def difference(self, place: int, other: int) -> tuple[float, float]:
         """Return the mean loss of a candidate less that of another one, and its standard error."""
         one, two = self.candidates[place].losses, self.candidates[other].losses
-        return _mean(None if one is None or two is None else one - two)
+        return self._mean(None if one is None or two is None else one - two)
+
+    def _mean(self, losses: FloatArray | None) -> tuple[float, float]:
+        if losses is None:
+            return np.nan, np.nan
+        w = np.ones(len(losses)) if self.weights is None else self.weights
+        mean, n = float(np.average(losses, weights=w)), float(w.sum())
+        return mean, float(np.sqrt(np.average((losses - mean) ** 2, weights=w) / (n - 1))) if n > 1 else np.inf
 
     @property
     def least(self) -> int:
@@ -103,12 +111,6 @@ class Search:
         return self.least if change < -enough else self.default
 
 
-def _mean(losses: FloatArray | None) -> tuple[float, float]:
-    if losses is None:
-        return np.nan, np.nan
-    return float(losses.mean()), float(np.std(losses, ddof=1) / np.sqrt(len(losses)))
-
-
 def search_settings(
     estimator: MultiTaskELM,
     grid: Mapping[str, Sequence[Any]],
@@ -116,8 +118,8 @@ def search_settings(
     y: ArrayLike,
     tasks: object = None,
     *,
+    sample_weight: ArrayLike | None = None,
     n_folds: int = 5,
-    complete: bool = False,
     callback: Callable[[Search], bool | None] = lambda search: None,
 ) -> Search:
     """Try all settings of a grid on rows left out.
@@ -129,40 +131,37 @@ def search_settings(
     grid : mapping
         Candidates of settings: parameters of the estimator, or "parts", "rank" and "mu" of its solver. Settings that
         are missing have default candidates, or their value in the estimator.
-    X, y, tasks
-        The rows to choose by.
+    X, y, tasks, sample_weight
+        The rows to choose by, in memory. Of a task with more than 2,048 of them, a sample decides.
     n_folds : int, default=5
         Folds of each task's rows, where rows cannot be left out in closed form.
-    complete : bool, default=False
-        Whether the first setting of the default model is fitted to the end, so that it need not be fitted again.
     callback : callable, optional
         Is called with what was tried so far after every candidate; if it returns True, the search ends.
     """
     check_count("cv", n_folds, least=2)
-    solver = estimator.solver_for(X, y, tasks)
+    if as_stream(X) is not None:
+        raise ElmeshError("Settings are chosen by rows in memory, not by a stream; give some of its rows as a table.")
+    solver = estimator.solver_for(X, y, tasks, sample_weight)
     _check(solver, grid)
     fields, has_default = _own_first(estimator, solver, _default_grid(estimator, solver) | dict(grid))
-    complete = complete and solver.has_common_part
     first = {name: values[0] for name, values in fields.items()}
     fitted = with_setting(clone(estimator), first)
-    if not complete:
-        fitted.set_params(solver=_quick(with_settings(solver, first)))
+    fitted.set_params(solver=_quick(with_settings(solver, first)))
     with warnings.catch_warnings():
-        if not complete:
-            # Neither is about the fit of the setting that is taken.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            warnings.simplefilter("ignore", RankWarning)
-        fitted.fit(X, y, tasks)
-        rows = TrainingRows.of(fitted, X, y, tasks)
+        # Neither is about the fit of the setting that is taken.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", RankWarning)
+        fitted.fit(X, y, tasks, sample_weight=sample_weight)
+        rows = SearchRows.of(fitted)
         if "mu" not in fields and not solver.has_common_part:
             fields["mu"] = _penalties(solver, fitted)
         settings = [dict(zip(fields, values, strict=True)) for values in itertools.product(*fields.values())]
-        longest, width = max(map(len, rows.groups.values())), fitted.model_.layer.width
+        longest, width = max(map(len, rows.by_task.values())), fitted.model_.layer.width
         with limit_blas_threads(longest, width, min(longest, width)):
             scores = FeatureScores(rows) if solver.has_common_part else PenaltyScores(rows, solver, n_folds)
-            default = 0 if has_default else None
-            candidates = tuple(_try(scores, settings, lambda tried: callback(Search(tried, default, fitted.seed_))))
-    return Search(candidates, default, fitted.seed_, fitted if complete else None)
+            search = Search((), 0 if has_default else None, fitted.seed_, rows.weights)
+            tried = _try(scores, settings, lambda tried: callback(replace(search, candidates=tried)))
+    return replace(search, candidates=tuple(tried))
 
 
 def _try(

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, Self
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
+from elmesh.checks import check_count
 from elmesh.data.features import FeatureMap
 from elmesh.data.labels import plain_type
-from elmesh.data.tasks import Groups, match_tasks
+from elmesh.data.tasks import Groups, group_rows, match_tasks
 from elmesh.errors import ElmeshError
-from elmesh.estimators.gains import SiteGains, measure_gains
-from elmesh.estimators.head import Head
-from elmesh.estimators.inputs import InputReader
+from elmesh.estimators.dependence import Predictor, explain_model
+from elmesh.estimators.explanation import Explanation
+from elmesh.estimators.gains import GainRows, SiteGains, measure_gains
+from elmesh.estimators.input_columns import choose_columns, input_columns
+from elmesh.estimators.inputs import InputReader, array_rows, check_weights
 from elmesh.estimators.learning_curve import LearningCurve, measure_curve
 from elmesh.estimators.model import MultiTaskModel
+from elmesh.estimators.rows import ArrayRows
+from elmesh.estimators.target_encoding import TargetEncoding, weighted
+from elmesh.estimators.training_statistics import TrainingStatistics
+from elmesh.files import atomic_write
 from elmesh.math.blas import limit_blas_threads
 from elmesh.solvers import Solver
-from elmesh.typing import FloatArray, Label
+from elmesh.text import count, listed
+from elmesh.typing import FloatArray, Label, StrPath
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 __all__ = ["CLASS_NOISE", "SiteMethods"]
 
@@ -37,6 +49,9 @@ class SiteMethods(InputReader):
 
     unknown_site: str
     tasks_: NDArray[Any]
+    statistics_: TrainingStatistics | None
+    # Where the statistics of a model are that was read from a file, until they are needed.
+    _statistics_path: Path | None
 
     @abstractmethod
     def _adopt(self, model: MultiTaskModel, n_features: int, extra: dict[str, Any]) -> None:
@@ -77,39 +92,112 @@ class SiteMethods(InputReader):
         alone._read_as(self)
         return alone
 
-    def add_site(self, name: Label, X: ArrayLike, y: ArrayLike) -> Self:
-        """Add a site to a fitted model, from its own rows alone.
+    def to_onnx(
+        self,
+        site: Label | None = None,
+        path: StrPath | None = None,
+        *,
+        common: bool = False,
+        return_std: bool = False,
+        overwrite: bool = False,
+    ) -> ModelProto:
+        """Return one site's model as an ONNX model, which other programs and languages run without elmesh.
 
-        The common part and the basis of the shared part stay as they are, and no other site takes part: the site finds
-        its noise, its coefficients and its private weights.
+        A model of a table has an input of shape (rows, 1) per column: numbers as doubles and days since 1970 for dates,
+        NaN where missing; text for categories, "" where missing. A model of an array has one input, ``X``. Outputs are
+        ``prediction``, or ``label`` and ``probabilities`` of the site's classes. Apart from what all sites share,
+        nothing of another site is in it. It is as confidential as the site's rows.
 
         Parameters
         ----------
-        name : str or int
-            The task label of the site, of the type of the others.
-        X : array or frame of shape (n_samples, n_features)
-            Its inputs.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Its targets.
+        site : str, int or None, default=None
+            A site that the estimator was fitted on; not needed if there is only one.
+        path : path-like or None, default=None
+            A file to write.
+        common : bool, default=False
+            Export what all sites have in common, for a site that was not in the fit; then ``site`` must be None.
+        return_std : bool, default=False
+            Add the output ``std``, the standard deviation of a regression's predictions. It contains the posterior
+            covariance of the weights, which reveals more about the site's rows.
+        overwrite : bool, default=False
+            Whether to replace a file.
 
         Returns
         -------
-        self
+        onnx.ModelProto
+
+        Examples
+        --------
+        >>> from elmesh import MultiTaskELMRegressor
+        >>> rng = np.random.default_rng(0)
+        >>> X, site = rng.normal(size=(60, 2)), np.repeat(["north", "south"], 30)
+        >>> model = MultiTaskELMRegressor(random_state=0).fit(X, X[:, 0], tasks=site)
+        >>> [output.name for output in model.to_onnx("north").graph.output]
+        ['prediction']
         """
+        from elmesh.estimators.onnx_export import export_site  # noqa: PLC0415  (onnx is part of an extra)
+
         check_is_fitted(self, "model_")
-        model, plain = self.model_, plain_type(type(name))
-        if model.common is None or not isinstance(model.layer, FeatureMap):
-            raise ElmeshError("A site can be added to a model with a common part; fit with mesh-elm's defaults.")
-        if plain is None or not isinstance(plain(name), type(next(iter(model.heads)))):
+        known = list(self.model_.heads)
+        if common and site is not None:
+            raise ElmeshError(f"site is {site!r} and common is True; give one of them.")
+        if site is None and not common:
+            if len(known) > 1:
+                raise ElmeshError(
+                    f"The model holds {count(len(known), 'task')} ({listed(known)}); name one with site=, or set "
+                    "common=True for what all have in common."
+                )
+            (site,) = known
+        if path is not None and not overwrite and os.path.lexists(path):
+            raise ElmeshError(f"{os.fspath(path)} exists already; choose another path, or set overwrite=True.")
+        model = export_site(self.model_, self.table_, site, return_std=return_std)
+        if path is not None:
+            try:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                atomic_write(Path(path), model.SerializeToString(deterministic=True))
+            except OSError as error:
+                raise ElmeshError(f"{os.fspath(path)} could not be written: {error.strerror}.") from error
+        return model
+
+    def _label(self, name: Any) -> Label:
+        """Return the label of a task; raise if it is of another type than those of the model."""
+        plain = plain_type(type(name))
+        if plain is None or not isinstance(plain(name), type(next(iter(self.model_.heads)))):
             raise ElmeshError(f"The site {name!r} is of another type than the labels of the model's tasks.")
-        if plain(name) in model.heads:
-            raise ElmeshError(f"The model has a site {name!r} already; choose another name.")
-        rows, _ = self._encode(X, tasks=[])
-        T, finish = self._new_targets(np.asarray(y), len(rows))
-        head = finish(model.common.head(model.layer(rows), T, model.layer.groups))
-        self.model_ = replace(model, heads={**model.heads, plain(name): head})
-        self.tasks_ = np.array(list(self.model_.heads))
-        return self
+        return plain(name)
+
+    def _new_rows(self, X: ArrayLike, y: ArrayLike, tasks: object, sample_weight: ArrayLike | None) -> ArrayRows:
+        """Return further rows, or some of the rows of the fit."""
+        check_is_fitted(self, "model_")
+        checked, labels = self._encode(X, tasks)
+        targets = self._in_fitted_units(y)
+        check_consistent_length(checked, targets)
+        if labels is None and len(self.model_.heads) > 1:
+            raise ElmeshError("The model has several tasks; give that of each row with tasks=, or in its column.")
+        groups = group_rows(labels, len(checked))
+        if labels is None:
+            groups = {next(iter(self.model_.heads)): groups["all"]}
+        groups = {self._label(label): rows for label, rows in groups.items()}
+        weights = None if sample_weight is None else check_weights(sample_weight, checked)
+        return array_rows(checked, targets, groups, weights)
+
+    def _statistics(self) -> TrainingStatistics | None:
+        """Return what is kept of the rows of the fit, read from the model's folder if need be; None if nothing is."""
+        path: Path | None = getattr(self, "_statistics_path", None)
+        if path is not None:
+            self.statistics_, self._statistics_path = TrainingStatistics.read(path), None
+        statistics: TrainingStatistics | None = getattr(self, "statistics_", None)
+        return statistics
+
+    def _needed_statistics(self) -> TrainingStatistics:
+        check_is_fitted(self, "model_")
+        statistics = self._statistics()
+        if statistics is None:
+            raise ElmeshError(
+                "This model has no statistics of the rows that it was learned from: it was made by an earlier version, "
+                "for one task alone, or saved without them. Fit it again from its rows."
+            )
+        return statistics
 
     def site_learning_curve(self, X: ArrayLike, y: ArrayLike) -> LearningCurve:
         """Return the error of a new site by the number of its rows that it has learned from.
@@ -131,7 +219,9 @@ class SiteMethods(InputReader):
         """
         check_is_fitted(self, "model_")
         rows, _ = self._encode(X, tasks=[])
-        T, _ = self._new_targets(np.asarray(y), len(rows))
+        encoding = (self._statistics() or self._without_rows()).encoding
+        label: Label = "" if isinstance(next(iter(self.model_.heads)), str) else -1
+        T = encoding.encode(label, self._in_fitted_units(y)) * encoding.unit
         return measure_curve(self.model_, rows, T)
 
     def part_shares(self, X: ArrayLike, tasks: object = None) -> pd.DataFrame:
@@ -164,7 +254,15 @@ class SiteMethods(InputReader):
         shares = self.model_.part_shares(checked, groups)
         return pd.DataFrame.from_dict(shares, orient="index", columns=["common", "shared", "private"])
 
-    def site_gains(self, X: ArrayLike, y: ArrayLike, tasks: object = None, *, pooled: bool = True) -> SiteGains:
+    def site_gains(
+        self,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        tasks: object = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        pooled: bool = True,
+    ) -> SiteGains:
         """Return what each task gains by learning together, from the rows that the estimator was fitted on.
 
         Each row is predicted by weights without it, in closed form: of the fit of all tasks, of a fit of its task
@@ -172,12 +270,15 @@ class SiteMethods(InputReader):
 
         Parameters
         ----------
-        X : array or frame of shape (n_samples, n_features)
-            The inputs of the fit.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        X : array or frame of shape (n_samples, n_features), optional
+            The inputs of the fit. By default the rows that the estimator has kept of it: all, or a sample of tasks with
+            more than 2,048 rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
             Its targets.
         tasks : array-like of shape (n_samples,), optional
             The task of each row.
+        sample_weight : array-like of shape (n_samples,), optional
+            The weights of the fit.
         pooled : bool, default=True
             Whether to compare with one model of all rows; not of use where other tasks' rows are elsewhere.
 
@@ -192,30 +293,123 @@ class SiteMethods(InputReader):
         >>> rng = np.random.default_rng(0)
         >>> X, site = rng.normal(size=(120, 5)), np.repeat(np.arange(12), 10)
         >>> y = X @ np.ones(5) + rng.normal(size=120)
-        >>> model = MultiTaskELMRegressor(random_state=0).fit(X, y, tasks=site)
-        >>> gains = model.site_gains(X, y, tasks=site)
+        >>> gains = MultiTaskELMRegressor(random_state=0).fit(X, y, tasks=site).site_gains()
         >>> bool(gains.overall.together < gains.overall.alone)
         True
         """
-        checked, groups = self.read_training_rows(X, tasks)
-        targets, learned = self.training_targets(np.asarray(y), groups)
-        floor = CLASS_NOISE if self._kind == "classification" else 0.0
-        longest, width = max(len(rows) for rows in groups.values()), self.model_.layer.width
-        with limit_blas_threads(longest, width, min(longest, width)):
-            return measure_gains(self.model_, checked, groups, targets, learned, floor, pooled=pooled)
-
-    def read_training_rows(self, X: ArrayLike, tasks: object = None) -> tuple[FloatArray, Groups]:
-        """Return the inputs of the fit as numbers, and the rows of each task."""
         check_is_fitted(self, "model_")
-        checked, labels = self._encode(X, tasks)
-        return checked, match_tasks(labels, len(checked), list(self.model_.heads))
+        layer = self.model_.layer
+        if not isinstance(layer, FeatureMap):
+            raise ElmeshError("Gains are known of models with a common part; fit with mesh-elm's defaults.")
+        rows = self._kept_rows(layer) if X is None else self._given_rows(X, y, tasks, sample_weight)
+        floor = CLASS_NOISE if self._kind == "classification" else 0.0
+        longest = max(len(own.X) for own in rows.values())
+        with limit_blas_threads(longest, layer.width, min(longest, layer.width)):
+            return measure_gains(self.model_, rows, floor, pooled=pooled)
+
+    def _kept_rows(self, layer: FeatureMap) -> dict[Label, GainRows]:
+        """Return the rows that are kept of each task."""
+        statistics = self._needed_statistics()
+        unit = statistics.encoding.unit
+        return {t: GainRows.of_site(statistics.sites[t], layer, unit) for t in self.model_.heads}
+
+    def _given_rows(
+        self, X: ArrayLike, y: ArrayLike | None, tasks: object, sample_weight: ArrayLike | None
+    ) -> dict[Label, GainRows]:
+        """Return the rows of the fit, as they are given."""
+        if y is None:
+            raise ElmeshError("y is missing; give the targets of the rows in X.")
+        whole = self._new_rows(X, y, tasks, sample_weight).whole
+        match_tasks(list(whole.groups), len(whole.groups), list(self.model_.heads))
+        encoding = (self._statistics() or self._without_rows()).encoding
+        found = {}
+        for label, index in whole.groups.items():
+            truth = encoding.plain(label, whole.y[index])
+            T = encoding.encode(label, whole.y[index]) * encoding.unit
+            weights = weighted(encoding, whole.y[index], whole.weights[index])
+            found[label] = GainRows(whole.X[index], T, truth, weights, None, len(index))
+        return found
+
+    def _without_rows(self) -> TrainingStatistics:
+        """Return statistics of no rows, with the encoding of targets that follows from the model."""
+        return TrainingStatistics({}, self._model_encoding(), self.model_.layer.seed, joint=False)
+
+    def explain(
+        self,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        tasks: object = None,
+        *,
+        columns: Label | Sequence[Label] | None = None,
+        n_repeats: int = 5,
+        random_state: int = 0,
+    ) -> Explanation:
+        """Return what the predictions depend on, at each task, and which tasks are predicted alike.
+
+        Everything follows from predictions of the given rows, by any solver. Importances of training rows contain what
+        the model has learned by heart; those of other rows do not.
+
+        Parameters
+        ----------
+        X : array or frame of shape (n_samples, n_features), optional
+            Inputs, by default those that the estimator has kept of its fit. About 3,000 rows are drawn, at least 20 of
+            each task; fewer where there are hundreds of columns.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
+            Their targets.
+        tasks : array-like of shape (n_samples,), optional
+            Task of each row.
+        columns : sequence of str or int, optional
+            The columns to explain, by their names in the table, or their positions in an array; all by default.
+        n_repeats : int, default=5
+            How often each column is permuted.
+        random_state : int, default=0
+            Seed of all that is drawn.
+
+        Returns
+        -------
+        Explanation
+            ``importance`` of each column, ``task_importance``, ``effects`` of the eight most important columns,
+            ``distances`` between tasks with a map and ``groups``, and a sentence.
+
+        Examples
+        --------
+        >>> from elmesh import MultiTaskELMRegressor
+        >>> rng = np.random.default_rng(0)
+        >>> X, site = rng.normal(size=(90, 3)), np.repeat(["north", "south", "west"], 30)
+        >>> y = X[:, 1] * np.where(site == "west", -2.0, 2.0) + 0.1 * rng.normal(size=90)
+        >>> why = MultiTaskELMRegressor(random_state=0).fit(X, y, tasks=site).explain()
+        >>> why.clear_columns[0], why.mean_distances.index[0]
+        (1, 'west')
+        """
+        check_count("n_repeats", n_repeats)
+        check_count("random_state", random_state, least=0)
+        predictor = self._predictor()
+        if X is None:
+            statistics = self._needed_statistics()
+            parts = {t: site.rows for t, site in statistics.sites.items()}
+            ends = np.cumsum([len(rows) for rows in parts.values()])
+            groups = dict(zip(parts, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
+            checked = np.concatenate([rows.X for rows in parts.values()])
+            decoded = {t: statistics.encoding.decode(t, rows.T) for t, rows in parts.items()}
+            targets = {t: T * predictor.unit + predictor.mean for t, T in decoded.items()}
+        elif y is None:
+            raise ElmeshError("y is missing; give the targets of the rows in X.")
+        else:
+            checked, groups = self._rows(X, tasks)
+            targets = self._true_targets(np.asarray(y), groups)
+        names = getattr(self, "feature_names_in_", np.arange(checked.shape[1])).tolist()
+        chosen = choose_columns(input_columns(self.table_, names), columns)
+        with limit_blas_threads(always=True):
+            return explain_model(predictor, checked, groups, targets, chosen, int(n_repeats), int(random_state))
 
     @abstractmethod
-    def training_targets(
-        self, y: NDArray[Any], groups: Groups
-    ) -> tuple[Mapping[Label, FloatArray], Mapping[Label, FloatArray]]:
-        """Return the targets of each task, as they are and as they were learned from."""
+    def _true_targets(self, y: NDArray[Any], groups: Groups) -> dict[Label, FloatArray]:
+        """Return the targets of each task: numbers, or indicators of all classes."""
 
     @abstractmethod
-    def _new_targets(self, y: NDArray[Any], n_rows: int) -> tuple[FloatArray, Callable[[Head], Head]]:
-        """Return the targets of a new site, and what completes its head."""
+    def _predictor(self) -> Predictor:
+        """Return the model, and how its scores become what users see."""
+
+    @abstractmethod
+    def _model_encoding(self) -> TargetEncoding:
+        """Return the encoding of targets that follows from the model."""

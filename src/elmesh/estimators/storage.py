@@ -3,6 +3,9 @@
 ``weights.safetensors`` holds the arrays and ``model.json`` all else, with the SHA-256 of the weights and one
 over its own content. Neither format can contain code. A folder is written beside its final place and moved there
 in one step, so that a crash leaves the old model or the new one. Only a model is ever replaced.
+
+What is kept of the rows is in ``statistics/``, in the same two formats, which only the owner of the folder can read.
+The model is complete without it.
 """
 
 from __future__ import annotations
@@ -27,7 +30,22 @@ from elmesh.errors import ElmeshError
 from elmesh.files import atomic_write, replace_folder
 from elmesh.text import listed
 
-__all__ = ["CARD", "FORMAT", "FORMAT_VERSION", "REPORT", "read_folder", "write_folder"]
+__all__ = [
+    "CARD",
+    "FORMAT",
+    "FORMAT_VERSION",
+    "REPORT",
+    "STATISTICS",
+    "Arrays",
+    "Parts",
+    "Tensors",
+    "read_folder",
+    "read_statistics",
+    "remove_parts",
+    "statistics_folder",
+    "write_folder",
+    "write_parts",
+]
 
 FORMAT = "elmesh-model"
 FORMAT_VERSION = 1
@@ -36,9 +54,17 @@ _DOCUMENT = "model.json"
 _WEIGHTS = "weights.safetensors"
 #: The card of a model, and a page about the fit, which may be in the folder of a model.
 CARD, REPORT = "README.md", "report.html"
-_OURS = ("format", "format_version", "elmesh_version", "weights", "sha256")
+#: The folder of what is kept of the rows, its files, and their format.
+STATISTICS = "statistics"
+_DESCRIPTION, _ARRAYS, _STATISTICS_FORMAT = "statistics.json", "rows.safetensors", "elmesh-statistics"
+_OURS = ("format", "format_version", "elmesh_version", "weights", "sha256", "model", "arrays")
+# The types of arrays of statistics.
+_TYPES = (np.float64, np.uint64)
 
 Tensors = dict[str, NDArray[np.float64]]
+Arrays = dict[str, NDArray[Any]]
+#: Plain JSON and arrays.
+Parts = tuple[dict[str, Any], Arrays]
 
 
 def write_folder(
@@ -48,6 +74,7 @@ def write_folder(
     *,
     overwrite: bool = False,
     card: str | None = None,
+    statistics: Parts | None = None,
 ) -> None:
     """Write a model folder completely or not at all.
 
@@ -63,6 +90,8 @@ def write_folder(
         Whether an existing model may be replaced. Anything else never is.
     card : str, optional
         Markdown about the model, for ``README.md``.
+    statistics : pair of dict, optional
+        What is kept of the rows: plain JSON, and arrays of float64 and uint64.
     """
     weights = safetensors.numpy.save(dict(tensors))
     document: dict[str, Any] = {
@@ -87,11 +116,82 @@ def write_folder(
             atomic_write(beside / _DOCUMENT, text.encode("ascii"))
             if card is not None:
                 atomic_write(beside / CARD, card.encode())
+            if statistics is not None:
+                _write_statistics(beside / STATISTICS, *statistics, document["weights"]["sha256"])
             replace_folder(beside, target)
         finally:
             _remove(beside)  # an incomplete new model, or the old one after the new one has its place
     except (OSError, ValueError, RecursionError) as error:
         _explain(error, f"The model could not be written to {os.fspath(path)}")
+
+
+def _write_statistics(folder: Path, content: Mapping[str, Any], arrays: Arrays, model: str) -> None:
+    """Write what is kept of the rows; ``model`` is the checksum of the weights of its model."""
+    data = safetensors.numpy.save(arrays)
+    document: dict[str, Any] = {
+        "format": _STATISTICS_FORMAT,
+        "format_version": FORMAT_VERSION,
+        "elmesh_version": _version(),
+        "model": model,
+        **content,
+        "arrays": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
+    }
+    _check_plain(document, "The statistics")
+    document["sha256"] = _digest(document)
+    folder.mkdir(mode=0o700)
+    atomic_write(folder / _ARRAYS, data, mode=0o600)
+    atomic_write(folder / _DESCRIPTION, json.dumps(document, allow_nan=False).encode("ascii"), mode=0o600)
+
+
+def write_parts(folder: Path, content: Mapping[str, Any], arrays: Arrays) -> None:
+    """Write JSON and arrays that are as confidential as rows to a folder, completely or not at all."""
+    beside = folder.parent / f".{folder.name}.{secrets.token_hex(8)}.tmp"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _write_statistics(beside, content, arrays, "")
+            replace_folder(beside, folder)
+        finally:
+            remove_parts(beside)
+    except (OSError, ValueError, RecursionError) as error:
+        _explain(error, f"{folder} could not be written")
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove a folder of :func:`write_parts`, and only its files."""
+    with contextlib.suppress(OSError):
+        for name in (_ARRAYS, _DESCRIPTION):
+            (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def statistics_folder(path: Path) -> Path | None:
+    """Return the folder of the statistics of a model; None if it has none."""
+    folder = path / STATISTICS
+    return folder if folder.is_dir() else None
+
+
+def read_statistics(folder: Path, *, of_model: bool = True) -> Parts:
+    """Return what is kept of rows from its folder; raise if it was altered, or is of another model than it is in."""
+    try:
+        for name in (_DESCRIPTION, _ARRAYS):
+            if not (folder / name).is_file():
+                raise ElmeshError(f"{folder} has no file {name}: it was altered. Fit the model again from its rows.")
+        document = _read_document(folder / _DESCRIPTION, _STATISTICS_FORMAT, "arrays", "statistics of a model")
+        model = _read_document(folder.parent / _DOCUMENT) if of_model else {"weights": {"sha256": ""}}
+        if document.get("model") != model["weights"]["sha256"]:
+            raise ElmeshError(
+                f"{folder} belongs to another model than {folder.parent}; use the folder as it was saved."
+            )
+        arrays = _read_arrays(folder / _ARRAYS, document["arrays"])
+        for name, array in arrays.items():
+            if array.dtype not in _TYPES or (array.dtype == np.float64 and not np.isfinite(array).all()):
+                raise ElmeshError(
+                    f"{folder / _ARRAYS} holds {name!r} as {array.dtype}, or numbers that are not finite."
+                )
+    except (OSError, ValueError, RecursionError) as error:
+        _explain(error, f"The statistics at {folder} could not be read")
+    return {key: value for key, value in document.items() if key not in _OURS}, arrays
 
 
 def read_folder(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Tensors]:
@@ -112,7 +212,9 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Tensors]:
             )
         for name in (_DOCUMENT, _WEIGHTS):
             if not (folder / name).is_file():
-                raise ElmeshError(f"{folder} has no file {name}; it is not an elmesh model, or not all of it.")
+                raise ElmeshError(
+                    f"{folder} has no file {name}; it is not an elmesh model, or not all of it: give a whole one."
+                )
         document = _read_document(folder / _DOCUMENT)
         tensors = _read_weights(folder / _WEIGHTS, document["weights"])
     except (OSError, ValueError, RecursionError) as error:
@@ -120,13 +222,16 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Tensors]:
     return {key: value for key, value in document.items() if key not in _OURS}, tensors
 
 
-def _read_document(file: Path) -> dict[str, Any]:
+def _read_document(
+    file: Path, expected: str = FORMAT, data: str = "weights", what: str = "an elmesh model"
+) -> dict[str, Any]:
+    """Return the content of a document in a format, which has the size and checksum of its ``data``."""
     try:
         document = json.loads(file.read_bytes().decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise ElmeshError(f"{file} is not valid JSON: it was cut short or altered.") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ElmeshError(f"{file} does not describe an elmesh model.")
+    if not isinstance(document, dict) or document.get("format") != expected:
+        raise ElmeshError(f"{file} does not describe {what}.")
     version = document.get("format_version")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise ElmeshError(f"{file} has been altered: its format version is {version!r}.")
@@ -137,13 +242,14 @@ def _read_document(file: Path) -> dict[str, Any]:
         )
     if document.pop("sha256", None) != _digest(document):
         raise ElmeshError(f"{file} has been altered: its checksum does not match. Use the file as it was saved.")
-    weights = document.get("weights")
-    if not isinstance(weights, dict) or set(weights) != {"bytes", "sha256"}:
-        raise ElmeshError(f"{file} does not name its weights: it was altered.")
+    described = document.get(data)
+    if not isinstance(described, dict) or set(described) != {"bytes", "sha256"}:
+        raise ElmeshError(f"{file} does not name its {data}: it was altered.")
     return document
 
 
-def _read_weights(file: Path, expected: Mapping[str, Any]) -> Tensors:
+def _read_arrays(file: Path, expected: Mapping[str, Any]) -> Arrays:
+    """Return the arrays of a file, of the size and the checksum that are expected."""
     size = file.stat().st_size
     if size != expected["bytes"]:  # before reading, since the file may be of any size
         raise ElmeshError(f"{file} has {size} bytes where {expected['bytes']} were saved: it was cut short or altered.")
@@ -155,13 +261,18 @@ def _read_weights(file: Path, expected: Mapping[str, Any]) -> Tensors:
         loaded = safetensors.numpy.load(data)
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError, AttributeError):
         raise ElmeshError(f"{file} is not a valid safetensors file.") from None
+    # Copied, because the loaded arrays are views of one read-only buffer.
+    return {name: np.array(array, order="C") for name, array in loaded.items()}
+
+
+def _read_weights(file: Path, expected: Mapping[str, Any]) -> Tensors:
+    loaded = _read_arrays(file, expected)
     for name, tensor in loaded.items():
         if tensor.dtype != np.float64:
             raise ElmeshError(f"{file} holds {name!r} as {tensor.dtype}; float64 was expected.")
         if not np.isfinite(tensor).all():
             raise ElmeshError(f"{file} holds NaN or infinite values in {name!r}.")
-    # Copied, because the loaded arrays are views of one read-only buffer.
-    return {name: np.array(tensor, dtype=np.float64, order="C") for name, tensor in loaded.items()}
+    return loaded
 
 
 def _version() -> str:
@@ -215,7 +326,7 @@ def _check_target(target: Path, path: str | os.PathLike[str], overwrite: bool) -
             is_model = f'"{FORMAT}"'.encode() in file.read(100)
     if not is_model:
         raise ElmeshError(f"{os.fspath(path)} is not an elmesh model, so it is not overwritten; choose another path.")
-    others = [name for name in inside or [] if name not in (_DOCUMENT, _WEIGHTS, CARD, REPORT)]
+    others = [name for name in inside or [] if name not in (_DOCUMENT, _WEIGHTS, CARD, REPORT, STATISTICS)]
     if others:
         raise ElmeshError(
             f"{os.fspath(path)} holds more than a model ({', '.join(others[:3])}), so it is not overwritten; "
@@ -226,6 +337,8 @@ def _check_target(target: Path, path: str | os.PathLike[str], overwrite: bool) -
 def _remove(folder: Path) -> None:
     """Remove a model folder, and only files of a model."""
     with contextlib.suppress(OSError):
+        if (folder / STATISTICS).is_dir():
+            remove_parts(folder / STATISTICS)
         for name in (_WEIGHTS, _DOCUMENT, CARD, REPORT):
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()

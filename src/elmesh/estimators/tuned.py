@@ -15,7 +15,7 @@ from elmesh.estimators.base import MultiTaskELM
 from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.estimators.regressor import MultiTaskELMRegressor
 from elmesh.estimators.search import Search, search_settings
-from elmesh.estimators.training_rows import SOLVER_SETTINGS, with_setting
+from elmesh.estimators.search_rows import SOLVER_SETTINGS, with_setting
 from elmesh.solvers import Solver
 from elmesh.typing import FloatArray
 
@@ -54,7 +54,7 @@ class TunedELM(BaseEstimator):
     unknown_site: str = "common"
     random_state: Any = None
 
-    def fit(self, X: ArrayLike, y: ArrayLike, tasks: object = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, tasks: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Choose settings on rows left out, and fit all rows with them.
 
         Parameters
@@ -65,6 +65,8 @@ class TunedELM(BaseEstimator):
             Targets.
         tasks : array-like of shape (n_samples,), optional
             Task of each row, as text or whole numbers. Without it all rows are one task.
+        sample_weight : array-like of shape (n_samples,), optional
+            How often each row counts, in fits and in scores.
 
         Returns
         -------
@@ -75,13 +77,11 @@ class TunedELM(BaseEstimator):
         single = {name: own[name] for name in SOLVER_SETTINGS if name not in lists and own[name] is not None}
         names = self._estimator().get_params(deep=False)
         base = self._estimator(**{name: own[name] for name in names if name not in lists})
-        search = search_settings(with_setting(base, single), lists, X, y, tasks, n_folds=self.cv, complete=True)
+        options: dict[str, Any] = {"sample_weight": sample_weight, "n_folds": self.cv}
+        search = search_settings(with_setting(base, single), lists, X, y, tasks, **options)
         self._set_search(search)
-        if search.first is not None and search.best == 0:
-            self.best_estimator_ = search.first
-        else:
-            chosen = {**self.best_params_, "random_state": search.seed}
-            self.best_estimator_ = with_setting(base, chosen).fit(X, y, tasks)
+        chosen = {**self.best_params_, "random_state": search.seed}
+        self.best_estimator_ = with_setting(base, chosen).fit(X, y, tasks, sample_weight=sample_weight)
         for name in ("n_features_in_", "feature_names_in_", "classes_"):
             if hasattr(self.best_estimator_, name):
                 setattr(self, name, getattr(self.best_estimator_, name))
@@ -195,8 +195,8 @@ class MultiTaskELMRegressorCV(MultiOutputMixin, RegressorMixin, TunedELM):
 class MultiTaskELMClassifierCV(ClassifierMixin, TunedELM):
     """:class:`MultiTaskELMClassifier` with settings that are chosen by log loss on rows left out.
 
-    The parameters and attributes are those of :class:`MultiTaskELMRegressorCV`, with ``shared_classes`` of the
-    estimator and with ``classes_``.
+    The parameters and attributes are those of :class:`MultiTaskELMRegressorCV`, with ``shared_classes`` and
+    ``class_weight`` of the estimator and with ``classes_``. A row counts in scores as often as its class does.
 
     Examples
     --------
@@ -216,6 +216,7 @@ class MultiTaskELMClassifierCV(ClassifierMixin, TunedELM):
     _kind: ClassVar = "classification"
     _estimator: ClassVar = MultiTaskELMClassifier
     shared_classes: bool | str | Sequence[Any] = "auto"
+    class_weight: Mapping[Any, float] | str | None = None
 
     def predict_proba(self, X: ArrayLike, tasks: object = None) -> FloatArray:
         """Return the class probabilities of the best estimator."""

@@ -72,6 +72,9 @@ class SiteBatch:
         Numbers of rows before reduction and padding.
     groups : ndarray of int of shape (p,)
         The group of each feature, from 0.
+    weights : ndarray of shape (m, n)
+        The weights of single rows; zero for padding, and for all rows of a site that has fewer rows with the same
+        products.
     """
 
     index: IndexArray
@@ -80,6 +83,7 @@ class SiteBatch:
     rest: FloatArray
     rows: FloatArray
     groups: IndexArray
+    weights: FloatArray
 
     @cached_property
     def B(self) -> FloatArray:
@@ -87,13 +91,17 @@ class SiteBatch:
         parts = [self.Phi[..., self.groups == g] for g in range(int(self.groups.max()) + 1)]
         return np.stack([part @ part.mT for part in parts], axis=1)
 
+    def release(self) -> None:
+        """Free the memory of the products of features of each group; they are made again if they are needed."""
+        self.__dict__.pop("B", None)
+
     @cached_property
     def squares(self) -> FloatArray:
         """Squared norms of the targets, of shape (m, d)."""
         return np.asarray(np.sum(self.T**2, axis=-2) + self.rest)
 
     def covariance(self, v: FloatArray) -> FloatArray:
-        """Return K of each site; v is of shape (G,), or (m, G) where each site has its own."""
+        """Return K of each site for one of many v, of shape (G,), or (m, G) where each site has its own."""
         m, G, n, _ = self.B.shape
         K = (np.broadcast_to(v, (m, G))[:, None] @ self.B.reshape(m, G, n * n)).reshape(m, n, n)
         K[:, np.arange(n), np.arange(n)] += 1.0
@@ -103,7 +111,12 @@ class SiteBatch:
         """Return the lower Cholesky factor of K of each site; that of the last v is kept, as many sums use the same."""
         known: tuple[FloatArray, FloatArray] | None = self.__dict__.get("_last_cholesky")
         if known is None or not np.array_equal(known[0], v):
-            known = v.copy(), np.asarray(np.linalg.cholesky(self.covariance(v)), dtype=np.float64)
+            # Without the products of each group, which take several times the memory and pay for many v only.
+            root = np.sqrt(v)[..., self.groups] * (self.groups >= 0)
+            scaled = self.Phi * root.reshape(-1, 1, len(self.groups))
+            K, n = scaled @ scaled.mT, self.Phi.shape[1]
+            K[:, np.arange(n), np.arange(n)] += 1.0
+            known = v.copy(), np.asarray(np.linalg.cholesky(K), dtype=np.float64)
             self.__dict__["_last_cholesky"] = known
         return known[1]
 
@@ -124,7 +137,9 @@ def site_batches(sites: Sequence[SiteRows], groups: IndexArray) -> list[SiteBatc
     """Return sites in batches of the same padded number of rows; a site with fewer columns has zeros in the others."""
     sizes: dict[int, list[int]] = {}
     for t, site in enumerate(sites):
-        sizes.setdefault(padded_size(len(site.Phi)), []).append(t)
+        # Reduced rows are as many as features.
+        n = len(site.Phi) if site.weights is None else padded_size(len(site.Phi))
+        sizes.setdefault(n, []).append(t)
     p, d = sites[0].width, max(site.outputs for site in sites)
     batches = []
     for n, places in sorted(sizes.items()):
@@ -132,12 +147,15 @@ def site_batches(sites: Sequence[SiteRows], groups: IndexArray) -> list[SiteBatc
         for start in range(0, len(places), most):
             part = places[start : start + most]
             Phi, T, rest = np.zeros((len(part), n, p)), np.zeros((len(part), n, d)), np.zeros((len(part), d))
+            weights = np.zeros((len(part), n))
             for k, t in enumerate(part):
                 site = sites[t]
                 Phi[k, : len(site.Phi)], T[k, : len(site.T), : site.outputs] = site.Phi, site.T
                 rest[k, : site.outputs] = site.rest
+                if site.weights is not None:
+                    weights[k, : len(site.Phi)] = site.weights
             rows = np.array([sites[t].rows for t in part])
-            batches.append(SiteBatch(np.array(part, dtype=np.intp), Phi, T, rest, rows, groups))
+            batches.append(SiteBatch(np.array(part, dtype=np.intp), Phi, T, rest, rows, groups, weights))
     return batches
 
 

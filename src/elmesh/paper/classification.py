@@ -22,7 +22,7 @@ from elmesh.paper import methods, protocol
 from elmesh.paper.methods import RANK, RIVALS, Method, Parameters, error_of, fit_and_test, paper_methods
 from elmesh.paper.protocol import DATASETS, DEFAULT_VARIANT, SCALINGS, ProtocolVariant, draw_tasks
 from elmesh.paper.reference_formulas import ReferenceADMM, alternating_step
-from elmesh.paper.trials import Numbers, Trial
+from elmesh.trial_log import Numbers, Trial
 from elmesh.typing import FloatArray
 
 __all__ = [

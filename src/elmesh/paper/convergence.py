@@ -12,10 +12,10 @@ from elmesh import MTLELM
 from elmesh.comm.graph import Topology, make_topology
 from elmesh.paper.methods import admm, record_rounds
 from elmesh.paper.protocol import stack_tasks
-from elmesh.paper.trials import Numbers, Trial
 from elmesh.run import run_local
 from elmesh.solvers.admm import ProximalADMM
 from elmesh.solvers.base import Solution
+from elmesh.trial_log import Numbers, Trial
 from elmesh.typing import FloatArray
 
 __all__ = [

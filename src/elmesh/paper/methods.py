@@ -15,10 +15,10 @@ from sklearn.exceptions import ConvergenceWarning
 from elmesh import DGSP, DMTLELM, DNSP, FODMTLELM, GOMTL, MTFL, MTLELM, LocalELM, MultiTaskELMClassifier
 from elmesh.datasets import TaskSplit
 from elmesh.paper.protocol import DATASETS, DEFAULT_VARIANT, Dataset
-from elmesh.paper.trials import Numbers
 from elmesh.run import Progress, RunConfig
 from elmesh.solvers.admm import ProximalADMM
 from elmesh.solvers.base import Solution, Solver
+from elmesh.trial_log import Numbers
 
 __all__ = [
     "FIGURE_WEIGHTS", "RANK", "RIVALS", "ROUNDS", "TABLE_WEIGHTS", "TUNED", "Method", "Parameters", "Weights", "admm",

@@ -11,9 +11,9 @@ from elmesh.paper.convergence import AGENTS, PANELS, PENALTY, RANK, RHO, decentr
 from elmesh.paper.methods import fit_and_test, paper_methods, record_rounds
 from elmesh.paper.protocol import DATASETS, draw_tasks, stack_tasks
 from elmesh.paper.reference_formulas import ReferenceADMM
-from elmesh.paper.trials import Numbers, Trial
 from elmesh.run import run_local
 from elmesh.solvers.base import Solution
+from elmesh.trial_log import Numbers, Trial
 
 __all__ = ["CASES", "GAMMAS", "METHODS", "SIGN_ROUNDS", "STARTS", "START_HIDDEN", "measure_misprint"]
 

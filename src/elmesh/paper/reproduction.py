@@ -24,8 +24,9 @@ from elmesh.paper.analysis.fig5_fig6 import analyze_fig5, analyze_fig6
 from elmesh.paper.analysis.misprints import analyze_misprints
 from elmesh.paper.analysis.table1 import analyze_table1, analyze_tuning, analyze_variants
 from elmesh.paper.protocol import DATASETS, available_datasets, missing_reason
-from elmesh.paper.trials import Numbers, Trial, TrialLog, make_trials, run_trials, software_versions
+from elmesh.paper.trials import make_trials, run_trials
 from elmesh.report import Page, Verdict, count_verdicts, render, save_figure
+from elmesh.trial_log import Numbers, Trial, TrialLog, software_versions
 
 __all__ = ["EXPERIMENTS", "PAGE", "Experiment", "Reproduction", "reproduce"]
 

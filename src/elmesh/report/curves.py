@@ -69,13 +69,16 @@ def draw_curves(
     y_scale: Literal["linear", "log", "auto"] = "linear",
     title: str = "",
     levels: Sequence[tuple[str, float]] = (),
+    cut: bool = True,
 ) -> None:
     """Draw curves, and horizontal levels (label and height) to compare them with.
+
+    With ``cut`` a curve that diverges leaves the axes.
 
     The x scale "rounds" is logarithmic and includes round 0. The y scale "auto" is logarithmic if values differ by more
     than a factor of 4 and none is negative; a logarithmic scale leaves out values that are not positive.
     """
-    diverging = _diverging(curves, levels)
+    diverging = _diverging(curves, levels) if cut else []
     others = [curve for curve in curves if curve not in diverging]
     heights = np.concatenate([*(curve.heights() for curve in others), [height for _, height in levels]])
     logarithmic = y_scale == "log" or (y_scale == "auto" and _wide_range(heights))
@@ -88,11 +91,13 @@ def draw_curves(
     for _, height in levels:
         ax.axhline(height, color=COLORS["muted"], linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
     ends: dict[str, list[float]] = {}
+    # Many thin curves are a shade, in which single ones can still be seen.
+    alpha = float(np.clip(15 / max(1, sum(curve.thin for curve in curves)), 0.25, 0.75))
     for curve in curves:
         x, y = curve.points()
         shown = ((y > 0) | (not logarithmic)) & (np.isfinite(y) | (curve in diverging))
         if shown.any():
-            _draw(ax, curve, x[shown], y[shown])
+            _draw(ax, curve, x[shown], y[shown], alpha)
             if curve in others:
                 ends.setdefault(curve.label, []).append(float(y[shown][-1]))
     labels = {label: (height, COLORS["muted"]) for label, height in levels}
@@ -122,14 +127,14 @@ def _wide_range(heights: FloatArray) -> bool:
     return len(positive) > 0 and bool(heights.min() >= 0) and bool(positive.max() > LINEAR_RANGE * positive.min())
 
 
-def _draw(ax: Axes, curve: Curve, x: FloatArray, y: FloatArray) -> None:
+def _draw(ax: Axes, curve: Curve, x: FloatArray, y: FloatArray, alpha: float) -> None:
     color = COLORS[curve.color]
     if curve.band is not None:
         x_band, low, high = (np.asarray(values, dtype=float) for values in (curve.x, *curve.band))
         ax.fill_between(x_band, low, high, color=color, alpha=0.13, linewidth=0, zorder=2)
     y = np.minimum(y, OUT_OF_SIGHT * abs(ax.get_ylim()[1]))
     if curve.thin:
-        ax.plot(x, y, color=color, linestyle=curve.dash, linewidth=1.0, alpha=0.75, zorder=2.5)
+        ax.plot(x, y, color=color, linestyle=curve.dash, linewidth=1.0, alpha=alpha, zorder=2.5)
         return
     ax.plot(
         x, y, color=color, linestyle=curve.dash, linewidth=2.0, zorder=3,

@@ -11,7 +11,7 @@ import io
 import re
 import string
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
@@ -29,11 +30,12 @@ from numpy.typing import ArrayLike
 from sklearn.isotonic import isotonic_regression
 
 from elmesh.files import atomic_write
+from elmesh.text import shortened
 from elmesh.typing import FloatArray, StrPath
 
 __all__ = [
-    "COLORS", "STYLES", "SUPERSCRIPT", "TEXT", "clean_axes", "figure", "label_ends", "label_margin",
-    "label_point", "save_figure", "set_range", "to_svg",
+    "COLORS", "STYLES", "SUPERSCRIPT", "TEXT", "PlotFunction", "clean_axes", "figure", "label_ends", "label_margin",
+    "label_point", "label_points", "literal", "save_figure", "set_range", "to_svg",
 ]  # fmt: skip
 
 COLORS = {
@@ -133,6 +135,67 @@ def _label_position(ax: Axes, ends: list[float], i: int, offset: float) -> Calla
         )
 
     return transform
+
+
+def label_points(ax: Axes, labels: Sequence[tuple[str, float, float]], points: FloatArray) -> None:
+    """Write labels (text and point in data coordinates) beside their points, clear of each other and of all points.
+
+    Positions are computed whenever the figure is drawn, because only then the size of the axes is known.
+    """
+    places = _free_places(ax, labels, points)
+    for i, (text, _, _) in enumerate(labels):
+        ax.annotate(
+            text, (0.0, 0.0), xycoords=lambda renderer, i=i: Affine2D().translate(*places(renderer)[i]), ha="center",
+            va="center", fontsize=TEXT - 1, color=COLORS["ink"], annotation_clip=False, zorder=5,
+        )  # fmt: skip
+
+
+# Beside a point first, then above and below it, then at its corners.
+_SIDES = np.array([(1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1)])
+
+
+def _free_places(
+    ax: Axes, labels: Sequence[tuple[str, float, float]], points: FloatArray
+) -> Callable[[Any], list[FloatArray]]:
+    """Return a function that gives the centres of labels at each drawing, one after the other the least crowded."""
+    font = FontProperties(size=TEXT - 1)
+    known: dict[tuple[Any, ...], list[FloatArray]] = {}
+
+    def places(renderer: Any) -> list[FloatArray]:
+        marks, box = ax.transData.transform(points), ax.bbox
+        key = (marks.tobytes(), box.bounds)
+        if key in known:
+            return known[key]
+        found: list[FloatArray] = []
+        halves: list[FloatArray] = []
+        gap = 5 * ax.figure.dpi / 72
+        for text, x, y in labels:
+            width, height, _ = renderer.get_text_width_height_descent(text.replace(r"\$", "$"), font, False)
+            half = np.array([width / 2 + 2, height / 2 + 1])
+            tried = ax.transData.transform((x, y)) + np.concatenate([(half + r * gap) * _SIDES for r in (1, 2.5, 4)])
+            crowding = 20.0 * np.sum(np.all(np.abs(marks - tried[:, None]) < half, axis=2), axis=1)
+            crowding += 10 * np.sum(
+                np.maximum(box.min - tried + half, 0) + np.maximum(tried + half - box.max, 0), axis=1
+            )
+            for other, size in zip(found, halves, strict=True):
+                crowding += 10 * np.prod(np.maximum(half + size - np.abs(tried - other), 0.0), axis=1)
+            found.append(tried[np.argmin(crowding)])
+            halves.append(half)
+        known[key] = found
+        return found
+
+    return places
+
+
+def literal(text: object, most: int = 24) -> str:
+    r"""Return a name from the data as plots show it: cut if it is long, its dollar signs no mathematics.
+
+    Examples
+    --------
+    >>> print(literal("a site with a very long name indeed"), literal("$5 and $10"))
+    a site with a very long… \$5 and \$10
+    """
+    return shortened(" ".join(str(text).split()), most).replace("$", r"\$")
 
 
 def _spread(heights: FloatArray, box: Any, step: float) -> FloatArray:

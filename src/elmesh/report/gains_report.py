@@ -1,42 +1,26 @@
-"""The page of a fit: who gains by learning together, and how sure that is; the training comes last."""
+"""The page of a fit: who gains by learning together, what predictions depend on; the training comes last."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from elmesh.estimators.explanation import Explanation
 from elmesh.estimators.gains import SiteGains, TaskGain, format_error
 from elmesh.math.certificate import Certificate
+from elmesh.report.displays import SiteGainDisplay
+from elmesh.report.explanation_report import explanation_sections
 from elmesh.report.figures import figure
 from elmesh.report.page import Page, Section, Table
-from elmesh.report.site_plots import draw_errors, draw_shares
-from elmesh.report.site_study import Change
+from elmesh.report.site_plots import draw_shares, drawn_tasks
 from elmesh.report.wording import Wording
 from elmesh.text import count
 
 __all__ = ["gains_page", "gains_table"]
 
 # Most tasks in a figure.
-_MOST = 40
-
-
-@dataclass(frozen=True)
-class _Task:
-    """A task as the plots take it."""
-
-    name: str
-    rows: int
-    alone: float
-    together: float
-    change: Change
-    shares: tuple[float, float, float]
-
-    @classmethod
-    def of(cls, one: TaskGain) -> _Task:
-        change = Change(one.change, one.low, one.high)
-        return cls(str(one.task), one.rows, one.alone, one.together, change, one.shares)
+_MOST = 24
 
 
 def _format_change(one: TaskGain, unit: str) -> str:
@@ -59,8 +43,8 @@ def _row(one: TaskGain, unit: str) -> list[str]:
     return [str(one.task), f"{one.rows:,}", *errors[:2], _format_change(one, unit), one.verdict, errors[2]]
 
 
-def gains_page(gains: SiteGains, summary: Mapping[str, Any]) -> Page:
-    """Return the page of a fit, with the figures ``fig-errors`` and ``fig-shares``.
+def gains_page(gains: SiteGains, summary: Mapping[str, Any], explanation: Explanation | None = None) -> Page:
+    """Return the page of a fit, with the figures ``fig-errors`` and ``fig-shares``, and those of an explanation.
 
     ``summary`` has the facts about the fit, as the command prints them.
     """
@@ -80,7 +64,7 @@ def gains_page(gains: SiteGains, summary: Mapping[str, Any]) -> Page:
         facts=facts,
         sections=[
             _gains(gains),
-            _parts(gains),
+            *([] if explanation is None else explanation_sections(explanation)),
             Wording("elmesh.report", "fit_guide").section(),
             _training(summary),
         ],
@@ -88,31 +72,20 @@ def gains_page(gains: SiteGains, summary: Mapping[str, Any]) -> Page:
     )
 
 
-def _shown(gains: SiteGains) -> tuple[list[_Task], str]:
-    """Return the tasks of a figure, and a sentence if they are not all."""
-    order = sorted((_Task.of(one) for one in gains.tasks), key=lambda one: one.change.mean / max(one.alone, 1e-300))
-    if len(order) <= _MOST:
-        return order, ""
-    half = _MOST // 2
-    text = Wording("elmesh.report", "fit_gains").text("few", shown=_MOST, n=len(order))
-    return [*order[:half], *order[-half:]], text
-
-
 def _gains(gains: SiteGains) -> Section:
-    tasks, few = _shown(gains)
-    wording = Wording("elmesh.report", "fit_gains", unit=gains.unit, few=few, headline=gains.sentence())
-    draw = partial(draw_errors, sites=tasks, unit="", write=lambda error: format_error(error, gains.unit))
-    drawing = figure(draw, size=(5.4, 1.5 + 0.3 * len(tasks)))
-    return wording.section(figures=[wording.figure("errors", drawing)], tables=[gains_table(gains)])
-
-
-def _parts(gains: SiteGains) -> Section:
-    tasks, few = _shown(gains)
-    wording = Wording("elmesh.report", "fit_parts", few=few)
-    drawing = figure(partial(draw_shares, sites=tasks), size=(5.4, 1.5 + 0.3 * len(tasks)))
+    n = len(gains.tasks)
+    wording = Wording("elmesh.report", "fit_gains", unit=gains.unit, headline=gains.sentence())
+    few = wording.text("few", shown=_MOST, n=n) if n > _MOST else ""
+    size = (5.4, 1.5 + 0.3 * min(_MOST, n))
+    errors = figure(partial(SiteGainDisplay(gains).plot, most=_MOST), size=size)
+    shares = figure(partial(draw_shares, sites=drawn_tasks(gains, _MOST)), size=size)
     order: Sequence[TaskGain] = sorted(gains.tasks, key=lambda one: -one.shares[0])
     rows = [[str(one.task), *(f"{100 * share:.1f}" for share in one.shares)] for one in order]
-    return wording.section(figures=[wording.figure("shares", drawing, wording.table("shares", rows))])
+    figures = [
+        wording.figure("errors", errors, few=few),
+        wording.figure("shares", shares, wording.table("shares", rows), few=few),
+    ]
+    return wording.section(figures=figures, tables=[gains_table(gains)])
 
 
 def _training(summary: Mapping[str, Any]) -> Section:

@@ -61,7 +61,7 @@ class Table:
 class Figure:
     """A drawing with its id (``fig-…``), heading, caption, and a description for readers who cannot see it.
 
-    ``values`` is an optional table of the data in the figure, folded below it.
+    ``values`` is an optional table of the data in the figure, folded below it unless it is ``unfolded``.
     """
 
     id: str
@@ -70,6 +70,7 @@ class Figure:
     description: str
     drawing: matplotlib.figure.Figure
     values: Table | None = None
+    unfolded: bool = False
 
     @property
     def wide(self) -> bool:

@@ -52,6 +52,11 @@ class Change:
         half = float(student.ppf(0.5 + COVERAGE / 2, n - 1) * np.std(changes, ddof=1) / np.sqrt(n))
         return cls(mean, mean - half, mean + half)
 
+    def relative_to(self, error: float) -> Change:
+        """Return the change in per cent of an error."""
+        percent = 100 / max(error, 1e-300)
+        return Change(percent * self.mean, percent * self.low, percent * self.high)
+
     @property
     def clear(self) -> int:
         """-1 for clearly better, 1 for clearly worse, 0 if the draws do not decide."""

@@ -57,6 +57,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+#: Halves of the rows of sites: all first ones, and all second ones.
+Halves = tuple[Sequence[SiteRows], Sequence[SiteRows]]
 #: A generator that yields requests, is sent their results, and returns a T.
 Steps = Generator[Request, Any, T]
 
@@ -117,8 +119,8 @@ class Problem:
 
     ``data`` is a task, or several with a leading axis; where features come in groups, the rows of each site.
     ``groups`` is the group of each feature: 0 is the constant, others follow. None where features have no groups.
-    ``noise_floor`` is the least variance of noise, as a share of that of the targets. ``halves`` are the two halves of
-    each site's rows, for what is decided on rows left out. ``classes``: whether targets are indicators of classes,
+    ``noise_floor`` is the least variance of noise, as a share of that of the targets. ``halves`` returns the two halves
+    of each site's rows, for what is decided on rows left out. ``classes``: whether targets are indicators of classes,
     less the common share of each class. ``private``: what sites release, where a fit is private. ``most_features``:
     most features of the common and the shared part; None for no limit.
     """
@@ -128,7 +130,7 @@ class Problem:
     rank: int
     groups: IndexArray | None = None
     noise_floor: float = 0.0
-    halves: tuple[Sequence[SiteRows], Sequence[SiteRows]] | None = None
+    halves: Callable[[], Halves] | None = None
     classes: bool = False
     private: PrivateTotals | None = None
     most_features: int | None = None
@@ -169,8 +171,9 @@ class GroupedFeatures:
         The group of each feature: 0 is the constant, others follow.
     noise_floor : float
         The least variance of noise, as a share of that of the targets.
-    halves : sequence of pairs of SiteRows, or None
-        The two halves of each site's rows.
+    halves : callable or None
+        Returns the two halves of each site's rows: all first ones, and all second ones. They are made when they are
+        needed, because they take as much memory as all else.
     classes : bool
         Whether targets are indicators of classes that all sites share, less the common share of each class.
     private : PrivateTotals or None
@@ -181,15 +184,14 @@ class GroupedFeatures:
 
     groups: IndexArray
     noise_floor: float = 0.0
-    halves: Sequence[tuple[SiteRows, SiteRows]] | None = None
+    halves: Callable[[], Halves] | None = None
     classes: bool = False
     private: PrivateTotals | None = None
     most_features: int | None = None
 
     def problem(self, sites: Sequence[SiteRows], context: AgentContext, rank: int) -> Problem:
         """Return the problem of all sites of this process."""
-        halves = None if self.halves is None else ([a for a, _ in self.halves], [b for _, b in self.halves])
-        fields = self.noise_floor, halves, self.classes, self.private, self.most_features
+        fields = self.noise_floor, self.halves, self.classes, self.private, self.most_features
         return Problem(sites, context, rank, self.groups, *fields)
 
 

@@ -8,8 +8,9 @@ residuals R at :math:`W = Sb`, a row's score without itself is
 
 .. math:: T_i - \frac{(K_t^{-1}R)_i}{(K_t^{-1})_{ii} - w_t\,(K_t^{-1}\Phi_t S\Phi_t'K_t^{-1})_{ii}} ,
 
-exactly, for given variances. Q and b are those of the last sum, so all that is summed is one number for each factor and
-temperature. Sites with more rows than features keep no single rows and have no part in the choice.
+exactly, for given variances; of a row with weight n one copy is left out. Q and b are those of the last sum, so all
+that is summed is one number for each factor and temperature. Sites with more rows than features keep no single rows
+and have no part in the choice.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def choose_class_scale(batches: Sequence[SiteBatch], effects: MixedEffects, tota
     groups, m = batches[0].groups, sum(len(batch.index) for batch in batches)
     features, p = effects.features, len(groups)
     of = groups if features is None else groups[features]
-    lacks = [_known(batch) & ~np.all(np.any(batch.T > 0, axis=1), axis=1) for batch in batches]
+    known = [_known(batch) for batch in batches]
+    lacks = [own & ~np.all(np.any(batch.T > 0, axis=1), axis=1) for own, batch in zip(known, batches, strict=True)]
     (incomplete,) = (yield from sum_wide(np.concatenate(lacks).astype(np.float64)[:, None])).tolist()
     factors, candidates = _FACTORS if incomplete else _FACTORS[:1], []
     for factor in factors:
@@ -54,12 +56,12 @@ def choose_class_scale(batches: Sequence[SiteBatch], effects: MixedEffects, tota
         W, S = spread_rows(W, features, p), spread_square(S, features, p)
         candidates.append(replace(effects, log_c=log_c, W=W, S=S, s2=s2))
     losses = np.zeros((m, len(factors), len(_TEMPERATURES)))
-    for batch in batches:
+    for own, batch in zip(known, batches, strict=True):
         inverse = precision(batch, np.exp(effects.log_v))
         for k, one in enumerate(candidates):
             scores = left_out_scores(batch, inverse, one)
-            for j in np.flatnonzero(_known(batch)).tolist():
-                losses[batch.index[j], k] = _losses(scores[j], batch.T[j])
+            for j in np.flatnonzero(own).tolist():
+                losses[batch.index[j], k] = _losses(scores[j], batch.T[j], batch.weights[j])
     total = (yield from sum_wide(losses.reshape(m, -1))).reshape(losses.shape[1:])
     if not total.any():
         return effects
@@ -73,30 +75,39 @@ def choose_class_scale(batches: Sequence[SiteBatch], effects: MixedEffects, tota
 
 
 def left_out_scores(batch: SiteBatch, inverse: FloatArray, effects: MixedEffects) -> FloatArray:
-    """Return each row's score by weights that were fitted without it, of shape (m, n, d); ``inverse`` is K^-1."""
+    """Return each row's score by weights that were fitted without it, of shape (m, n, d); ``inverse`` is K^-1.
+
+    Scores of padding, and of sites without single rows, are zero.
+    """
     P = inverse @ batch.Phi
     common = np.sum((P @ effects.S) * P, axis=-1) * np.exp(effects.log_w[batch.index])[:, None]
     own = np.diagonal(inverse, axis1=-2, axis2=-1)
     left = np.maximum(own - common, _LEAST * own)
-    return np.asarray(batch.T - inverse @ (batch.T - batch.Phi @ effects.W) / left[..., None])
+    w = np.where(batch.weights > 0, batch.weights, 1.0)
+    # The leverage of a row is that of its copies together.
+    left = 1.0 - np.minimum(1.0 / w, 1.0) * (1.0 - left)
+    errors = inverse @ (batch.T - batch.Phi @ effects.W) / left[..., None]
+    return np.asarray(np.where(batch.weights > 0, 1.0, 0.0)[..., None] * (batch.T - errors) / np.sqrt(w)[..., None])
 
 
 def _known(batch: SiteBatch) -> NDArray[np.bool_]:
-    """Return which sites have all of their rows, not fewer rows with the same products."""
-    return np.asarray(np.count_nonzero(np.any(batch.T != 0, axis=-1), axis=-1) == batch.rows)
+    """Return which sites have all of their rows, which do not count more often than there are features and targets."""
+    few = batch.rows <= batch.Phi.shape[-1] + batch.T.shape[-1]
+    return np.asarray(np.any(batch.weights > 0, axis=1) & few)
 
 
-def _losses(scores: FloatArray, T: FloatArray) -> FloatArray:
+def _losses(scores: FloatArray, T: FloatArray, weights: FloatArray) -> FloatArray:
     """Return a site's log loss at each temperature; zeros for a site with one class.
 
-    Targets are indicators of classes less the common share of each; columns of classes that the site lacks are left
-    out.
+    Targets are indicators of classes less the common share of each, times the root of the row's weight; columns of
+    classes that the site lacks are left out.
     """
-    rows = T.any(axis=1)
-    T, scores = T[rows], scores[rows]
+    rows = weights > 0
+    w = weights[rows]
+    T, scores = T[rows] / np.sqrt(w)[:, None], scores[rows]
     own = np.flatnonzero((T > 0).any(axis=0))
     if len(own) < 2:
         return np.zeros(len(_TEMPERATURES))
     T, share = T[:, own], 1.0 - T[:, own].max(axis=0)
     chosen = np.arange(len(T)), np.argmax(T, axis=1)
-    return np.array([-np.sum(log_softmax((scores[:, own] + share) / t, axis=1)[chosen]) for t in _TEMPERATURES])
+    return np.array([-(w @ log_softmax((scores[:, own] + share) / t, axis=1)[chosen]) for t in _TEMPERATURES])

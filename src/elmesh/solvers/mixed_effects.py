@@ -45,18 +45,19 @@ def groups_of(problem: Problem) -> IndexArray:
 
 def estimate_effects(problem: Problem, *, common: bool, private: bool, weigh: bool = True) -> Steps[MixedEffects]:
     """Estimate the variances and W."""
-    return (
-        yield from estimate_components(
-            problem.sites,
-            problem.context,
-            common=common,
-            private=private,
-            weigh=weigh,
-            noise_floor=problem.noise_floor,
-            classes=problem.classes,
-            most_features=problem.most_features,
-        )
+    effects = yield from estimate_components(
+        problem.sites,
+        problem.context,
+        common=common,
+        private=private,
+        weigh=weigh,
+        noise_floor=problem.noise_floor,
+        classes=problem.classes,
+        most_features=problem.most_features,
     )
+    for batch in problem.sites:
+        batch.release()
+    return effects
 
 
 def _residuals(

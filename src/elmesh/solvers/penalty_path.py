@@ -1,13 +1,16 @@
 r"""The paper's problem along a path of penalties, for the choice among them: all tasks in one place, decomposed once.
 
 Penalties go from large to small, and U of each is the start of the next. Where a large penalty has made columns of U
-vanish, f is flat along them: a small share of the first start brings them back. Steps end when one lowers the objective
-by less than a small share of it: predictions hardly change then, and the penalty that is chosen is fitted to the end.
+vanish, f is flat along them: a small share of the first start brings them back, or all of it if U has vanished. Steps
+end when one lowers the objective by less than a small share of it: predictions hardly change then, and the penalty that
+is chosen is fitted to the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from elmesh.data.statistics import Task
 from elmesh.solvers.base import AgentContext, Problem
@@ -37,4 +40,5 @@ def penalty_path(
     for mu in penalties:
         U, A = run_in_one_place(rough_fit(problem, mu, U, _MOST_STEPS, _SETTLED))
         yield U, A
-        U = U + _REVIVAL * start
+        vanished = np.linalg.norm(U) <= _REVIVAL * np.linalg.norm(start)
+        U = start if vanished else U + _REVIVAL * start

@@ -130,7 +130,7 @@ def choose_penalty(
     """Return the penalty lambda of U A at which left-out rows are predicted best, with a start of U; None for no U."""
     if problem.halves is None or not np.any(effects.log_v > -np.inf):
         return None
-    first, second = (replace(problem, data=half, halves=None) for half in problem.halves)
+    first, second = (replace(problem, data=half, halves=None) for half in problem.halves())
     halves = [_Half(first, second, effects), _Half(second, first, effects)]
     norms, starts, change = [], [], np.zeros(problem.shape[0])
     for half in halves:

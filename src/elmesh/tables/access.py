@@ -22,7 +22,7 @@ from elmesh.typing import FloatArray
 __all__ = [
     "FILE_TASK", "TableWarning", "check_column_names", "check_same_columns", "date_numbers", "describe_row",
     "find_column", "finite_numbers", "infinite_error", "missing_error", "number_rows", "require_complete",
-    "task_labels",
+    "task_codes", "task_labels",
 ]  # fmt: skip
 
 #: The task column where each file is a task; its value is the name of the file without the suffix.
@@ -64,9 +64,13 @@ def find_column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
 def finite_numbers(frame: pd.DataFrame, name: str) -> FloatArray:
     """Return a column as numbers, NaN where missing, or raise an error that names a row without a finite number."""
     column = find_column(frame, name)
+    if column.dtype == np.float64:
+        numbers = column.to_numpy()
+        if not np.isinf(numbers).any():
+            return numbers
     parsed = parse_column(column)
     if parsed.column_type is ColumnType.DATE:
-        raise ElmeshError(f'Column "{name}" must hold numbers, but it holds dates or times.')
+        raise ElmeshError(f'Column "{name}" must hold numbers, but it holds dates or times; give it as numbers.')
     if parsed.not_numeric.any():
         first = int(np.argmax(parsed.not_numeric))
         raise ElmeshError(
@@ -99,6 +103,19 @@ def require_complete(frame: pd.DataFrame, name: str, values: _Values, role: str)
     if missing.any():
         raise missing_error(int(missing.sum()), role, name, describe_row(frame, int(np.argmax(missing))))
     return values
+
+
+def task_codes(frame: pd.DataFrame, name: str) -> tuple[NDArray[np.intp], list[str]]:
+    """Return for each row the place of its task among all tasks of the table, and these as text, sorted."""
+    column = find_column(frame, name)
+    found, values = pd.factorize(column)
+    distinct = pd.Series(values)
+    if (found < 0).any() or parse_column(distinct).column_type is ColumnType.OTHER:
+        task_labels(frame, name)  # raises the error that names a row
+    # Values that differ may be the same label, as 7 and "7" are.
+    labels = require_complete(frame, name, to_labels(distinct), "task")
+    names, places = np.unique(labels.astype(np.str_), return_inverse=True)
+    return places[found].astype(np.intp), names.tolist()
 
 
 def task_labels(frame: pd.DataFrame, name: str) -> NDArray[np.str_]:

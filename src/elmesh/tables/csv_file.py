@@ -134,7 +134,7 @@ def _to_table(path: Path, records: Iterator[tuple[int, list[str]]]) -> tuple[lis
         columns = zip(*(record for _, record in chunk), strict=True)
         tables.append(pa.table([_to_array(column) for column in columns], names=names))
     if not tables:
-        raise ElmeshError(f"{path.name} has a header but no rows.")
+        raise ElmeshError(f"{path.name} has a header but no rows; add some, or leave the file out.")
     return lines, pa.concat_tables(tables)
 
 

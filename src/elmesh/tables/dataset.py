@@ -40,7 +40,7 @@ from elmesh.tables.parquet_file import find_row_groups, read_parquet
 from elmesh.text import more
 from elmesh.typing import StrPath
 
-__all__ = ["TaskSource", "concat_files", "find_tasks", "read_data"]
+__all__ = ["DataFile", "TaskSource", "concat_files", "find_files", "find_tasks", "read_data"]
 
 #: The row groups of a file that hold a task; None for the whole file.
 RowGroups = tuple[int, ...] | None
@@ -60,17 +60,17 @@ class DataFile:
         """Read the file, or some row groups of a Parquet file."""
         with _prefix_task(self.task):
             if row_groups is None:
-                return self._add_partition(read_table(self.path, self.csv_format))
-            return self._add_partition(read_parquet(self.path, row_groups))
+                return self.add_partition(read_table(self.path, self.csv_format))
+            return self.add_partition(read_parquet(self.path, row_groups))
 
     def read_head(self) -> pd.DataFrame:
         """Read the header, and the first row of a CSV file."""
         with _prefix_task(self.task):
             check_readable(self.path)
             frame = read_parquet(self.path, ()) if is_parquet(self.path) else read_csv(self.path, 1, self.csv_format)
-            return self._add_partition(frame)
+            return self.add_partition(frame)
 
-    def _add_partition(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def add_partition(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Add the columns of the partition; they replace columns of the same name in the file."""
         added = {name: pd.Series(value, index=frame.index, dtype=object) for name, value in self.partition}
         return frame.drop(columns=list(added), errors="ignore").assign(**added) if added else frame
@@ -85,11 +85,11 @@ def _prefix_task(task: str | None) -> Iterator[None]:
         raise error if task is None else ElmeshError(f'Task "{task}": {error}') from None
 
 
-def _find_files(path: Path, csv_format: CSVFormat, *, file_task: bool = False) -> list[DataFile]:
+def find_files(path: Path, csv_format: CSVFormat = DETECT, *, file_task: bool = False) -> list[DataFile]:
     """Return the files of a data set in the order of their names; with ``file_task`` each file is a task."""
     if not path.is_dir():
         if not path.exists() and not path.suffix:
-            raise ElmeshError(f"There is no file or folder {path}.")
+            raise ElmeshError(f"There is no file or folder {path}; check the name.")
         return [DataFile(path, path.name, csv_format=csv_format)]
     entries = sorted(Path(entry.name) for entry in path.iterdir() if not entry.name.startswith("."))
     files = [entry for entry in entries if is_table(entry) and (path / entry).is_file()]
@@ -98,7 +98,7 @@ def _find_files(path: Path, csv_format: CSVFormat, *, file_task: bool = False) -
         entries = _list_partitions(path)
         files = [entry for entry in entries if is_table(entry) and all("=" in name for name in entry.parent.parts)]
     if not files:
-        raise ElmeshError(f"The folder {path} holds no file that ends in {', '.join(SUFFIXES)}.")
+        raise ElmeshError(f"The folder {path} holds no file that ends in {', '.join(SUFFIXES)}; give one that does.")
     if len(set(map(is_parquet, files))) > 1:
         raise ElmeshError(f"The folder {path} holds both CSV and Parquet files; keep one kind.")
     by_stem: dict[str, Path] = {}
@@ -173,7 +173,7 @@ def read_data(path: StrPath, *, file_task: bool = False, csv_format: CSVFormat =
         As from :func:`read_table`; for a folder the index is the file and the line or row in it.
     """
     path = Path(path)
-    files = _find_files(path, csv_format, file_task=file_task)
+    files = find_files(path, csv_format, file_task=file_task)
     frames = {file.name: file.read() for file in files}
     columns = _common_columns(frames)
     frame = concat_files(frames, columns) if path.is_dir() else frames[files[0].name]
@@ -242,7 +242,7 @@ def find_tasks(path: StrPath, task: str | None = None, *, csv_format: CSVFormat 
     (['north', 'south'], {'dose': ['1.5'], 'y': ['2'], '(file)': ['south']})
     """
     path = Path(path)
-    files = _find_files(path, csv_format, file_task=task is None)
+    files = find_files(path, csv_format, file_task=task is None)
     heads = {file.name: file.read_head() for file in files}
     if path.is_file() and not is_parquet(path):
         raise ElmeshError(
@@ -284,5 +284,5 @@ def _tasks_in(file: DataFile, task: str | None, head: pd.DataFrame) -> dict[str,
         return {str(task_labels(concat_files({file.name: head}, list(head.columns)), task)[0]): None}
     tasks = find_row_groups(file.path, task)
     if not tasks:
-        raise ElmeshError(f"{file.name} has a header but no rows.")
+        raise ElmeshError(f"{file.name} has a header but no rows; add some, or leave the file out.")
     return {label: tuple(row_groups) for label, row_groups in tasks.items()}

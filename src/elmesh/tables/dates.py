@@ -16,12 +16,12 @@ import pandas as pd
 
 from elmesh.typing import FloatArray
 
-__all__ = ["CYCLES", "choose_cycles", "cycle_angles", "days_of", "days_of_column"]
+__all__ = ["CYCLES", "CYCLE_STARTS", "choose_cycles", "cycle_angles", "days_of", "days_of_column"]
 
 #: Length of each cycle in days, and its name.
 CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}
-# A Monday; the start of a year.
-_MONDAY, _NEW_YEAR = 4.0, 0.0
+#: A day, since 1970, at which each cycle starts: a new year, a Monday, any day.
+CYCLE_STARTS = {"year": 0.0, "week": 4.0, "day": 0.0}
 # Days that a column spans before a cycle is looked for.
 _LEAST_SPAN = {"year": 365.0, "week": 21.0}
 _SECONDS = 86400.0
@@ -81,5 +81,4 @@ def choose_cycles(first: float, last: float, *, has_times: bool) -> tuple[str, .
 
 def cycle_angles(days: FloatArray, cycle: str) -> FloatArray:
     """Return where in a cycle dates are, as angles: 0 at the start of a year, of a Monday, of a day."""
-    start = _MONDAY if cycle == "week" else _NEW_YEAR
-    return np.asarray(2.0 * np.pi * (days - start) / CYCLES[cycle])
+    return np.asarray(2.0 * np.pi * (days - CYCLE_STARTS[cycle]) / CYCLES[cycle])

@@ -84,7 +84,7 @@ def read_table(path: StrPath, csv_format: CSVFormat = DETECT) -> pd.DataFrame:
     check_readable(path)
     frame = read_parquet(path) if is_parquet(path) else read_csv(path, csv_format=csv_format)
     if frame.empty:
-        raise ElmeshError(f"{path.name} has a header but no rows.")
+        raise ElmeshError(f"{path.name} has a header but no rows; add some, or leave the file out.")
     return frame
 
 
@@ -97,7 +97,7 @@ def check_readable(path: Path) -> None:
     if path.is_dir():
         raise ElmeshError(f"{path} is a folder; expected a file.")
     if not path.exists():
-        raise ElmeshError(f"There is no file {path}.")
+        raise ElmeshError(f"There is no file {path}; check the name.")
     if path.stat().st_size == 0:
         raise ElmeshError(f"{path.name} is empty; expected a header and rows.")
 

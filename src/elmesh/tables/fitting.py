@@ -17,12 +17,16 @@ from elmesh.tables.access import FILE_TASK, check_column_names, find_column, tas
 from elmesh.tables.columns import ColumnType
 from elmesh.tables.inference import check_targets, choose_kind, has_whole_labels, infer_inputs, infer_schema
 from elmesh.tables.schema import ProblemKind, TableSchema, TargetColumn
-from elmesh.tables.stats import LocalRows, TableStats
+from elmesh.tables.stats import LocalRows, TableRows, TableStats
+from elmesh.tables.stream import SelectedStream, TableStream
+from elmesh.tables.stream_stats import StreamedTable
+from elmesh.typing import FloatArray
 
 __all__ = [
     "agree_targets",
     "fit_inputs",
     "fit_schema",
+    "fit_stream_inputs",
     "infer_kind",
     "read_targets",
     "whole_labels",
@@ -126,7 +130,7 @@ def fit_schema(
 
 
 def agree_targets(
-    frames: Mapping[str, pd.DataFrame],
+    frames: Mapping[str, pd.DataFrame] | TableStream,
     targets: Sequence[str],
     kind: ProblemKind | None = None,
     *,
@@ -139,7 +143,7 @@ def agree_targets(
     Parameters
     ----------
     frames
-        The training rows of the tasks of this process, one table per task by its label.
+        The training rows of the tasks of this process, one table per task by its label; or all rows, read in parts.
     targets
         The columns to predict; several only for regression.
     kind
@@ -153,17 +157,26 @@ def agree_targets(
         The kind, the reason for it in words, and whether classes are whole numbers instead of text.
     """
     with raise_on_all(communicator):
-        if not targets:
-            raise ElmeshError("A target column is needed; name it with --target.")
-        if len(set(targets)) < len(targets):
-            raise ElmeshError("A target column is named twice; name each once.")
-        for frame in frames.values():
-            for name in targets:
-                find_column(frame, name)
-        rows = LocalRows.concat({task: frame[list(targets)] for task, frame in frames.items()})
+        rows: TableRows
+        if isinstance(frames, TableStream):
+            _check_target_names([pd.DataFrame(columns=frames.columns)], targets)
+            rows = StreamedTable.scan(SelectedStream(frames, list(targets)))
+        else:
+            _check_target_names(list(frames.values()), targets)
+            rows = LocalRows.concat({task: frame[list(targets)] for task, frame in frames.items()})
     stats = TableStats.gather(rows, communicator)
     chosen, reason = (kind, "as asked") if kind is not None else choose_kind(stats, targets)
     return chosen, reason, check_targets(stats, targets, chosen)
+
+
+def _check_target_names(frames: Sequence[pd.DataFrame], targets: Sequence[str]) -> None:
+    if not targets:
+        raise ElmeshError("A target column is needed; name it with --target.")
+    if len(set(targets)) < len(targets):
+        raise ElmeshError("A target column is named twice; name each once.")
+    for frame in frames:
+        for name in targets:
+            find_column(frame, name)
 
 
 def read_targets(frame: pd.DataFrame, targets: Sequence[str], kind: ProblemKind, whole: bool) -> pd.DataFrame:
@@ -188,6 +201,7 @@ def fit_inputs(
     *,
     task: str = FILE_TASK,
     types: Mapping[str, str] | None = None,
+    weights: FloatArray | None = None,
     communicator: Communicator = SERIAL,
 ) -> TableSchema:
     """Find how a table of inputs becomes numbers, where its rows may be distributed over processes.
@@ -209,6 +223,8 @@ def fit_inputs(
         The name of the column that the tasks come from; it must not be in ``frame``.
     types
         Types of columns that are not to be inferred: "number", "category" or "date".
+    weights
+        How often each row counts in means and standard deviations; once by default.
     communicator
         The processes.
 
@@ -225,11 +241,51 @@ def fit_inputs(
         check_column_names("The table", [str(name) for name in frame.columns])
         given = _check_types(frame, types or {})
         whole = frame.rename(columns=str).assign(**{str(name): targets[name].to_numpy() for name in targets})
-        rows = LocalRows.from_table(whole, np.array([str(label) for label in tasks], dtype=np.str_))
+        rows = LocalRows.from_table(whole, np.array([str(label) for label in tasks], dtype=np.str_), weights=weights)
     stats = TableStats.gather(rows, communicator)
     columns = tuple(TargetColumn(str(name)) for name in targets)
     integers = all(pd.api.types.is_integer_dtype(dtype) for dtype in targets.dtypes)
     return infer_inputs(stats, task, kind, columns, given, whole_labels=kind == "classification" and integers)
+
+
+def fit_stream_inputs(
+    stream: TableStream,
+    targets: Sequence[str],
+    kind: ProblemKind,
+    whole: bool,
+    *,
+    task: str | None,
+    types: Mapping[str, str] | None = None,
+    weight: str | None = None,
+) -> tuple[TableSchema, dict[str, int], pd.DataFrame]:
+    """Find how the inputs of a table become numbers that is read in parts; the rows of each task; and a sample.
+
+    Parameters
+    ----------
+    stream
+        The table, with its targets.
+    targets
+        The columns to predict, which are checked elsewhere.
+    kind
+        The kind of the targets.
+    whole
+        Whether classes are whole numbers instead of text.
+    task
+        The column with the task of each row; None if all rows are one.
+    types
+        Types of columns that are not to be inferred.
+    weight
+        The column with the weight of each row; None if all count once.
+    """
+    names = [name for name in stream.columns if name not in (task, weight)]
+    check_column_names(stream.name, names)
+    given = _check_types(pd.DataFrame(columns=names), types or {})
+    rows = StreamedTable.scan(stream, task, weight)
+    stats = TableStats.gather(rows, SERIAL)
+    columns = tuple(TargetColumn(name) for name in targets)
+    schema = infer_inputs(stats, task or FILE_TASK, kind, columns, given, whole_labels=whole)
+    sizes = {label: next(iter(own.values())).n_rows for label, own in rows.stats.items()}
+    return schema, sizes, rows.drawn
 
 
 def _check_types(frame: pd.DataFrame, types: Mapping[str, str]) -> dict[str, ColumnType]:

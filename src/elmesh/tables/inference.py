@@ -208,7 +208,10 @@ def _regression_target(stats: TableStats, name: str) -> TargetColumn:
         row, _ = stats.first_cell(name, lambda values: values.isna().to_numpy())
         raise missing_error(column.n_missing, "target", name, row)
     if column.min == column.max:
-        raise ElmeshError(f'The target column "{name}" has the value {column.min:g} in all rows: nothing to learn.')
+        raise ElmeshError(
+            f'The target column "{name}" has the value {column.min:g} in all rows: nothing to learn. Choose another '
+            "column, or add rows with other values."
+        )
     return TargetColumn(name, *_scale(column, name))
 
 
@@ -242,7 +245,9 @@ def _date(stats: TableStats, name: str) -> DateColumn | None:
 
 def _scale(column: ColumnStats, name: str) -> tuple[float, float]:
     if column.scale is None:
-        raise ElmeshError(f'The values of column "{name}" are too large or too close together to scale.')
+        raise ElmeshError(
+            f'The values of column "{name}" are too large or too close together to scale; use another unit.'
+        )
     return column.scale
 
 

@@ -10,7 +10,7 @@ and useless on new ones. Such a column is
 
 The last two are about columns with fewer different values than half of the rows. An identifier is a column of whole
 numbers that are all different. Values are compared within tasks, and no value leaves a process: the processes exchange
-counts, means, and sums of squares and products of each task.
+counts, means, and sums of squares and products of each task. Of a table that is read in parts, a sample is examined.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from elmesh.comm.communicator import merge_by_task
 from elmesh.tables.access import TableWarning
 from elmesh.tables.columns import parse_column, to_labels
 from elmesh.tables.schema import CategoricalColumn, DateColumn, NumericColumn, TableSchema
-from elmesh.tables.stats import TableStats
+from elmesh.tables.stats import LocalRows, TableStats
 from elmesh.typing import FloatArray, IndexArray
 
 __all__ = ["warn_of_leaks"]
@@ -45,11 +45,11 @@ def warn_of_leaks(stats: TableStats, schema: TableSchema) -> None:
     """Warn of each column of a schema that alone determines a target, and of identifiers. The call is collective."""
     if stats.columns[schema.target_columns[0].name].n_rows < _MIN_ROWS:
         return
-    by_task = merge_by_task(stats.communicator, _measure_tasks(stats, schema))
+    by_task, n_rows = merge_by_task(stats.communicator, _measure_tasks(stats, schema)), stats.n_sampled
     for i, column in enumerate(schema.features):
         # The first axis is the task, the second one the target.
         n_distinct, *measures = np.moveaxis(np.array([task[i] for task in by_task.values()]), -1, 0)
-        few = 2 * n_distinct[:, 0].sum() < stats.columns[column.name].n_rows
+        few = 2 * n_distinct[:, 0].sum() < n_rows
         for target, *found in zip(schema.target_columns, *(measure.T for measure in measures), strict=True):
             if schema.kind == "classification":
                 leak = few and _tells_class(*found)
@@ -104,7 +104,7 @@ def _is_identifier(stats: TableStats, name: str, n_distinct: int) -> bool:
     column = stats.columns[name]
     if column.n_finite < column.n_rows or column.n_fractional or column.numbers_rows:
         return False
-    return n_distinct == column.n_rows <= column.max - column.min + 1
+    return n_distinct == stats.n_sampled and column.n_rows <= column.max - column.min + 1
 
 
 def _measure_tasks(stats: TableStats, schema: TableSchema) -> dict[str, list[Any]]:
@@ -113,7 +113,7 @@ def _measure_tasks(stats: TableStats, schema: TableSchema) -> dict[str, list[Any
     This is the number of different values of the column, followed by the counts of :func:`_count_classes`, or by the
     results of :func:`_sum_squares` and :func:`_sum_products`.
     """
-    rows = stats.rows
+    rows = stats.rows.sample
     sizes = [next(iter(columns.values())).n_rows for columns in rows.stats.values()]
     if not sizes:
         return {}
@@ -123,19 +123,19 @@ def _measure_tasks(stats: TableStats, schema: TableSchema) -> dict[str, list[Any
         targets: list[NDArray[Any]] = [pd.factorize(to_labels(column))[0] for column in series]
     else:
         targets = [parse_column(column).numbers for column in series]
-    by_column = [np.stack(list(_measure(stats, column, task, targets, schema)), axis=1) for column in schema.features]
+    by_column = [np.stack(list(_measure(rows, column, task, targets, schema)), axis=1) for column in schema.features]
     return {name: [measured[i].tolist() for measured in by_column] for i, name in enumerate(rows.stats)}
 
 
 def _measure(
-    stats: TableStats,
+    rows: LocalRows,
     column: NumericColumn | CategoricalColumn | DateColumn,
     task: IndexArray,
     targets: Sequence[NDArray[Any]],
     schema: TableSchema,
 ) -> Iterator[FloatArray]:
     """Yield for each target an array with a row for each task."""
-    series = stats.rows.column(column.name)
+    series = rows.column(column.name)
     is_number = not isinstance(column, CategoricalColumn)
     values: NDArray[Any] = parse_column(series).numbers if is_number else to_labels(series)
     codes, different = pd.factorize(values)  # missing has code -1

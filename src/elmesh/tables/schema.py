@@ -69,7 +69,8 @@ class NumericColumn:
         missing = np.isnan(values)
         encoded = []
         if self.std > 0:
-            encoded.append((np.where(missing, self.fill_value, values) - self.mean) / self.std)
+            filled = np.where(missing, self.fill_value, values) if missing.any() else values
+            encoded.append((filled - self.mean) / self.std)
         if self.indicator:
             encoded.append(missing.astype(np.float64))
         return encoded
@@ -180,6 +181,13 @@ class TableSchema:
 
     def encode_features(self, frame: pd.DataFrame) -> FloatArray:
         """Encode the columns to learn from as numbers."""
+        for column in self.features:
+            try:
+                find_column(frame, column.name)
+            except ElmeshError as error:
+                raise ElmeshError(
+                    f"{error} The model needs it: add it, with empty cells where values are missing."
+                ) from error
         return np.column_stack([values for column in self.features for values in column.encode(frame)])
 
     def targets(self, frame: pd.DataFrame) -> NDArray[Any]:
@@ -205,8 +213,17 @@ class TableSchema:
             return predicted
         means = np.array([target.mean for target in self.target_columns])
         stds = np.array([target.std for target in self.target_columns])
-        values = np.asarray(predicted, dtype=np.float64).reshape(-1, len(means)) * stds + means
-        return np.ravel(values) if len(means) == 1 else values
+        standardised = np.asarray(predicted, dtype=np.float64)
+        values = standardised.reshape(-1, len(means)) * stds + means
+        return np.reshape(values, standardised.shape)
+
+    def in_fitted_units(self, y: NDArray[Any]) -> NDArray[Any]:
+        """Standardise the targets of a regression, which are in the units of the table; return classes unchanged."""
+        means = np.array([target.mean for target in self.target_columns])
+        stds = np.array([target.std for target in self.target_columns])
+        if self.kind == "classification" or (np.all(means == 0) and np.all(stds == 1)):
+            return y
+        return np.asarray((y - (means if y.ndim > 1 else means[0])) / (stds if y.ndim > 1 else stds[0]))
 
     @property
     def target_units(self) -> FloatArray | float:

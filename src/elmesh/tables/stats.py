@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import reduce
 from operator import add
 from typing import Any
@@ -34,16 +35,19 @@ from elmesh.comm.communicator import Communicator, merge_by_task
 from elmesh.errors import ElmeshError
 from elmesh.tables.access import check_same_columns, describe_row, number_rows
 from elmesh.tables.columns import ColumnType, Mask, ValueType, concat_tables, parse_column
-from elmesh.typing import IndexArray
+from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["ColumnStats", "DistinctValues", "LocalRows", "TableStats", "column_stats"]
+__all__ = ["ColumnStats", "DistinctValues", "LocalRows", "TableRows", "TableStats", "column_stats"]
 
 _LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True)
 class ColumnStats:
-    """Statistics of a column; the last four are of its finite numbers, and 0 if there are none."""
+    """Statistics of a column; the last ones, from the mean on, are of its finite numbers, and 0 if there are none.
+
+    Rows may count several times: the last three are the sum of their weights, and the weighted mean and squares.
+    """
 
     n_rows: int
     n_missing: int
@@ -58,6 +62,9 @@ class ColumnStats:
     squares: float  # the sum of squared deviations from the mean
     min: float
     max: float
+    weight: float
+    weighted_mean: float
+    weighted_squares: float
 
     @property
     def column_type(self) -> ColumnType:
@@ -67,9 +74,9 @@ class ColumnStats:
     @property
     def scale(self) -> tuple[float, float] | None:
         """Mean and standard deviation; None if a double cannot represent them or the latter is 0."""
-        if not self.n_finite or not math.isfinite(self.mean) or not 0 < self.squares < _LARGEST:
+        if not self.n_finite or not math.isfinite(self.weighted_mean) or not 0 < self.weighted_squares < _LARGEST:
             return None
-        return self.mean, math.sqrt(self.squares / self.n_finite)
+        return self.weighted_mean, math.sqrt(self.weighted_squares / self.weight)
 
     @property
     def numbers_rows(self) -> bool:
@@ -89,39 +96,52 @@ class ColumnStats:
     def __add__(self, other: ColumnStats) -> ColumnStats:
         if not (self.n_finite and other.n_finite):
             some = self if self.n_finite else other
-            moments = some.mean, some.squares, some.min, some.max
+            moments: tuple[float, ...] = tuple(vars(some).values())[_FIRST_MOMENT:]
         else:
-            n, difference = self.n_finite + other.n_finite, other.mean - self.mean
-            moments = (
-                self.mean + difference * (other.n_finite / n),
-                self.squares + other.squares + difference * difference * (self.n_finite * other.n_finite / n),
-                min(self.min, other.min),
-                max(self.max, other.max),
+            _, *plain = _merge((self.n_finite, self.mean, self.squares), (other.n_finite, other.mean, other.squares))
+            weighted = _merge(
+                (self.weight, self.weighted_mean, self.weighted_squares),
+                (other.weight, other.weighted_mean, other.weighted_squares),
             )
+            moments = *plain, min(self.min, other.min), max(self.max, other.max), *weighted
         counts = (n + getattr(other, name) for name, n in vars(self).items() if name.startswith("n_"))
         merged: list[Any] = [*counts, self.value_types | other.value_types, *moments]
         return ColumnStats(*merged)
 
 
-def column_stats(column: pd.Series[Any], starts: IndexArray) -> list[ColumnStats]:
+# The place of the mean among the fields.
+_FIRST_MOMENT = [field.name for field in fields(ColumnStats)].index("mean")
+
+
+def _merge(one: tuple[float, float, float], other: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Return the number, the mean and the squared deviations of two parts together."""
+    (m, mean, squares), (n, other_mean, other_squares) = one, other
+    total, difference = m + n, other_mean - mean
+    between = difference * difference * (m * n / total)
+    return total, mean + difference * (n / total), squares + other_squares + between
+
+
+def column_stats(column: pd.Series[Any], starts: IndexArray, weights: FloatArray | None = None) -> list[ColumnStats]:
     """Return the statistics of a column for each task, given the first row of each; every task has a row."""
     parsed = parse_column(column)
     values = parsed.numbers + 0.0  # turns -0 into 0, so that min and max do not depend on the order of rows
     finite = np.isfinite(values)
+    n_rows = np.diff(starts, append=len(values))
 
     def count(mask: Mask) -> NDArray[np.int64]:
-        return np.add.reduceat(mask.astype(np.int64), starts)
+        return np.add.reduceat(mask.astype(np.int64), starts) if mask.any() else np.zeros(len(n_rows), dtype=np.int64)
 
-    n_rows = np.diff(starts, append=len(values))
     n_finite = count(finite)
     # Other rows count as 0 instead of being removed, so that every task keeps its rows.
-    with np.errstate(over="ignore", invalid="ignore"):
-        means = np.add.reduceat(np.where(finite, values, 0.0), starts) / np.maximum(n_finite, 1)
-        deviations = np.where(finite, values - np.repeat(means, n_rows), 0.0)
-        squares = np.add.reduceat(deviations * deviations, starts)
-        fractional = finite & (values != np.round(values))
-    increasing = np.append(True, values[1:] > values[:-1])
-    increasing[starts] = True
+    numbers = values if finite.all() else np.where(finite, values, 0.0)
+    means, squares = _moments(numbers, finite, n_finite.astype(np.float64), starts, n_rows)
+    fractional = numbers != np.rint(numbers)
+    weighted = n_finite.astype(np.float64), means, squares
+    if weights is not None:
+        own = np.add.reduceat(np.where(finite, weights, 0.0), starts)
+        weighted = own, *_moments(numbers, finite, own, starts, n_rows, weights)
+    not_increasing = np.append(False, ~(values[1:] > values[:-1]))
+    not_increasing[starts] = False
     by_field = (
         n_rows,
         count(parsed.value_types == 0),
@@ -129,20 +149,71 @@ def column_stats(column: pd.Series[Any], starts: IndexArray) -> list[ColumnStats
         count(np.isinf(values)),
         n_finite,
         count(fractional),
-        count(~increasing),
-        count(finite & (np.abs(values) >= 2.0**53)),
+        count(not_increasing),
+        count(np.abs(numbers) >= 2.0**53),
         np.bitwise_or.reduceat(parsed.value_types, starts),
-        np.where(np.isfinite(means), means, _LARGEST),
-        np.where(np.isfinite(squares), squares, _LARGEST),
-        np.where(n_finite, np.minimum.reduceat(np.where(finite, values, np.inf), starts), 0.0),
-        np.where(n_finite, np.maximum.reduceat(np.where(finite, values, -np.inf), starts), 0.0),
+        *(np.where(np.isfinite(moment), moment, _LARGEST) for moment in (means, squares)),
+        *_extremes(values, finite, n_finite, starts),
+        *(np.where(np.isfinite(moment), moment, _LARGEST) for moment in weighted),
     )
-    return [ColumnStats(*fields) for fields in zip(*(field.tolist() for field in by_field), strict=True)]
+    return [ColumnStats(*found) for found in zip(*(field.tolist() for field in by_field), strict=True)]
+
+
+def _extremes(
+    values: FloatArray, finite: Mask, n_finite: NDArray[np.int64], starts: IndexArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the least and the largest finite number of each task, 0 if there is none."""
+    low, high = (values, values) if finite.all() else (np.where(finite, values, end) for end in (np.inf, -np.inf))
+    least, largest = np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
+    return np.where(n_finite, least, 0.0), np.where(n_finite, largest, 0.0)
+
+
+def _moments(
+    numbers: FloatArray,
+    finite: Mask,
+    total: FloatArray,
+    starts: IndexArray,
+    n_rows: IndexArray,
+    weights: FloatArray | None = None,
+) -> tuple[FloatArray, FloatArray]:
+    """Return the means of each task and the sums of squared deviations, given the total of its weights."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = np.add.reduceat(numbers if weights is None else weights * numbers, starts)
+        means /= np.where(total > 0, total, 1.0)
+        squares = numbers - np.repeat(means, n_rows)
+        squares *= squares
+        if weights is not None:
+            squares *= weights
+        if not finite.all():
+            squares[~finite] = 0.0
+        return means, np.add.reduceat(squares, starts)
+
+
+class TableRows(ABC):
+    """The rows of one process, and the statistics of each of its tasks by column."""
+
+    #: By task, and by column.
+    stats: dict[str, dict[str, ColumnStats]]
+
+    @abstractmethod
+    def first_cell(self, name: str, select: Callable[[pd.Series[Any]], Mask]) -> list[Any] | None:
+        """Return the first selected cell of a column: a key to sort by, its row in words, and its text."""
+
+    @abstractmethod
+    def distinct(
+        self, names: Sequence[str], convert: Callable[[pd.Series[Any]], NDArray[Any]]
+    ) -> dict[str, tuple[int, set[Any]]]:
+        """Return the number of missing values and the different values of columns."""
+
+    @property
+    @abstractmethod
+    def sample(self) -> LocalRows:
+        """All rows, or some of them if there are very many."""
 
 
 @dataclass(frozen=True, eq=False)
-class LocalRows:
-    """The rows of one process, and the statistics of each of its tasks by column."""
+class LocalRows(TableRows):
+    """Rows in memory."""
 
     tables: tuple[pd.DataFrame, ...]  # with the index of their files
     frame: pd.DataFrame  # all of them, sorted by task
@@ -163,24 +234,76 @@ class LocalRows:
         return cls(tuple(tables.values()), frame, _task_stats(frame, list(tables), starts, exclude))
 
     @classmethod
-    def from_table(cls, frame: pd.DataFrame, tasks: NDArray[np.str_], exclude: Collection[str] = ()) -> LocalRows:
+    def from_table(
+        cls,
+        frame: pd.DataFrame,
+        tasks: NDArray[np.str_],
+        exclude: Collection[str] = (),
+        weights: FloatArray | None = None,
+    ) -> LocalRows:
         """Take one table, given the task of each row; compute no statistics of the excluded columns."""
-        order = np.argsort(tasks, kind="stable")
-        labels, starts = np.unique(tasks[order], return_index=True)
+        codes, names = pd.factorize(tasks, sort=True)
+        return cls.from_codes(frame, codes, [str(name) for name in names], exclude, weights)
+
+    @classmethod
+    def from_codes(
+        cls,
+        frame: pd.DataFrame,
+        codes: IndexArray,
+        names: Sequence[str],
+        exclude: Collection[str] = (),
+        weights: FloatArray | None = None,
+    ) -> LocalRows:
+        """Take one table, given the place of each row's task among the names of tasks, each of which has a row."""
+        order = np.argsort(codes.astype(np.int32), kind="stable")
+        starts = np.searchsorted(codes[order], np.arange(len(names)))
         table = number_rows(frame).iloc[order]
         by_task = table.reset_index(drop=True)
-        return cls((table,), by_task, _task_stats(by_task, labels.tolist(), starts, exclude))
+        own = None if weights is None else weights[order]
+        return cls((table,), by_task, _task_stats(by_task, list(names), starts, exclude, own))
 
     def column(self, name: str) -> pd.Series[Any]:
         """Return a column, without rows if there are no tasks."""
         return self.frame[name] if self.stats else pd.Series(dtype=np.float64)
 
+    def first_cell(self, name: str, select: Callable[[pd.Series[Any]], Mask]) -> list[Any] | None:
+        """Return the first selected cell of a column: a key to sort by, its row in words, and its text."""
+        column = self.column(name)
+        selected = column[select(column)]
+        if not len(selected):
+            return None
+        rows = pd.concat([number_rows(table)[[]] for table in self.tables]).iloc[selected.index]
+        cells = selected.set_axis(rows.index).sort_index(kind="stable").to_frame()
+        # Cells of several processes sort by the file, if there is one, and the number of the row.
+        key = cells.index[:1].to_frame().to_numpy(dtype=object)[0].tolist()
+        return [key, describe_row(cells, 0), str(cells.iloc[0, 0])]
+
+    def distinct(
+        self, names: Sequence[str], convert: Callable[[pd.Series[Any]], NDArray[Any]]
+    ) -> dict[str, tuple[int, set[Any]]]:
+        """Return the number of missing values and the different values of columns."""
+        found = {}
+        for name in names:
+            values = convert(self.column(name))
+            missing = pd.isna(values)
+            found[name] = int(missing.sum()), set(values[~missing].tolist())
+        return found
+
+    @property
+    def sample(self) -> LocalRows:
+        """All rows."""
+        return self
+
 
 def _task_stats(
-    frame: pd.DataFrame, tasks: list[str], starts: IndexArray, exclude: Collection[str]
+    frame: pd.DataFrame,
+    tasks: list[str],
+    starts: IndexArray,
+    exclude: Collection[str],
+    weights: FloatArray | None = None,
 ) -> dict[str, dict[str, ColumnStats]]:
     names = [str(name) for name in frame.columns if name not in exclude]
-    by_column = {name: column_stats(frame[name], starts) for name in names}
+    by_column = {name: column_stats(frame[name], starts, weights) for name in names}
     return {task: {name: by_column[name][i] for name in names} for i, task in enumerate(tasks)}
 
 
@@ -203,12 +326,12 @@ class DistinctValues:
 class TableStats:
     """Statistics of a table over all processes. Every method is collective."""
 
-    rows: LocalRows
+    rows: TableRows
     communicator: Communicator
     columns: dict[str, ColumnStats]  # over all tasks, in the order of the columns of the first task
 
     @classmethod
-    def gather(cls, rows: LocalRows, communicator: Communicator) -> TableStats:
+    def gather(cls, rows: TableRows, communicator: Communicator) -> TableStats:
         """Combine the statistics of the tasks of all processes."""
         own = {
             task: {name: list(vars(stats).values()) for name, stats in columns.items()}
@@ -221,17 +344,16 @@ class TableStats:
         merged = {name: reduce(add, (ColumnStats(*task[name]) for task in by_task.values())) for name in names}
         return cls(rows, communicator, merged)
 
+    @property
+    def n_sampled(self) -> int:
+        """The number of rows, or of those in the sample if they are not all in memory."""
+        if self.rows.sample is self.rows:
+            return next(iter(self.columns.values())).n_rows
+        return len(self.rows.sample.frame)
+
     def first_cell(self, name: str, select: Callable[[pd.Series[Any]], Mask]) -> tuple[str, str]:
         """Return the row, in words, and the text of the first selected cell of a column; there must be one."""
-        column = self.rows.column(name)
-        selected = column[select(column)]
-        own = None
-        if len(selected):
-            rows = pd.concat([number_rows(table)[[]] for table in self.rows.tables]).iloc[selected.index]
-            cells = selected.set_axis(rows.index).sort_index(kind="stable").to_frame()
-            # Cells of several processes sort by the file, if there is one, and the number of the row.
-            key = cells.index[:1].to_frame().to_numpy(dtype=object)[0].tolist()
-            own = [key, describe_row(cells, 0), str(cells.iloc[0, 0])]
+        own = self.rows.first_cell(name, select)
         _, row, text = min(cell for cell in self.communicator.allgather(own) if cell is not None)
         return row, text
 
@@ -249,11 +371,8 @@ class TableStats:
         """
         serial = self.communicator.size == 1  # nothing is sent, so all values can be counted
         own: list[tuple[int, list[Any] | None]] = []
-        for name, limit in limits.items():
-            values = convert(self.rows.column(name))
-            missing = pd.isna(values)
-            different = sorted(set(values[~missing].tolist()))
-            own.append((int(missing.sum()), different if serial or len(different) <= limit else None))
+        for name, (n_missing, values) in self.rows.distinct(list(limits), convert).items():
+            own.append((n_missing, sorted(values) if serial or len(values) <= limits[name] else None))
         by_column = zip(*self.communicator.allgather(own), strict=True)
         found = {}
         for (name, limit), column in zip(limits.items(), by_column, strict=True):

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from elmesh.paper.analysis.estimates import PACKAGE, Analysis, Results, estimate, values
 from elmesh.paper.analysis.verdicts import combine, judge_count
 from elmesh.paper.convergence import AUTOMATIC, CASES, METHODS, PANELS, ROUNDS, SAVED_ROUNDS
-from elmesh.paper.trials import Numbers
 from elmesh.report import Claim, Curve, Wording, draw_curves, figure
+from elmesh.trial_log import Numbers
 from elmesh.typing import FloatArray
 
 __all__ = ["analyze_fig3", "analyze_fig4"]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
-from elmesh.paper.trials import Numbers
 from elmesh.report import Section
+from elmesh.trial_log import Numbers
 from elmesh.typing import FloatArray
 
 __all__ = ["PACKAGE", "Analysis", "Estimate", "Results", "difference", "estimate", "values"]

@@ -12,8 +12,8 @@ from elmesh.paper.analysis.verdicts import NEGLIGIBLE, combine, judge, judge_bel
 from elmesh.paper.classification import BASELINE, GRIDS, PROPOSED, VARIANT_METHODS, VARIANTS, format_parameters
 from elmesh.paper.methods import RIVALS, tuned_parameters
 from elmesh.paper.protocol import DATASETS
-from elmesh.paper.trials import Numbers
 from elmesh.report import Claim, Verdict, Wording
+from elmesh.trial_log import Numbers
 
 __all__ = ["OTHERS", "PRINTED", "TOLERANCE", "analyze_table1", "analyze_tuning", "analyze_variants"]
 

@@ -1,0 +1,79 @@
+"""Pages as a reader of HTML and a browser have them."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+
+
+class Reader(HTMLParser):
+    """All tags with their attributes, and all text that is shown."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.words, self.hidden = [], [], 0
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self.hidden += tag in ("style", "script")
+
+    def handle_endtag(self, tag):
+        self.hidden -= tag in ("style", "script")
+
+    def handle_data(self, data):
+        if not self.hidden:
+            self.words.append(data)
+
+    def text(self):
+        return re.sub(r"\s+", " ", " ".join(self.words).replace("\N{NO-BREAK SPACE}", " "))
+
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on the path")
+PROBE = """<script>addEventListener("load", () => {
+  const boxes = {};
+  for (const part of document.querySelectorAll("figure, figure svg, h1, table")) {
+    const box = part.getBoundingClientRect();
+    boxes[part.closest("figure")?.id + " " + part.tagName.toLowerCase()] = [box.width, box.height, box.right];
+  }
+  document.body.dataset.boxes = JSON.stringify([innerWidth, document.documentElement.scrollWidth, boxes]);
+});</script>"""
+
+
+def browse(path, tmp_path, width=1200):
+    """Open a page; return the document as the browser has it, and what it wrote to the console."""
+    flags = (
+        "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
+        "disable-component-update disable-sync enable-logging=stderr v=0 dump-dom"
+    )
+    done = subprocess.run(
+        [
+            BROWSER,
+            *(f"--{flag}" for flag in flags.split()),
+            f"--user-data-dir={tmp_path / 'profile'}",
+            f"--window-size={width},900",
+            path.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def measure(page, tmp_path, width):
+    """Open a page; return the width of the window and of what can be scrolled to, and the boxes of its parts."""
+    path = tmp_path / "report.html"
+    policy = re.search(r'<meta http-equiv="Content-Security-Policy".*?>', page).group()
+    path.write_text(page.replace(policy, "").replace("</body>", f"{PROBE}</body>"), encoding="utf-8")
+    document, console = browse(path, tmp_path, width)
+    assert console == []
+    return json.loads(html.unescape(re.search(r'data-boxes="([^"]*)"', document).group(1)))
