@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,8 +12,17 @@ import typer
 
 from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, check_model_folder
 from elmesh.cli.errors import INTERRUPTED
-from elmesh.cli.fit import fit_here, read_rows
-from elmesh.cli.fit_options import FitOptions, TableOptions, hidden_units, weight_scales, with_options
+from elmesh.cli.fit import fit_here, read_table
+from elmesh.cli.fit_options import (
+    ClassWeightOption,
+    FitOptions,
+    OutOption,
+    TableOptions,
+    WeightOption,
+    hidden_units,
+    weight_scales,
+    with_options,
+)
 from elmesh.cli.signals import StopRequest, stop_on_interrupt
 from elmesh.errors import ElmeshError
 from elmesh.estimators.search import Search, search_settings
@@ -28,7 +36,9 @@ __all__ = ["TuneOptions", "tune"]
 class TuneOptions(TableOptions):
     """The options of ``elmesh tune``: those of the table, and candidates of settings; None for the default ones."""
 
-    out: Annotated[Path, typer.Option(help="Folder to save the model in.")]
+    out: OutOption
+    weight: WeightOption = None
+    class_weight: ClassWeightOption = None
     hidden: Annotated[
         str | None,
         typer.Option(metavar="LIST", help="Numbers of hidden units, separated by commas.", show_default="200,400"),
@@ -101,7 +111,7 @@ class TuneOptions(TableOptions):
 
 
 # Options that are those of `elmesh fit`, beside the table's.
-_OF_THE_FIT = ("out", "solver", "graph", "seed", "force", "as_json", "quiet")
+_OF_THE_FIT = ("out", "weight", "class_weight", "solver", "graph", "seed", "force", "as_json", "quiet")
 # Options of `elmesh fit` whose names are not those of the estimator's parameters.
 _FIT_NAMES = {"n_hidden": "hidden"}
 
@@ -150,20 +160,19 @@ def tune(options: TuneOptions) -> None:
     check_model_folder(options.out, options.force)
     options.check_task()
     with output.warnings_as_notes():
-        X, y, kind, _ = read_rows(options)
-        targets = y if y.shape[1] > 1 else y.iloc[:, 0]
-        estimator = options.fit_options({}).make_estimator(kind)
+        table = read_table(options.fit_options({}), output)
+        estimator = options.fit_options({}).make_estimator(table.kind)
         with stop_on_interrupt(output, "after this setting") as request, output.bar("Tuning") as show:
             callback = _Progress(show, request)
-            grid = options.grid()
-            search = search_settings(estimator, grid, X, targets, n_folds=options.folds, callback=callback)
+            rows: dict[str, Any] = {"X": table.X, "y": table.y, "sample_weight": table.sample_weight}
+            search = search_settings(estimator, options.grid(), **rows, n_folds=options.folds, callback=callback)
     best, default = search.best, search.default
     if request.asked:
         done, every = sum(candidate.losses is not None for candidate in search.candidates), len(search.candidates)
         output.note(f"Stopped by Ctrl-C after {done} of {count(every, 'setting')}; the best of them is fitted.")
     chosen = options.fit_options({} if best == default else search.candidates[best].setting)
-    tried = _rows(search, squared=kind == "regression")
-    _print(output, tried, squared=kind == "regression")
+    tried = _rows(search, squared=table.kind == "regression")
+    _print(output, tried, squared=table.kind == "regression")
     verdict = _verdict(search, tried)
     output.print(verdict)
     summary, stopped = fit_here(chosen, output)
