@@ -37,12 +37,18 @@ def worked(*args: object) -> Result:
 def table(tmp_path_factory) -> Path:
     """Three sites with a target that waves too fast for the default scales of weights."""
     rng = np.random.default_rng(0)
-    x, site = rng.uniform(-2, 2, 240), np.repeat(["leeds", "ripon", "york"], 80)
-    y = np.sin(8 * x) + 0.2 * rng.normal(size=240)
+    x, site = rng.uniform(-2, 2, 150), np.repeat(["leeds", "ripon", "york"], 50)
+    y = np.sin(8 * x) + 0.2 * rng.normal(size=150)
     frame = pd.DataFrame({"site": site, "x": x, "y": y, "kind": np.where(y > 0, "high", "low")})
     path = tmp_path_factory.mktemp("tune") / "table.csv"
     frame.to_csv(path, index=False)
     return path
+
+
+@pytest.fixture
+def no_report(monkeypatch):
+    """Fits without their page, which takes longer than all else."""
+    monkeypatch.setattr("elmesh.cli.fit.write_model_report", lambda *_: None)
 
 
 def same_model(result, folder, other):
@@ -67,6 +73,7 @@ def test_a_better_setting_is_found_and_the_printed_command_makes_the_same_model(
     same_model(result, out, tmp_path / "again")
 
 
+@pytest.mark.thorough
 def test_a_setting_that_is_clearly_better_than_the_default_is_taken(table, tmp_path):
     args = ["--hidden", "200", "--weight-scale", "20", "--weight-scale", "1,4", "--out", tmp_path / "m"]
     result = worked("tune", table, *TABLE, *args, "--json")
@@ -82,6 +89,7 @@ def test_a_setting_that_is_clearly_better_than_the_default_is_taken(table, tmp_p
     assert found["gains"]["overall"]["together"] < tuning["settings"][0]["error"] + change / 2
 
 
+@pytest.mark.thorough
 def test_the_default_is_kept_where_nothing_is_clearly_better(table, tmp_path):
     args = ["--task", "site", "--target", "kind", "--drop", "y", "--out", tmp_path / "m"]
     result = worked("tune", table, *args, "--hidden", "200", "--weight-scale", "1,4", "--weight-scale", "1,3")
@@ -91,7 +99,7 @@ def test_the_default_is_kept_where_nothing_is_clearly_better(table, tmp_path):
     same_model(result, tmp_path / "m", tmp_path / "again")
 
 
-def test_scores_are_those_of_the_estimators(table, tmp_path):
+def test_scores_are_those_of_the_estimators(table, tmp_path, no_report):
     args = ["--hidden", "10,30", "--weight-scale", "2", "--out", tmp_path / "m", "--json", "--quiet"]
     found = json.loads(worked("tune", table, *TABLE, *args).stdout)["tuning"]
     frame = pd.read_csv(table)
@@ -103,7 +111,7 @@ def test_scores_are_those_of_the_estimators(table, tmp_path):
     np.testing.assert_array_equal(saved.predict(frame), alone.predict(frame[["site", "x"]]))
 
 
-def test_penalties_and_ranks_of_the_papers_problem_are_tuned(table, tmp_path):
+def test_penalties_and_ranks_of_the_papers_problem_are_tuned(table, tmp_path, no_report):
     args = ["--hidden", "20", "--parts", "shared", "--rank", "1,2", "--mu", "0.1,1,auto", "--folds", "3"]
     result = worked("tune", table, *TABLE, *args, "--out", tmp_path / "m", "--json")
     tuning = json.loads(result.stdout)["tuning"]
@@ -120,7 +128,7 @@ def test_penalties_and_ranks_of_the_papers_problem_are_tuned(table, tmp_path):
     np.testing.assert_allclose(errors, -model.cv_results_["mean_test_score"])
 
 
-def test_settings_that_were_not_tried_have_no_number(table, tmp_path):
+def test_settings_that_were_not_tried_have_no_number(table, tmp_path, no_report):
     args = ["--hidden", "99", "--weight-scale", "20", "--parts", "shared", "--rank", "3", "--mu", "3,0.3,0.01,0.001"]
     result = worked("tune", table, *TABLE, *args, "--out", tmp_path / "m", "--json")
     settings = json.loads(result.stdout)["tuning"]["settings"]
@@ -129,7 +137,34 @@ def test_settings_that_were_not_tried_have_no_number(table, tmp_path):
     assert "–" in table_of
 
 
-def test_ctrl_c_ends_the_search_and_fits_the_best_so_far(table, tmp_path, monkeypatch):
+def test_weights_of_rows_and_classes_count_in_scores_and_in_the_fit(table, tmp_path, no_report):
+    frame = pd.read_csv(table).assign(times=lambda t: np.where(t["x"] > 0, 3, 1))
+    frame.to_csv(tmp_path / "weighted.csv", index=False)
+    frame.loc[frame.index.repeat(frame["times"])].drop(columns="times").to_csv(tmp_path / "repeated.csv", index=False)
+    args = ["--task", "site", "--target", "kind", "--drop", "y", "--hidden", "5,15", "--weight-scale", "6", "--json"]
+    weighted, tried = [tmp_path / "weighted.csv", *args, "--weight", "times"], {}
+    for name, command in (
+        ("weighted", weighted),
+        ("repeated", [tmp_path / "repeated.csv", *args]),
+        ("balanced", [*weighted, "--class-weight", "balanced"]),
+    ):
+        tuning = json.loads(worked("tune", *command, "--out", tmp_path / name).stdout)["tuning"]
+        tried[name] = np.array([(row["error"], row["standard_error"]) for row in tuning["settings"]])
+    np.testing.assert_allclose(tried["weighted"], tried["repeated"], rtol=1e-4)
+    assert np.all(np.abs(tried["balanced"] / tried["weighted"] - 1.0) > 1e-3)
+    assert "--weight times --class-weight balanced" in tuning["fit_command"]
+
+
+def test_a_table_that_is_read_in_parts_is_refused(table, tmp_path, monkeypatch):
+    pd.read_csv(table).to_parquet(tmp_path / "table.parquet")
+    monkeypatch.setattr("elmesh.tables.source._LARGE", 10)
+    result = run("tune", tmp_path / "table.parquet", *TABLE, "--out", tmp_path / "m")
+    assert result.exit_code == 2
+    assert "Settings are chosen by rows in memory" in result.stderr
+    assert not (tmp_path / "m").exists()
+
+
+def test_ctrl_c_ends_the_search_and_fits_the_best_so_far(table, tmp_path, monkeypatch, no_report):
     scores = FeatureScores.scores
 
     def interrupted(self, settings):
@@ -145,7 +180,7 @@ def test_ctrl_c_ends_the_search_and_fits_the_best_so_far(table, tmp_path, monkey
     assert elmesh.load(tmp_path / "m").n_hidden == 5
 
 
-def test_nothing_is_replaced_without_force_and_quiet_prints_nothing(table, tmp_path):
+def test_nothing_is_replaced_without_force_and_quiet_prints_nothing(table, tmp_path, no_report):
     args = [*TABLE, "--hidden", "5,8", "--weight-scale", "1", "--out", tmp_path / "m"]
     assert worked("tune", table, *args, "--quiet").stdout == ""
     before = (tmp_path / "m" / "model.json").read_bytes()
@@ -180,14 +215,14 @@ def test_a_bad_option_is_one_sentence_and_no_model(table, tmp_path, options, mes
 
 
 def test_the_command_of_a_fit_has_what_is_not_the_default_and_quotes_names():
-    table = {"data": Path("a b.csv"), "target": ["y", "z"], "task": "site"}
+    table = {"data": "a b.csv", "target": ["y", "z"], "task": "site"}
     options = FitOptions(**table, out=Path("m"), hidden="50", mask=True, force=True)
     assert options.command() == "elmesh fit 'a b.csv' --target y --target z --task site --out m --hidden 50 --mask"
-    options = FitOptions(data=Path("-a.csv"), target=["y"], out=Path("m"))
+    options = FitOptions(data="-a.csv", target=["y"], out=Path("m"))
     assert options.command() == "elmesh fit --target y --out m -- -a.csv"
 
 
-def test_fit_has_options_for_scales_and_activations(table, tmp_path):
+def test_fit_has_options_for_scales_and_activations(table, tmp_path, no_report):
     args = ["--hidden", "30", "--weight-scale", "0.5,2,8", "--activation", "tanh", "--out", tmp_path / "m"]
     worked("fit", table, *TABLE, *args)
     layers = elmesh.load(tmp_path / "m").model_.layer.layers

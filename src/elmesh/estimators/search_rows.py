@@ -23,6 +23,7 @@ from elmesh.estimators.base import MultiTaskELM
 from elmesh.estimators.features import make_features
 from elmesh.estimators.inputs import array_rows
 from elmesh.estimators.rows import ArrayRows
+from elmesh.estimators.target_encoding import ClassEncoding, TargetEncoding
 from elmesh.estimators.training_statistics import TrainingStatistics
 from elmesh.math.calibration import fit_temperature
 from elmesh.run.backend import LocalBackend
@@ -87,11 +88,22 @@ class SearchRows:
         kept, every = (sum(own) for own in zip(*((s.rows.weights.sum(), s.weight) for s in sites), strict=True))
         return np.asarray(np.concatenate([site.row_weights for site in sites]) * (kept / every))
 
+    @property
+    def _encoding(self) -> TargetEncoding:
+        return self.statistics.encoding
+
+    @cached_property
+    def _truth(self) -> FloatArray:
+        """The targets of all rows: numbers, or indicators of all classes."""
+        return np.concatenate([self._encoding.decode(t, own.T) for t, own in self.by_task.items()])
+
     @cached_property
     def _whole(self) -> ArrayRows:
-        X = np.concatenate([rows.X for rows in self.by_task.values()])
-        # Features do not depend on targets.
-        return array_rows(X, np.empty(len(X)), self.groups, self.weights)
+        X, weights, encoding = np.concatenate([own.X for own in self.by_task.values()]), self.weights, self._encoding
+        if isinstance(encoding, ClassEncoding) and encoding.class_weights is not None:
+            # Features do not depend on targets, nor on the weights of classes.
+            weights = weights / encoding.class_weights[np.argmax(self._truth, axis=1)]
+        return array_rows(X, np.empty(len(X)), self.groups, weights)
 
     def candidate(self, setting: Mapping[str, Any]) -> MultiTaskELM:
         """Return the estimator with another setting; what is known of the rows stays."""
@@ -107,11 +119,8 @@ class SearchRows:
         ``predictions`` are those of the targets as the fit has them. Several outputs count in units of their standard
         deviations.
         """
-        encoding = self.statistics.encoding
-        truth, found = (
-            np.concatenate([encoding.decode(t, T) for t, T in own.items()])
-            for own in ({t: rows.T for t, rows in self.by_task.items()}, predictions)
-        )
+        truth = self._truth
+        found = np.concatenate([self._encoding.decode(t, predictions[t]) for t in self.by_task])
         classes: dict[Label, NDArray[Any]] | None = getattr(self.fitted, "task_classes_", None)
         if classes is None:
             spread = np.ones(1)
