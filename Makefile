@@ -27,7 +27,7 @@ help:
 	@echo "make network     measure agents over mutual TLS: rounds per second, rejoining, memory (10 minutes); docs/network.md"
 	@echo "make security    attack masked sums, private totals and U_t, and time masks (an hour); docs/attacks.md"
 	@echo "make private     measure what differential privacy costs on twelve tables, and audit it (two hours); docs/privacy.md"
-	@echo "make tune        compare settings by rows left out with grid search (an hour); docs/tuning.md"
+	@echo "make tune        compare settings by rows left out with grid search (20 minutes); docs/tuning.md"
 	@echo "make readme      run demo and bench, and write their figures into the README"
 	@echo "make paper       reproduce the paper's evaluation with 100 runs (half an hour); docs/paper.md"
 	@echo "make format      format the code with ruff"

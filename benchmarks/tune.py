@@ -10,11 +10,8 @@ After an interrupt the run continues: finished splits are in tune.jsonl until al
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,7 @@ import pandas as pd
 from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_limits
 
-from benchmarks.arena import FIRST, score, split, standard_error
+from benchmarks.arena import FIRST, logged, score, split, standard_error
 from benchmarks.data import make
 from benchmarks.measure import machine
 from benchmarks.rivals import Rows
@@ -41,7 +38,7 @@ from elmesh.estimators.penalty_scores import fold_numbers
 
 # Tables that are searched by both; on the others only tuned and default settings are compared.
 SEARCHED = ("nlschools", "cigar", "crime", "diamonds", "males", "baseball", "verbagg", "hedonic")
-SPLITS, SEARCHES, FOLDS = 5, 3, 5
+SPLITS, SEARCHES, FOLDS = 3, 3, 5
 GRID = {"n_hidden": [200, 400], "weight_scale": [(1.0, 4.0), 0.3, (0.3, 1.0, 3.0)]}
 PAPER, DRAWS = "usps, paper's problem", range(6000, 6003)
 RANKS, PENALTIES = (3, 6, 12), (100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
@@ -81,7 +78,7 @@ def compare_table(name: str, seed: int) -> Record:
     default, _ = timed(base, frame(train), train.y)
     chosen, seconds = timed(tuned(task="site", random_state=0), frame(train), train.y)
     record: Record = {
-        "case": name, "split": seed, "scores": {"default": scored(default), "tuned": scored(chosen)},
+        "table": name, "split": seed, "scores": {"default": scored(default), "tuned": scored(chosen)},
         "seconds": {"tuned": seconds}, "setting": str(chosen.best_params_), "kept": chosen.best_index_ == 0,
     }  # fmt: skip
     if name in SEARCHED and seed < FIRST + SEARCHES:
@@ -112,30 +109,16 @@ def compare_paper(name: str, seed: int) -> Record:
     search = GridSearchCV(MultiTaskELMClassifier(**common), grid, cv=folds(keys), scoring="accuracy")
     search, slow = timed(search, train, draw.y)
     return {
-        "case": name, "split": seed, "setting": str(chosen.best_params_), "kept": False,
+        "table": name, "split": seed, "setting": str(chosen.best_params_), "kept": False,
         "scores": {"default": default.score(new, draw.y_test), "tuned": chosen.score(new, draw.y_test),
                    "grid search": search.score(new, draw.y_test)},
         "seconds": {"tuned": seconds, "grid search": slow},
     }  # fmt: skip
 
 
-def records(path: Path) -> list[Record]:
-    """Return the figures of all cases and splits; those that are done already are read."""
-    done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    known = {(record["case"], record["split"]) for record in done}
-    cases: list[tuple[str, int, Callable[[str, int], Record]]] = [
-        *((PAPER, seed, compare_paper) for seed in DRAWS),
-        *((name, seed, compare_table) for seed in range(FIRST, FIRST + SPLITS) for name in ARENA),
-    ]
-    for name, seed, compare in cases:
-        if (name, seed) in known:
-            continue
-        record = compare(name, seed)
-        done.append(record)
-        with path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-        print(f"{name} {seed}: {record}", file=sys.stderr)
-    return done
+def compare(name: str, seed: int) -> Record:
+    """Return the figures of one case and split."""
+    return compare_paper(name, seed) if name == PAPER else compare_table(name, seed)
 
 
 def figure(values: list[float]) -> Record:
@@ -168,8 +151,9 @@ def summary(rows: list[Record]) -> Record:
 def run(results: Path) -> Record:
     path = results / "tune.jsonl"
     with threadpool_limits(1):
-        every = records(path)
-    cases = {name: summary([row for row in every if row["case"] == name]) for name in (*ARENA, PAPER)}
+        splits = range(FIRST, FIRST + SPLITS)
+        every = logged(path, [*((PAPER, k) for k in DRAWS), *((t, k) for k in splits for t in ARENA)], compare)
+    cases = {name: summary([row for row in every if row["table"] == name]) for name in (*ARENA, PAPER)}
     path.unlink()
     searched = {name: case for name, case in cases.items() if "seconds_ratio" in case}
     tables = [cases[name]["over_default"] for name in ARENA]
