@@ -24,11 +24,18 @@ def named(names: list[str]) -> str:
     return f"{len(names)} ({', '.join(names)})" if names else "none"
 
 
+def beyond(cases: dict[str, dict[str, Any]], name: str) -> str:
+    """Return the cases in which a difference is below zero by more than a standard error, with their figures."""
+    found = {case: one[name] for case, one in cases.items() if one[name]["mean"] < -one[name]["standard_error"]}
+    return ", ".join(f"{case} ({signed(one)})" for case, one in found.items()) or "none"
+
+
 def block(result: dict[str, Any]) -> str:
     """Return the measurements as Markdown."""
     cases, machine = result["cases"], result["machine"]
     searched = {name: case for name, case in cases.items() if "seconds_ratio" in case}
     better, worse = clearly(cases, 1), clearly(cases, -1)
+    slow = [f"{name} ({case['seconds_ratio']:.3f})" for name, case in searched.items() if case["seconds_ratio"] > 0.1]
     missed = [goal for goal, met in result["goals"].items() if not met]
     first = next(iter(searched.values()))
     lines = [
@@ -68,6 +75,10 @@ def block(result: dict[str, Any]) -> str:
         f"and worse on {named(worse)}.",
         "",
         f"Goals not reached: {'; '.join(missed) or 'none'}.",
+        "",
+        f"- Below the score of grid search by more than a standard error: {beyond(searched, 'over_grid_search')}.",
+        f"- More than a tenth of the time of grid search: {', '.join(slow) or 'none'}.",
+        f"- Below the default by more than a standard error: {beyond(cases, 'over_default')}.",
         "",
         f"Measured with version {machine['elmesh']} on {machine['cpu']}, {machine['cores']} cores.",
     ]
