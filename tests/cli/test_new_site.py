@@ -124,7 +124,6 @@ def test_classes_have_a_learning_curve_of_wrong_ones(folder, tmp_path):
     ("change", "words"),
     [
         ({"--site": "Leeds"}, "has a site 'Leeds' already"),
-        ({"--out": "model"}, "exists; choose another name"),
         ({"rows": "nothing.csv"}, "There is no file"),
         ({"rows": "no-target.csv"}, "days"),
     ],
@@ -133,17 +132,12 @@ def test_what_cannot_be_added_is_one_sentence_and_no_model(folder, tmp_path, cha
     rows = pd.read_csv(folder / "clinics" / "truro.csv")
     rows.drop(columns="days").to_csv(tmp_path / "no-target.csv", index=False)
     rows.to_csv(tmp_path / "rows.csv", index=False)
-    out = folder / "model" if change.get("--out") == "model" else tmp_path / "m"
     table = tmp_path / change.get("rows", "rows.csv")
-    result = run("add-site", folder / "model", table, "--site", change.get("--site", "Truro"), "--out", out, code=2)
+    result = run(
+        "add-site", folder / "model", table, "--site", change.get("--site", "Truro"), "--out", tmp_path / "m", code=2
+    )
     assert words in result.stderr
     assert not (tmp_path / "m").exists()
-
-
-def test_a_model_is_not_replaced_by_itself_with_a_site(folder):
-    model = folder / "model"
-    result = run("add-site", model, folder / "clinics" / "truro.csv", "--site", "T", "--out", model, "--force", code=2)
-    assert "is the model itself" in result.stderr
 
 
 def test_few_rows_have_no_curve(folder, tmp_path):
