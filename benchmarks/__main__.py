@@ -11,7 +11,7 @@ from pathlib import Path
 SPEED, AHEAD, RANKS = ("startup", "rounds", "growth", "fit"), ("optimum", "bytes", "ways"), ("mpi",)
 LARGE = ("stream",)  # ten million rows, which take 2 GB of disk
 PRIVACY, NETWORK = ("basis", "totals", "site_weights", "audit", "private_arena"), ("network", "masks")
-ARENA = ("arena", "adversarial", "fit_growth", "digits", "gains", "compare")
+ARENA = ("arena", "adversarial", "fit_growth", "digits", "gains", "compare", "tune")
 RESULTS = Path(__file__).parent / "results"
 
 

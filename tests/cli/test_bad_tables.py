@@ -283,6 +283,7 @@ def test_a_table_that_cannot_be_read_is_named_by_every_command(models, tmp_path,
     rows = bad_file(kind, tmp_path)
     commands = of_rows(models, "amount", rows, tmp_path)
     commands["fit"] = ["fit", rows, "--task", "site", "--target", "amount", "--out", tmp_path / "model"]
+    commands["tune"] = ["tune", *commands["fit"][1:]]
     for words in commands.values():
         assert BAD_FILES[kind] in fails(tmp_path, *words)
 
@@ -297,6 +298,7 @@ def test_a_place_that_holds_something_else_stays_as_it_is(models, tmp_path, forc
     for place in (thesis, tmp_path / "notes"):
         for words in (
             ["fit", rows, "--task", "site", "--target", "amount", "--out", place],
+            ["tune", rows, "--task", "site", "--target", "amount", "--out", place],
             ["add-site", models / "amount", rows, "--site", "dora", "--out", place],
         ):
             assert "exists and is not an elmesh model, so it is not replaced" in fails(tmp_path, *words, *force)

@@ -705,7 +705,7 @@ def failed(result: Result) -> str:
         (["--task", "site", "--target", "outcome", "--solver", "dmtl-elm", "--rank", "0"], "rank"),
         (["--task", "site", "--target", "outcome", "--parts", "own"], "some of common, private, shared"),
         (["--task", "site", "--target", "outcome", "--parts", ""], "some of common, private, shared"),
-        (["--task", "site", "--target", "outcome", "--parts", "common,shared"], "add private to --parts"),
+        (["--task", "site", "--target", "outcome", "--parts", "common,shared"], "add private to the parts"),
         (["--task", "site", "--target", "outcome", "--parts", "common", "--rank", "2"], "add shared to --parts"),
         (["--task", "site", "--target", "outcome", "--parts", "shared", "--rank", "0"], "--rank 0 means no shared"),
         (["--task", "site", "--target", "outcome", "--solver", "dmtl-elm", "--parts", "shared"], "has no meaning for"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,7 @@ from elmesh.estimators.training_statistics import TrainingStatistics
 from elmesh.estimators.updates import UpdateMethods
 from elmesh.math.blas import limit_blas_threads
 from elmesh.privacy.report import PrivacyReport
-from elmesh.run.backend import Backend, FitContext, check_consistent, resolve_backend
+from elmesh.run.backend import Backend, FitContext, LocalBackend, check_consistent, resolve_backend
 from elmesh.run.config import RunConfig
 from elmesh.run.result import RunResult, StopReason
 from elmesh.solvers import Solver, make_solver
@@ -139,6 +140,15 @@ class MultiTaskELM(UpdateMethods):
         self.fit_intercept = fit_intercept
         self.unknown_site = unknown_site
         self.random_state = random_state
+
+    def solver_for(
+        self, X: ArrayLike, y: ArrayLike, tasks: object = None, sample_weight: ArrayLike | None = None
+    ) -> Solver:
+        """Return the solver that a fit of these rows uses: without a common part where tasks share no class."""
+        backend, reader = LocalBackend(), copy.copy(self)
+        rows = reader._read(X, y, tasks, sample_weight, backend)
+        solver, _ = reader._agree_on_classes(*reader._check_targets(rows, backend), rows, backend)
+        return solver
 
     def _backend(self, run: RunConfig | None) -> tuple[RunConfig, Backend]:
         """Return where the fit runs, having checked that the solver can run there."""
@@ -356,7 +366,7 @@ class MultiTaskELM(UpdateMethods):
         if isinstance(layer, FeatureMap):
             classes = self._kind == "classification"
             floor, common = CLASS_NOISE if classes else 0.0, classes and solver.has_common_part
-            most = self._most_features(solver, {t: sites[t].n_rows for t in labels}, backend)
+            most = self.most_features(solver, {t: sites[t].n_rows for t in labels}, backend)
             own = halves if solver.learns_from_halves else None
             features = GroupedFeatures(layer.groups, floor, own, common, totals, most)
             context = replace(context, features=features)
@@ -390,7 +400,7 @@ class MultiTaskELM(UpdateMethods):
         return Fitted(layer, heads, solution.mu2, prior=by_task)
 
     @staticmethod
-    def _most_features(solver: Solver, sizes: Mapping[Label, int], backend: Backend) -> int | None:
+    def most_features(solver: Solver, sizes: Mapping[Label, int], backend: Backend) -> int | None:
         """Return how many features the common part may have; None for no limit."""
         least = solver.rows_per_feature
         if not least or solver.privacy is not None:
