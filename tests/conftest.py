@@ -20,5 +20,5 @@ settings.register_profile("elmesh", settings.get_profile("exhaustive"), max_exam
 settings.register_profile("quick", settings.get_profile("exhaustive"), max_examples=20)
 settings.load_profile("elmesh")
 
-# Helpers have no doctests, and importing one that is a user's script would register its solvers for all tests.
-collect_ignore_glob = ["helpers/*"]
+# These have no doctests, and importing a helper that is a user's script would register its solvers for all tests.
+collect_ignore_glob = ["helpers/*", "conftest.py", "*/conftest.py"]

@@ -39,12 +39,6 @@ FIT_DAYS = ["--task", "site", "--target", "days", "--drop", "outcome", *QUICK]
 SHARED = ["--mu", "0.5"]
 
 
-@pytest.fixture(autouse=True)
-def in_a_new_folder(tmp_path_factory, monkeypatch) -> None:
-    """Commands write folders of their own where they run."""
-    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
-
-
 def run(*args: object) -> Result:
     # Colours are off even where the machine that runs the tests asks for them.
     return CliRunner(env={"FORCE_COLOR": None, "NO_COLOR": "1"}).invoke(app, [str(arg) for arg in args])
@@ -104,7 +98,7 @@ def test_fit_saves_a_model_and_prints_the_inferred_kind(folder, tmp_path):
     assert TableSchema.from_json(model.extra_["table"]).task == "site"
 
 
-def test_fit_ends_with_who_gains_and_a_page_about_it(folder, tmp_path):
+def test_fit_ends_with_who_gains_and_a_page_about_it(folder, tmp_path, drawings):
     result = worked("fit", folder / "train.csv", *FIT_DAYS, "--out", tmp_path / "m")
     assert "On rows left out the error is " in result.stdout
     assert "of 3 tasks clearly gain" in result.stdout
@@ -590,11 +584,12 @@ def test_a_task_of_one_row_has_no_r2_and_an_unknown_class_counts_as_an_error(fol
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    """Return the files of a folder and of those within it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("model", ["classes", "regression"])
-def test_an_evaluation_is_a_page_and_its_numbers_and_the_same_again_to_the_bit(folder, tmp_path, model):
+def test_an_evaluation_is_a_page_and_its_numbers_and_the_same_again_to_the_bit(folder, tmp_path, model, drawings):
     args = ["evaluate", folder / model, folder / "test.csv"]
     printed = json.loads(worked(*args, "--json").stdout)
     assert list(Path().iterdir()) == []
@@ -986,8 +981,7 @@ def test_a_second_ctrl_c_before_the_first_round_leaves_an_existing_model_as_it_i
     result = run("fit", folder / "train.csv", *FIT_DAYS, "--out", tmp_path / "m", "--force")
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "elmesh: Aborted.\n")
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
-    for file in (folder / "classes").iterdir():
-        assert (tmp_path / "m" / file.name).read_bytes() == file.read_bytes()
+    assert contents(tmp_path / "m") == contents(folder / "classes")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")

@@ -172,7 +172,11 @@ def test_ctrl_c_keeps_finished_fits_and_the_same_command_continues(data, made, t
         "import signal, time\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell may have it ignored
         "from elmesh.evaluation.rivals import METHODS\n"
-        "object.__setattr__(METHODS['elmesh-alone'], 'predict', lambda train, new: time.sleep(3600))\n"
+        "from pathlib import Path\n"
+        "def hang(train, new):\n"
+        "    Path('hanging').touch()\n"
+        "    time.sleep(3600)\n"
+        "object.__setattr__(METHODS['elmesh-alone'], 'predict', hang)\n"
         "from elmesh.cli import main\n"
         "main()\n"
     )
@@ -183,11 +187,11 @@ def test_ctrl_c_keeps_finished_fits_and_the_same_command_continues(data, made, t
     )  # fmt: skip
     try:
         end = time.monotonic() + 300
-        while not (log.exists() and len(log.read_text().splitlines()) > 1):
+        while not (tmp_path / "hanging").exists():
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < end
             time.sleep(0.05)
-        time.sleep(0.5)  # into the fit that hangs
+        (tmp_path / "hanging").unlink()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=300)
     finally:
