@@ -138,8 +138,8 @@ def indicator(y, classes):
 @pytest.mark.thorough
 @parametrize_with_checks(
     [
-        MultiTaskELMClassifier(),
-        MultiTaskELMRegressor(),
+        MultiTaskELMClassifier(n_hidden=20),
+        MultiTaskELMRegressor(n_hidden=20),
     ],
     expected_failed_checks=not_held,
 )
@@ -150,6 +150,8 @@ def test_the_checks_of_scikit_learn_pass(estimator, check):
 @pytest.mark.slow
 @parametrize_with_checks(
     [
+        MultiTaskELMClassifier(),
+        MultiTaskELMRegressor(),
         MultiTaskELMClassifier(n_hidden=None, solver=MeshELM(graph=None), random_state=0),
         MultiTaskELMClassifier(n_hidden=20, solver=MeshELM(message_bits="auto"), random_state=0),
         MultiTaskELMRegressor(n_hidden=20, activation="tanh", fit_intercept=False, solver="local-elm", random_state=0),
