@@ -95,6 +95,7 @@ _COMMANDS = [
         "elmesh fit sites/ --target dose --kind regression --rank 4 --graph star --out model/",
         "elmesh fit sites/ --target dose --parts shared --message-bits 4 --out model/",
         "elmesh fit patients.parquet --task site --target outcome --drop patient_id --out model/ --force",
+        'elmesh fit "duckdb://warehouse.db?table=visits" --task site --target days --weight n --out model/',
         "elmesh fit sites/ --target dose --out models/ --runtime mpi --ranks 4 --checkpoint state/ --restarts 3",
     ),
     _LazyCommand(
@@ -119,8 +120,23 @@ _COMMANDS = [
     _LazyCommand(
         "add-site",
         "Add a site to a saved model, from its own rows alone.",
+        "elmesh add-site model/ leeds.csv --site leeds",
         "elmesh add-site model/ leeds.csv --site leeds --out model-with-leeds/",
         module="add_site",
+    ),
+    _LazyCommand(
+        "update",
+        "Learn from further rows as well, without the earlier ones.",
+        "elmesh update model/ november.csv",
+        "elmesh update model/ leeds-november.csv --site leeds",
+        "elmesh update model/ november.csv --out model-november/",
+    ),
+    _LazyCommand(
+        "forget",
+        "Learn again as if some rows had never been there.",
+        "elmesh forget model/ withdrawn.csv",
+        "elmesh forget model/ withdrawn.csv --out model-without/ --json",
+        module="update",
     ),
     _LazyCommand(
         "export",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,14 +14,12 @@ from elmesh.cli.console import (
     JsonOption,
     Output,
     QuietOption,
-    check_model_folder,
 )
 from elmesh.cli.predict import load_model
-from elmesh.errors import ElmeshError
+from elmesh.cli.update import ChangedOption, ModelArgument, check_changed_folder, save_changed, site_label
 from elmesh.estimators.gains import format_error
 from elmesh.tables import CSVFormat, read_data
 from elmesh.text import count
-from elmesh.typing import Label
 
 __all__ = ["add_site"]
 
@@ -31,10 +28,10 @@ _FEWEST = 4
 
 
 def add_site(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that elmesh fit saved.")],
-    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="The rows of the site: a CSV, .csv.gz or Parquet file.")],
+    model: ModelArgument,
+    rows: Annotated[str, typer.Argument(metavar="ROWS", help="The rows of the site: a CSV, .csv.gz or Parquet file.")],
     site: Annotated[str, typer.Option(help="Name of the site.")],
-    out: Annotated[Path, typer.Option(help="Folder to save the model with the site in.")],
+    out: ChangedOption = None,
     delimiter: DelimiterOption = None,
     decimal: DecimalOption = None,
     encoding: EncodingOption = None,
@@ -48,21 +45,21 @@ def add_site(
     noise. The columns are read as in training; the target must be there, a column with the site need not.
 
     A learning curve shows the error on further rows of the site by the number of rows it has learned from.
+
+    The model is replaced at once when all is done; with --out it is kept.
     """
     output = Output(as_json, quiet)
-    check_model_folder(out, force)
-    if out.exists() and model.exists() and out.samefile(model):
-        raise ElmeshError(f"{out} is the model itself; save the model with the site in another folder.")
+    out = check_changed_folder(model, out, force)
     with output.warnings_as_notes():
         estimator, schema = load_model(model)
         frame = read_data(rows, csv_format=CSVFormat(delimiter, decimal, encoding))
-        name = _label(site, estimator.tasks_.tolist())
-        y = schema.targets(frame)
+        name = site_label(site, estimator.tasks_.tolist())
+        y = schema.true_targets(frame)
         curve = None
         if estimator.model_.common is not None and len(frame) >= _FEWEST:
             curve = estimator.site_learning_curve(frame, y)
         estimator.add_site(name, frame, y)
-        estimator.save(out, overwrite=force)
+        summary = save_changed(estimator, out, output)
         unit = 1.0
         if curve is not None:
             if schema.kind == "regression" and len(schema.target_columns) == 1:
@@ -76,28 +73,11 @@ def add_site(
             output.print(curve.sentence())
         output.print(
             f"{site} is in the model with {count(len(frame), 'row')}, beside "
-            f"{count(len(estimator.tasks_) - 1, 'task')}; saved in {out}."
+            f"{count(len(estimator.tasks_) - 1, 'task')}; "
+            f"{'the model is replaced' if out == model else f'saved in {out}'}."
         )
         output.result(
-            {
-                "command": "add-site",
-                "site": name,
-                "rows": len(frame),
-                "tasks": estimator.tasks_.tolist(),
-                "curve": None if curve is None else curve.to_json(),
-                "model": str(out),
-            }
+            summary
+            | {"command": "add-site", "site": name, "rows": len(frame)}
+            | {"curve": None if curve is None else curve.to_json()}
         )
-
-
-def _label(site: str, known: list[Label]) -> Label:
-    """Return the name of a site as tables have it, as a whole number if those of the model are."""
-    site = site.strip()
-    if not site:
-        raise ElmeshError("--site is empty; give the name that rows of the site will have.")
-    if not isinstance(known[0], int):
-        return site
-    try:
-        return int(site)
-    except ValueError:
-        raise ElmeshError(f"--site is {site!r}; the sites of this model are whole numbers.") from None

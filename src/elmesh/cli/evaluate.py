@@ -34,7 +34,8 @@ _FORMATS |= {f"baseline_{name}": text for name, text in _FORMATS.items()}
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that elmesh fit saved.")],
     test: Annotated[
-        Path, typer.Argument(metavar="TEST", help="A CSV, .csv.gz or Parquet file, or a folder, with the targets.")
+        str,
+        typer.Argument(metavar="TEST", help="A CSV, .csv.gz or Parquet file, a folder, or DuckDB, with the targets."),
     ],
     out: ReportOption = None,
     delimiter: DelimiterOption = None,
@@ -65,7 +66,7 @@ def evaluate(
     with output.warnings_as_notes():
         estimator, schema = load_model(model)
         frame = read_rows(test, estimator, schema, csv_format)
-        truth = schema.in_units(schema.targets(frame))
+        truth = schema.true_targets(frame)
         tasks = tasks_of(estimator, schema, frame)
         spread = probabilities = None
         if schema.kind == "regression" and estimator.model_.common is not None:

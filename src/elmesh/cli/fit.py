@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 import typer
 
 from elmesh.cli.console import Output, check_model_folder
-from elmesh.cli.errors import INTERRUPTED, check_option
+from elmesh.cli.errors import INTERRUPTED, check_option, fail
 from elmesh.cli.fit_options import FitOptions, check_kind, with_options
 from elmesh.cli.launch import launch
+from elmesh.cli.model_report import write_model_report
 from elmesh.cli.mpi_fit import check_output_folder, fit_on_rank
-from elmesh.cli.signals import stop_on_interrupt
+from elmesh.cli.signals import StopRequest, stop_on_interrupt
 from elmesh.cli.summary import print_fit, summarize
 from elmesh.errors import ElmeshError
-from elmesh.estimators.explanation import Explanation
-from elmesh.estimators.gains import SiteGains
-from elmesh.estimators.storage import CARD, REPORT
-from elmesh.files import atomic_write
-from elmesh.run import LocalBackend, MPIBackend
+from elmesh.run import LocalBackend, MPIBackend, Progress
 from elmesh.run.placement import check_ranks
-from elmesh.tables import agree_targets, find_tasks, read_data, read_targets
+from elmesh.tables import ProblemKind, agree_targets, find_tasks, open_large, read_data, read_targets
+from elmesh.tables.stream import SelectedStream, StreamStopped, TableStream
 
 __all__ = ["fit"]
-
-# Most numbers in the features of all rows for which gains are measured.
-_MOST_NUMBERS = 200_000_000
 
 
 @with_options(FitOptions)
@@ -99,31 +96,53 @@ def _start_ranks(options: FitOptions, output: Output, ranks: int) -> None:
         raise typer.Exit(INTERRUPTED)
 
 
-def _measure_gains(model: Any, X: pd.DataFrame, y: pd.DataFrame, output: Output) -> SiteGains | None:
-    """Return what each task gains; None if that cannot be measured."""
-    fitted = model.model_
-    if fitted.common is None or len(fitted.heads) < 2:
-        return None
-    if len(X) * fitted.layer.width > _MOST_NUMBERS:
-        output.note(
-            "The table is too large to measure what each task gains here; leave rows out of it, and use elmesh "
-            "evaluate on them."
-        )
-        return None
-    with output.bar("Measuring gains") as show:
-        show(0, 1, "rows left out of each task")
-        gains: SiteGains = model.site_gains(X, y if y.shape[1] > 1 else y.iloc[:, 0])
-        show(1, 1, "")
-    return gains
+@dataclass
+class _Reading:
+    """Shows how a table is read in parts, and stops the reading when it is asked to."""
+
+    show: Callable[[int, int, str], None]
+    request: StopRequest
+    total: int = 0
+    done: int = 0
+    began: float = 0.0
+
+    def start(self, columns: Sequence[str], n_rows: int | None) -> None:
+        self.total, self.done, self.began = n_rows or 0, 0, time.monotonic()
+
+    def add(self, n_rows: int) -> None:
+        if self.request.asked:
+            raise StreamStopped
+        self.done += n_rows
+        speed = self.done / max(time.monotonic() - self.began, 1e-9)
+        self.show(self.done, self.total, f"{self.done:,} of {self.total:,} rows, {speed:,.0f} per second")
 
 
-def _explain(model: Any, X: pd.DataFrame, y: pd.DataFrame, output: Output) -> Explanation:
-    """Return what the predictions of the training rows depend on."""
-    with output.bar("Explaining") as show:
-        show(0, 1, "columns shuffled")
-        found: Explanation = model.explain(X, y if y.shape[1] > 1 else y.iloc[:, 0])
-        show(1, 1, "")
-    return found
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """A table to fit: in memory, or a stream with the names of its targets and weights."""
+
+    X: Any
+    y: Any
+    sample_weight: Any
+    kind: ProblemKind
+    reason: str
+
+
+def _read(options: FitOptions, output: Output) -> _Table:
+    """Read a table, or open it to be read in parts if it is large."""
+    stream, given = open_large(options.data, file_task=options.task is None), check_kind(options.kind)
+    if stream is None:
+        frame = read_data(options.data, file_task=options.task is None, csv_format=options.csv_format)
+        X = options.inputs(frame)
+        kind, reason, whole = agree_targets({"": frame}, options.target, given)
+        y = read_targets(frame, options.target, kind, whole)
+        return _Table(X, y if len(options.target) > 1 else y.iloc[:, 0], options.weights(frame), kind, reason)
+    options.check_columns(pd.DataFrame(columns=stream.columns))
+    output.note(f"{options.data} has {stream.n_rows:,} rows; it is read in parts.")
+    kind, reason, _ = agree_targets(stream, options.target, given)
+    kept = [name for name in stream.columns if name not in (options.drop or ())]
+    stream.checkpoint = options.out.with_name(f"{options.out.name}.partial")
+    return _Table(SelectedStream(stream, kept, options.column), list(options.target), options.weight, kind, reason)
 
 
 def _fit_here(options: FitOptions, output: Output) -> None:
@@ -133,33 +152,28 @@ def _fit_here(options: FitOptions, output: Output) -> None:
     options.check_checkpoint()
     options.check_task()
     with output.warnings_as_notes():
-        frame = read_data(options.data, file_task=options.task is None, csv_format=options.csv_format)
-        X = options.inputs(frame)
-        kind, reason, whole = agree_targets({"": frame}, options.target, check_kind(options.kind))
-        y = read_targets(frame, options.target, kind, whole)
-        model = options.make_estimator(kind)
+        table = _read(options, output)
+        model = options.make_estimator(table.kind)
         options.note_unused(output)
-        with stop_on_interrupt(output) as request:
-            with output.progress("Fitting") as show:
-                backend = LocalBackend(mask=options.mask)
-                run = options.run_config(output, lambda step: show(step) or request.asked, backend)
-                model.fit(X, y if len(options.target) > 1 else y.iloc[:, 0], run=run)
-            model.save(out, overwrite=options.force)
-        summary = summarize(model, len(X)) | {"model": str(out), "kind_reason": reason}
-        gains = None if request.asked else _measure_gains(model, X, y, output)
-        explanation = None if request.asked else _explain(model, X, y, output)
-        if explanation is not None:
-            summary["explanation"] = explanation.to_json()
-        if gains is None:
-            print_fit(output, summary)
-        else:
-            # Matplotlib takes a second to import, for which errors in the table and --help should not wait.
-            from elmesh.report import gains_page, gains_table, render  # noqa: PLC0415
+        with stop_on_interrupt(output, "after this step") as request:
+            with output.bar("Fitting") as show:
 
-            atomic_write(out / REPORT, render(gains_page(gains, summary, explanation)).encode())
-            atomic_write(out / CARD, model.model_card(gains).encode())
-            summary |= {"gains": gains.to_json(), "report": str(out / REPORT)}
-            print_fit(output, summary, (gains, gains_table(gains)))
+                def follow(step: Progress) -> bool:
+                    show(step.round, step.max_iter, f"round {step.round} of at most {step.max_iter}")
+                    return request.asked
+
+                if isinstance(table.X, TableStream):
+                    table.X.monitor = _Reading(show, request)
+                run = options.run_config(output, follow, LocalBackend(mask=options.mask))
+                try:
+                    model.fit(table.X, table.y, sample_weight=table.sample_weight, run=run)
+                except StreamStopped:
+                    fail("Stopped while the table was read; the same command continues from there.", INTERRUPTED)
+            model.save(out, overwrite=options.force)
+        rows = int(model.sites_["rows"].sum())
+        summary = summarize(model, rows) | {"model": str(out), "kind_reason": table.reason}
+        gains = None if request.asked else write_model_report(model, out, summary, output)
+        print_fit(output, summary, gains)
         if request.asked:
             output.note(f"Stopped by Ctrl-C after round {model.n_iter_}; the model so far is in {out}.")
         output.result(summary)

@@ -30,6 +30,8 @@ from elmesh.run import Backend, CheckpointConfig, Progress, RunConfig
 from elmesh.solvers import Solver, make_solver, solver_classes
 from elmesh.tables import FILE_TASK, CSVFormat, ProblemKind, find_column
 from elmesh.tables.access import task_labels
+from elmesh.tables.stream_stats import read_weights
+from elmesh.typing import FloatArray
 
 __all__ = ["FitOptions", "TableOptions", "check_kind", "with_options"]
 
@@ -47,9 +49,11 @@ class TableOptions:
     """The options that describe a table; None where an option is not given."""
 
     data: Annotated[
-        Path,
+        str,
         typer.Argument(
-            metavar="DATA", help="A CSV, .csv.gz or Parquet file, or a folder with one such file for each task."
+            metavar="DATA",
+            help="A CSV, .csv.gz or Parquet file, a folder with one such file for each task, or "
+            "duckdb://FILE?table=NAME.",
         ),
     ]
     target: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column to predict; several for a regression.")]
@@ -79,8 +83,8 @@ class TableOptions:
         """How CSV files are written."""
         return CSVFormat(self.delimiter, self.decimal, self.encoding)
 
-    def inputs(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return a table without its targets and the columns to leave out; raise if a column has two roles."""
+    def check_columns(self, frame: pd.DataFrame) -> None:
+        """Raise if a column that is named is not there, or has two roles."""
         drop, use = self.drop or [], self.use or []
         for name in (self.column, *self.target, *drop, *use):
             find_column(frame, name)
@@ -92,12 +96,17 @@ class TableOptions:
         for name in use:
             if name == self.column or name in (*self.target, *drop):
                 raise ElmeshError(f'Column "{name}" is to be learned from, and named as task, target or to be dropped.')
+
+    def inputs(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return a table without its targets and the columns to leave out; raise if a column has two roles."""
+        self.check_columns(frame)
         # Labels are text, however a file stores them.
-        return frame.drop(columns=[*self.target, *drop]).assign(**{self.column: task_labels(frame, self.column)})
+        rest = frame.drop(columns=[*self.target, *(self.drop or [])])
+        return rest.assign(**{self.column: task_labels(frame, self.column)})
 
     def check_task(self) -> None:
         """Raise if the rows of a single file have no task."""
-        if self.task is None and self.data.is_file():
+        if self.task is None and Path(self.data).is_file():
             raise ElmeshError(
                 f"{self.data} is one file, so --task must name the column that holds the task; or give a folder with "
                 "one file for each task."
@@ -109,6 +118,20 @@ class FitOptions(TableOptions):
     """The options of ``elmesh fit``."""
 
     out: Annotated[Path, typer.Option(help="Folder to save the model in.")]
+    weight: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="Column with how often each row counts; it is no input.", show_default="once"
+        ),
+    ] = None
+    class_weight: Annotated[
+        str | None,
+        typer.Option(
+            metavar="balanced",
+            help="With classes: rows of rare classes count more, so that all classes weigh the same.",
+            show_default="all rows count the same",
+        ),
+    ] = None
     solver: Annotated[str, typer.Option(metavar="NAME", help=f"One of {', '.join(solver_classes())}.")] = "mesh-elm"
     parts: Annotated[
         str | None,
@@ -187,6 +210,24 @@ class FitOptions(TableOptions):
     quiet: QuietOption = False
     events: Annotated[bool, typer.Option("--events", hidden=True)] = False
 
+    def check_columns(self, frame: pd.DataFrame) -> None:
+        """Raise if a column that is named is not there, or has two roles."""
+        super().check_columns(frame)
+        if self.weight is None:
+            return
+        find_column(frame, self.weight)
+        if self.weight in (self.column, *self.target, *(self.drop or []), *(self.use or [])):
+            raise ElmeshError(f'Column "{self.weight}" has the weights of rows, and is named as something else too.')
+
+    def inputs(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return a table without its targets, weights and the columns to leave out; raise if one has two roles."""
+        X = super().inputs(frame)
+        return X if self.weight is None else X.drop(columns=self.weight)
+
+    def weights(self, frame: pd.DataFrame) -> FloatArray | None:
+        """Return how often each row counts; None if all count once."""
+        return None if self.weight is None else read_weights(frame, self.weight)
+
     def make_solver(self) -> Solver:
         """Return the solver; ``mu`` is for all its penalties, and the graph "none" means all data in one place."""
         solver = make_solver(self.solver)
@@ -232,17 +273,23 @@ class FitOptions(TableOptions):
 
     def make_estimator(self, kind: ProblemKind) -> MultiTaskELMClassifier | MultiTaskELMRegressor:
         """Return the estimator, which takes the table of :meth:`inputs`."""
-        make = MultiTaskELMClassifier if kind == "classification" else MultiTaskELMRegressor
+        make: Any = MultiTaskELMClassifier if kind == "classification" else MultiTaskELMRegressor
+        if self.class_weight is not None:
+            check_option("--class-weight", self.class_weight, "balanced")
+            if kind != "classification":
+                raise ElmeshError("--class-weight is for classes, and the target is a quantity; leave it out.")
+            make = functools.partial(make, class_weight=self.class_weight)
         hidden = self.hidden
         if hidden != "auto" and not hidden.isdecimal():
             raise ElmeshError(f'--hidden must be a whole number or "auto"; got {hidden!r}.')
-        return make(
+        estimator: MultiTaskELMClassifier | MultiTaskELMRegressor = make(
             hidden if hidden == "auto" else int(hidden),
             task=self.column,
             column_types=dict.fromkeys(self.use, "number") if self.use else None,
             solver=self.make_solver(),
             random_state=self.seed,
         )
+        return estimator
 
     def check_checkpoint(self) -> None:
         """Raise if the folder for checkpoints cannot be written: before the work."""
@@ -285,7 +332,7 @@ class FitOptions(TableOptions):
                 words += [
                     word for item in (value if isinstance(value, list) else [value]) for word in (name, str(item))
                 ]
-        return [*words, "--", str(self.data)]  # a name may begin with a dash
+        return [*words, "--", self.data]  # a name may begin with a dash
 
 
 def with_options(cls: type[_Options]) -> Callable[[Callable[[_Options], None]], Callable[..., None]]:

@@ -87,6 +87,8 @@ def _fit(
             pd.concat([frame[[]] for frame in inputs.values()]).index
         )
         y = pd.concat([read_targets(frame, options.target, kind, whole) for frame in frames.values()])
+        weights = [own for frame in frames.values() if (own := options.weights(frame)) is not None]
+        sample_weight = np.concatenate(weights) if weights else None
     model = options.make_estimator(kind)
     options.note_unused(output)
 
@@ -98,7 +100,7 @@ def _fit(
     with output.progress("Fitting") as show:
         backend = MPIBackend(world, mask=options.mask)
         run = options.run_config(output, lambda step: show(step) or request.asked, backend, on_checkpoint)
-        model.fit(X, y if len(options.target) > 1 else y.iloc[:, 0], run=run)
+        model.fit(X, y if len(options.target) > 1 else y.iloc[:, 0], sample_weight=sample_weight, run=run)
     save_models(options, world, model)
     summary = _summarize(options, world, model, labels, len(X)) | {"kind_reason": reason}
     stopped = int(world.allreduce_sum(np.array([int(request.asked)]))[0]) > 0

@@ -45,13 +45,13 @@ def load_model(path: Path) -> tuple[Any, TableSchema]:
     return model, model.table_
 
 
-def read_rows(path: Path, model: Any, schema: TableSchema, csv_format: CSVFormat) -> pd.DataFrame:
+def read_rows(path: str, model: Any, schema: TableSchema, csv_format: CSVFormat) -> pd.DataFrame:
     """Return the rows of a file or folder, with their tasks.
 
     If tasks are the names of files, a model of one task takes any single file as that task's.
     """
     by_file = schema.task == FILE_TASK
-    if by_file and len(model.tasks_) == 1 and path.is_file():
+    if by_file and len(model.tasks_) == 1 and Path(path).is_file():
         return read_data(path, csv_format=csv_format).assign(**{FILE_TASK: str(model.tasks_[0])})
     return read_data(path, file_task=by_file, csv_format=csv_format)
 
@@ -83,7 +83,7 @@ def note_unknown(output: Output, model: Any, known: npt.NDArray[np.bool_]) -> No
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that elmesh fit saved.")],
     new: Annotated[
-        Path, typer.Argument(metavar="NEW", help="A CSV, .csv.gz or Parquet file, or a folder as for elmesh fit.")
+        str, typer.Argument(metavar="NEW", help="A CSV, .csv.gz or Parquet file, a folder, or DuckDB, as for fit.")
     ],
     out: Annotated[
         Path | None, typer.Option(help="CSV or Parquet file to write; without it, CSV on standard output.")
@@ -123,7 +123,7 @@ def predict(
     if out is not None:
         check_table_name(out)
         check_writable(out, force)
-        if out.exists() and new.exists() and out.samefile(new):
+        if out.exists() and Path(new).exists() and out.samefile(new):
             raise ElmeshError(f"{out} is the table to predict; write the predictions to another file.")
     with output.warnings_as_notes():
         estimator, schema = load_model(model)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from elmesh.cli.console import Output
 from elmesh.estimators.gains import SiteGains, format_error
 from elmesh.math.certificate import Certificate
+from elmesh.solvers import make_solver
 from elmesh.text import count, data_size
 
 if TYPE_CHECKING:
@@ -24,11 +25,17 @@ _MOST_TASKS = 15
 
 
 def summarize(model: Any, rows: int) -> dict[str, Any]:
-    """Return the facts about a fit of a table with so many rows, in plain JSON."""
+    """Return the facts about a model of a table with so many rows, in plain JSON; of a loaded one there are fewer."""
     table = model.table_
+    facts = {"rounds": None, "certificate": None, "privacy": None}
+    if hasattr(model, "history_"):
+        facts = model.summary()
     return {
         "command": "fit",
-        **model.summary(),
+        "kind": table.kind,
+        "tasks": model.tasks_.tolist(),
+        "solver": make_solver(model.solver).name,
+        **facts,
         "targets": [target.name for target in table.target_columns],
         "rows": rows,
         "columns": table.feature_names,

@@ -305,7 +305,9 @@ class SiteMethods(InputReader):
         floor = CLASS_NOISE if self._kind == "classification" else 0.0
         longest = max(len(own.X) for own in rows.values())
         with limit_blas_threads(longest, layer.width, min(longest, layer.width)):
-            return measure_gains(self.model_, rows, floor, pooled=pooled)
+            gains = measure_gains(self.model_, rows, floor, pooled=pooled)
+        units = 1.0 if self.table_ is None or self._kind == "classification" else self.table_.target_units
+        return gains.in_units(units) if isinstance(units, float) else gains
 
     def _kept_rows(self, layer: FeatureMap) -> dict[Label, GainRows]:
         """Return the rows that are kept of each task."""

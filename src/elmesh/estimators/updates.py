@@ -175,6 +175,29 @@ class UpdateMethods(SiteMethods):
         self._learn_again(replace(statistics, sites=left), [label for label in rows.sizes if label in left], run)
         return self
 
+    def count_known_rows(
+        self, X: ArrayLike, y: ArrayLike, tasks: object = None, *, sample_weight: ArrayLike | None = None
+    ) -> int:
+        """Return how many rows are equal to rows that the model was learned from.
+
+        Parameters
+        ----------
+        X, y, tasks, sample_weight
+            The rows, as for :meth:`partial_fit`.
+
+        Returns
+        -------
+        int
+        """
+        statistics = self._needed_statistics()
+        rows = self._new_rows(X, y, tasks, sample_weight)
+        known = 0
+        for label, site in statistics.sites.items():
+            if label in rows.sizes:
+                own = keyed_rows(rows.whole, statistics.encoding, label, statistics.seed)
+                known += len(own) - len(site.missing(own))
+        return known
+
     def _learn_again(
         self, statistics: TrainingStatistics, changed: Sequence[Label], run: RunConfig | None = None
     ) -> None:

@@ -15,7 +15,6 @@ from elmesh.report.figures import figure
 from elmesh.report.page import Page, Section, Table
 from elmesh.report.site_plots import draw_shares, drawn_tasks
 from elmesh.report.wording import Wording
-from elmesh.text import count
 
 __all__ = ["gains_page", "gains_table"]
 
@@ -95,8 +94,10 @@ def _training(summary: Mapping[str, Any]) -> Section:
         ["Kind", summary["kind"]],
         ["Rows", f"{summary['rows']:,}"],
         ["Encoded columns", f"{len(summary['columns']):,}"],
-        ["Method", f"{summary['solver']}, {count(summary['rounds'], 'round')}"],
+        ["Method", summary["solver"]],
     ]
+    if summary["rounds"] is not None:
+        rows.append(["Rounds", f"{summary['rounds']:,}"])
     if summary["certificate"] is not None:
         text = str(Certificate(**summary["certificate"]))
         rows.append(["Certificate of the fit to the training rows", text[0].upper() + text[1:]])

@@ -6,7 +6,7 @@
 from elmesh.tables.access import FILE_TASK, TableWarning, find_column, finite_numbers
 from elmesh.tables.columns import to_labels
 from elmesh.tables.csv_format import CSVFormat
-from elmesh.tables.dataset import find_tasks, read_data
+from elmesh.tables.dataset import find_tasks
 from elmesh.tables.files import check_table_name, read_table, write_table
 from elmesh.tables.fitting import (
     agree_targets,
@@ -18,6 +18,7 @@ from elmesh.tables.fitting import (
     whole_labels,
 )
 from elmesh.tables.schema import CategoricalColumn, DateColumn, NumericColumn, ProblemKind, TableSchema, TargetColumn
+from elmesh.tables.source import open_large, read_data
 
 __all__ = [
     "FILE_TASK",
@@ -38,6 +39,7 @@ __all__ = [
     "fit_schema",
     "fit_stream_inputs",
     "infer_kind",
+    "open_large",
     "read_data",
     "read_table",
     "read_targets",

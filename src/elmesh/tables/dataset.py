@@ -40,7 +40,7 @@ from elmesh.tables.parquet_file import find_row_groups, read_parquet
 from elmesh.text import more
 from elmesh.typing import StrPath
 
-__all__ = ["DataFile", "TaskSource", "concat_files", "find_files", "find_tasks", "read_data"]
+__all__ = ["DataFile", "TaskSource", "concat_files", "find_files", "find_tasks", "read_files"]
 
 #: The row groups of a file that hold a task; None for the whole file.
 RowGroups = tuple[int, ...] | None
@@ -154,25 +154,8 @@ def concat_files(frames: Mapping[str, pd.DataFrame], columns: Sequence[str]) -> 
     return concat_tables(list(frames.values()), columns).set_axis(index)
 
 
-def read_data(path: StrPath, *, file_task: bool = False, csv_format: CSVFormat = DETECT) -> pd.DataFrame:
-    """Read a file, or all tables of a folder as one.
-
-    Parameters
-    ----------
-    path
-        A file as for :func:`read_table`, or a folder of such files, all with the same columns; or a folder of
-        partitions such as ``site=north``, each a folder of such files, where ``site`` becomes a column.
-    file_task
-        Whether each file is a task, named as the file without its suffix; the column :data:`FILE_TASK` holds it.
-    csv_format
-        How CSV files are written; by default detected in each file.
-
-    Returns
-    -------
-    pandas.DataFrame
-        As from :func:`read_table`; for a folder the index is the file and the line or row in it.
-    """
-    path = Path(path)
+def read_files(path: Path, *, file_task: bool = False, csv_format: CSVFormat = DETECT) -> pd.DataFrame:
+    """Read a file, or all tables of a folder as one; with ``file_task`` each file is a task."""
     files = find_files(path, csv_format, file_task=file_task)
     frames = {file.name: file.read() for file in files}
     columns = _common_columns(frames)
@@ -193,7 +176,7 @@ class TaskSource:
     in_folder: bool  # whether the data set is a folder, so that the index names the file
 
     def read(self) -> pd.DataFrame:
-        """Read the rows that :func:`read_data` returns for this task, with the same columns and index."""
+        """Read the rows that :func:`read_files` returns for this task, with the same columns and index."""
         frames = {file.name: file.read(row_groups) for file, row_groups in self.files}
         frame = concat_files(frames, self.columns) if self.in_folder else next(iter(frames.values()))
         if self.column == FILE_TASK:

@@ -191,21 +191,23 @@ class TableSchema:
         return np.column_stack([values for column in self.features for values in column.encode(frame)])
 
     def targets(self, frame: pd.DataFrame) -> NDArray[Any]:
-        """Return the targets of a table.
+        """Return the targets of a table: classes, or standardised numbers, one column per target if there are several.
 
-        These are classes, as whole numbers or text; or standardised numbers, one column per target if there are
-        several.
+        Classes are whole numbers or text.
         """
+        return self.in_fitted_units(self.true_targets(frame))
+
+    def true_targets(self, frame: pd.DataFrame) -> NDArray[Any]:
+        """Return the targets of a table: classes, or numbers in the units of the table."""
         if self.kind == "classification":
             name = self.target_columns[0].name
             if self.whole_labels:
                 return require_complete(frame, name, _whole_numbers(frame, name), "target").astype(np.int64)
             return require_complete(frame, name, to_labels(find_column(frame, name)), "target").astype(np.str_)
-        standardised = [
-            (require_complete(frame, t.name, finite_numbers(frame, t.name), "target") - t.mean) / t.std
-            for t in self.target_columns
+        numbers = [
+            require_complete(frame, t.name, finite_numbers(frame, t.name), "target") for t in self.target_columns
         ]
-        return standardised[0] if len(standardised) == 1 else np.column_stack(standardised)
+        return numbers[0] if len(numbers) == 1 else np.column_stack(numbers)
 
     def in_units(self, predicted: NDArray[Any]) -> NDArray[Any]:
         """Convert standardised predictions of a regression to the units of the table; return classes unchanged."""

@@ -1,0 +1,53 @@
+"""What a model is worth, beside it in its folder: the page ``report.html`` and the scores on its card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elmesh.cli.console import Output
+from elmesh.estimators.gains import SiteGains
+from elmesh.estimators.storage import CARD, REPORT
+from elmesh.files import atomic_write
+
+if TYPE_CHECKING:
+    from elmesh.report import Table
+
+__all__ = ["measure_gains", "write_model_report"]
+
+
+def measure_gains(model: Any, output: Output, *, pooled: bool = True) -> SiteGains | None:
+    """Return what each task gains by learning together; None if the model has nothing to compare."""
+    fitted = model.model_
+    if fitted.common is None or (pooled and len(fitted.heads) < 2):
+        return None
+    with output.bar("Measuring gains") as show:
+        show(0, 1, "rows left out of each task")
+        gains: SiteGains = model.site_gains(pooled=pooled)
+        show(1, 1, "")
+    return gains
+
+
+def write_model_report(
+    model: Any, folder: Path, summary: dict[str, Any], output: Output
+) -> tuple[SiteGains, Table] | None:
+    """Measure who gains and what predictions depend on, from the rows that the model has kept.
+
+    Write the page and the card into the model's folder, and add what was found to the summary. Return the gains and
+    their table, if there are any.
+    """
+    gains = measure_gains(model, output)
+    with output.bar("Explaining") as show:
+        show(0, 1, "columns shuffled")
+        explanation = model.explain()
+        show(1, 1, "")
+    summary["explanation"] = explanation.to_json()
+    if gains is None:
+        return None
+    # Matplotlib takes a second to import, for which errors in the table and --help should not wait.
+    from elmesh.report import gains_page, gains_table, render  # noqa: PLC0415
+
+    atomic_write(folder / REPORT, render(gains_page(gains, summary, explanation)).encode())
+    atomic_write(folder / CARD, model.model_card(gains).encode())
+    summary |= {"gains": gains.to_json(), "report": str(folder / REPORT)}
+    return gains, gains_table(gains)
