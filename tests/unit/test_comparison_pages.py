@@ -10,6 +10,7 @@ from elmesh.evaluation.comparison import Comparison
 from elmesh.evaluation.scores import Bin, Evaluation, Group
 from elmesh.report import comparison_page, comparison_table, evaluation_page, render, site_table
 from elmesh.report.figures import COLORS
+from helpers.marks import one_of
 from helpers.pages import Reader, measure, needs_browser
 from helpers.pictures import assert_legible
 
@@ -175,8 +176,7 @@ def test_an_evaluation_has_its_calibration():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("sites", [1, 2, 16, 60])
-@pytest.mark.parametrize("kind", ["regression", "classification"])
+@pytest.mark.parametrize(("sites", "kind"), one_of(2, [1, 2, 16, 60], ["regression", "classification"]))
 def test_no_labels_overlap_and_none_is_cut_off(sites, kind):
     name = "a clinic of some town {:02d}"
     pages = [evaluation_page(evaluation(sites=sites, kind=kind, name=name))]

@@ -778,23 +778,26 @@ def test_a_task_alone_predicts_exactly_as_in_the_whole_model(fitted, kind, solve
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "solver",
-    [
-        LocalELM(),
-        *PAPER.values(),
-        MeshELM(rank=2, graph=None),
-        MeshELM(rank=2, graph=nx.cycle_graph(list(TASKS))),
-        MeshELM(rank=2, mu1=0.1, mu2=0.1),
-        MTLELM(rank=2),
-        DMTLELM(rank=2, graph=nx.cycle_graph(list(TASKS)), zeta=[0.0625, 0.125, 0.25, 0.5]),
-        FODMTLELM(rank=2),
-        MTFL(),
-        GOMTL(rank=2, mu2=0.1),
-        DGSP(rank=2),
-        DNSP(rank=2),
-    ],
+    ("kind", "solver"),
+    one_of(
+        2,
+        KINDS,
+        [
+            LocalELM(),
+            *PAPER.values(),
+            MeshELM(rank=2, graph=None),
+            MeshELM(rank=2, graph=nx.cycle_graph(list(TASKS))),
+            MeshELM(rank=2, mu1=0.1, mu2=0.1),
+            MTLELM(rank=2),
+            DMTLELM(rank=2, graph=nx.cycle_graph(list(TASKS)), zeta=[0.0625, 0.125, 0.25, 0.5]),
+            FODMTLELM(rank=2),
+            MTFL(),
+            GOMTL(rank=2, mu2=0.1),
+            DGSP(rank=2),
+            DNSP(rank=2),
+        ],
+    ),
 )
 def test_the_folder_of_a_task_alone_holds_nothing_of_the_others(kind, solver, tmp_path):
     model, X, y, tasks = small(kind, solver=solver)
