@@ -141,7 +141,8 @@ def _read(options: FitOptions, output: Output) -> _Table:
     output.note(f"{options.data} has {stream.n_rows:,} rows; it is read in parts.")
     kind, reason, _ = agree_targets(stream, options.target, given)
     kept = [name for name in stream.columns if name not in (options.drop or ())]
-    stream.checkpoint = options.out.with_name(f"{options.out.name}.partial")
+    beside = options.out.with_name(f"{options.out.name}.partial")
+    stream.checkpoint = beside if options.checkpoint is None else options.checkpoint / "stream"
     return _Table(SelectedStream(stream, kept, options.column), list(options.target), options.weight, kind, reason)
 
 
@@ -168,7 +169,9 @@ def _fit_here(options: FitOptions, output: Output) -> None:
                 try:
                     model.fit(table.X, table.y, sample_weight=table.sample_weight, run=run)
                 except StreamStopped:
-                    fail("Stopped while the table was read; the same command continues from there.", INTERRUPTED)
+                    folder = table.X.checkpoint
+                    again = "continues from there" if folder is not None and folder.exists() else "starts again"
+                    fail(f"Stopped while the table was read; the same command {again}.", INTERRUPTED)
             model.save(out, overwrite=options.force)
         rows = int(model.sites_["rows"].sum())
         summary = summarize(model, rows) | {"model": str(out), "kind_reason": table.reason}

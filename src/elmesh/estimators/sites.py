@@ -272,7 +272,7 @@ class SiteMethods(InputReader):
         ----------
         X : array or frame of shape (n_samples, n_features), optional
             The inputs of the fit. By default the rows that the estimator has kept of it: all, or a sample of tasks with
-            more than 2,048 rows.
+            many rows.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
             Its targets.
         tasks : array-like of shape (n_samples,), optional
@@ -313,7 +313,8 @@ class SiteMethods(InputReader):
         """Return the rows that are kept of each task."""
         statistics = self._needed_statistics()
         unit = statistics.encoding.unit
-        return {t: GainRows.of_site(statistics.sites[t], layer, unit) for t in self.model_.heads}
+        tasks = self.model_.heads
+        return {t: GainRows.of_site(statistics.sites[t], layer, unit, len(tasks)) for t in tasks}
 
     def _given_rows(
         self, X: ArrayLike, y: ArrayLike | None, tasks: object, sample_weight: ArrayLike | None
