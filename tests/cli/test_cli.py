@@ -920,19 +920,19 @@ def interrupting(times: int):
     """Return a replacement of the progress bar that sends SIGINT in round 3."""
 
     @contextmanager
-    def progress(self: Output, title: str) -> Iterator[object]:
-        def show(step: object) -> None:
-            if step.round == 3:
+    def bar(self: Output, title: str) -> Iterator[object]:
+        def show(done: int, total: int, text: str) -> None:
+            if text.startswith("round 3 "):
                 for _ in range(times):
                     signal.raise_signal(signal.SIGINT)
 
         yield show
 
-    return progress
+    return bar
 
 
 def test_ctrl_c_saves_the_rounds_so_far(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(Output, "progress", interrupting(1))
+    monkeypatch.setattr(Output, "bar", interrupting(1))
     args = ["fit", folder / "train.csv", *FIT_CLASSES, *SHARED, "--tol", 0]
     result = run(*args, "--out", tmp_path / "m", "--json")
     assert result.exit_code == 130
@@ -946,7 +946,7 @@ def test_ctrl_c_saves_the_rounds_so_far(folder, tmp_path, monkeypatch):
 
 
 def test_a_second_ctrl_c_aborts_and_saves_nothing(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(Output, "progress", interrupting(2))
+    monkeypatch.setattr(Output, "bar", interrupting(2))
     result = run("fit", folder / "train.csv", *FIT_CLASSES, *SHARED, "--tol", 0, "--out", tmp_path / "m")
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "elmesh: Aborted.\n")
     assert list(tmp_path.iterdir()) == []
