@@ -28,6 +28,7 @@ from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.estimators.regressor import MultiTaskELMRegressor
 from elmesh.run import Backend, CheckpointConfig, Progress, RunConfig
 from elmesh.solvers import Solver, make_solver, solver_classes
+from elmesh.solvers.traffic_estimate import TrafficEstimate
 from elmesh.tables import FILE_TASK, CSVFormat, ProblemKind, find_column
 from elmesh.tables.access import task_labels
 from elmesh.tables.stream_stats import read_weights
@@ -309,8 +310,12 @@ class FitOptions(TableOptions):
         on_checkpoint: Callable[[int], None] = lambda k: None,
     ) -> RunConfig:
         """Return how the fit runs; the first checkpoint of a resumed fit is noted."""
+
+        def announce(estimate: TrafficEstimate) -> None:
+            output.print(estimate.sentence())
+
         if self.checkpoint is None:
-            return RunConfig(backend, callback)
+            return RunConfig(backend, callback, on_estimate=announce)
         pending = (self.checkpoint / "checkpoint.json").exists()
 
         def note_checkpoint(k: int) -> None:
@@ -320,7 +325,7 @@ class FitOptions(TableOptions):
             pending = False
             on_checkpoint(k)
 
-        return RunConfig(backend, callback, CheckpointConfig(self.checkpoint, self.every, note_checkpoint))
+        return RunConfig(backend, callback, CheckpointConfig(self.checkpoint, self.every, note_checkpoint), announce)
 
     def arguments(self) -> list[str]:
         """Return the arguments of the same command for each rank, which reports events."""

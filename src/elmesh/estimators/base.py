@@ -49,6 +49,7 @@ from elmesh.run.result import RunResult, StopReason
 from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.admm import ProximalADMM
 from elmesh.solvers.base import GroupedFeatures, Halves, PrivateTotals, Solution
+from elmesh.solvers.traffic_estimate import estimate_traffic
 from elmesh.tables import TableSchema
 from elmesh.tables.stream import TableStream, as_stream
 from elmesh.typing import FloatArray, Label, StrPath
@@ -359,6 +360,7 @@ class MultiTaskELM(UpdateMethods):
             own = halves if solver.learns_from_halves else None
             features = GroupedFeatures(layer.groups, floor, own, common, totals, most)
             context = replace(context, features=features)
+        self._announce_traffic(context, layer, tasks)
         # A run may be resumed for longer than was first asked.
         fields = {name: value for name, value in context.fields.items() if name != "solver__max_iter"}
         result = backend.run(replace(context, fields=fields), tasks)
@@ -394,6 +396,22 @@ class MultiTaskELM(UpdateMethods):
         if not least or solver.privacy is not None:
             return None
         return int(backend.sure_rows(sizes) / least)
+
+    @staticmethod
+    def _announce_traffic(context: FitContext, layer: Features, tasks: Sequence[Statistics]) -> None:
+        """Call whoever wants to know how much will be sent."""
+        topology, announce = context.assignment.topology, context.config.on_estimate
+        if announce is None or topology is None:
+            return
+        width = layer.width
+        if context.features is not None and context.features.most_features is not None:
+            width = min(width, context.features.most_features)
+        outputs = max(task.outputs for task in tasks)
+        directions = sum(context.solver.directions(task) for task in tasks)
+        rank = context.solver.rank_for(outputs, layer.width, directions)
+        found = estimate_traffic(context.solver, width, outputs, rank, topology)
+        if found is not None:
+            announce(found)
 
     def _set_run(self, result: RunResult, context: FitContext, tasks: Sequence[Statistics]) -> None:
         """Set what is known of a run."""
