@@ -1081,7 +1081,20 @@ def test_bad_input_to_the_program_is_one_sentence_with_code_2(tmp_path, monkeypa
 # Help and start-up
 
 
-COMMANDS = ["demo", "sample", "fit", "predict", "evaluate", "compare", "add-site", "export", "reproduce", "agent"]
+COMMANDS = [
+    "demo",
+    "sample",
+    "fit",
+    "predict",
+    "evaluate",
+    "compare",
+    "add-site",
+    "update",
+    "forget",
+    "export",
+    "reproduce",
+    "agent",
+]
 NETWORK_COMMANDS = ["create", "csr", "sign", "check", "status", "audit", "confirm", "router"]
 
 
