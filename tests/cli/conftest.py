@@ -18,6 +18,9 @@ def drawings() -> None:
 
 @pytest.fixture(autouse=True)
 def quick_pages(request, monkeypatch) -> None:
-    """Leave the drawings of pages empty: Matplotlib would take most of the time of a command."""
+    """Leave the drawings of pages empty: Matplotlib would take most of the time of a command.
+
+    Fixtures of a module have drawings, because they are made before this one.
+    """
     if "drawings" not in request.fixturenames:
         monkeypatch.setattr("elmesh.report.page.to_svg", lambda fig, *, prefix, **_: f'<svg id="{prefix}"></svg>')
