@@ -120,11 +120,10 @@ def every_command(frame: pd.DataFrame, folder: Path, target: str, *fit_notes: st
 # ------------------------------------------------------------------------------------------------- sites and targets
 
 
-@pytest.mark.parametrize(
-    "target", [pytest.param("amount", marks=pytest.mark.thorough), pytest.param("grade", marks=pytest.mark.slow)]
-)
-def test_a_thousand_sites_of_two_rows_are_learned(tmp_path, target):
-    every_command(table([f"site {i}" for i in range(1000)], 2), tmp_path, target)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("n_sites", [150, pytest.param(1000, marks=pytest.mark.slow)])
+def test_hundreds_of_sites_of_two_rows_are_learned(tmp_path, target, n_sites):
+    every_command(table([f"site {i}" for i in range(n_sites)], 2), tmp_path, target)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -54,7 +54,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_rows_that_are_added_and_forgotten_leave_the_folder_as_it_was(fitted, model):
+def test_rows_that_are_added_and_forgotten_leave_the_folder_as_it_was(fitted, model, drawings):
     before = files(model)
     shown = json.loads(run("update", model, fitted / "new.csv", "--json").stdout)
     assert (shown["command"], shown["changed_rows"]) == ("update", 30)

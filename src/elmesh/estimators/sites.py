@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from elmesh.checks import check_count
 from elmesh.data.features import FeatureMap
 from elmesh.data.labels import plain_type
-from elmesh.data.tasks import Groups, group_rows, match_tasks
+from elmesh.data.tasks import Groups, check_length, group_rows, match_tasks
 from elmesh.errors import ElmeshError
 from elmesh.estimators.dependence import Predictor, explain_model
 from elmesh.estimators.explanation import Explanation
@@ -171,7 +171,7 @@ class SiteMethods(InputReader):
         check_is_fitted(self, "model_")
         checked, labels = self._encode(X, tasks)
         targets = self._in_fitted_units(y)
-        check_consistent_length(checked, targets)
+        check_length(targets, len(checked))
         if labels is None and len(self.model_.heads) > 1:
             raise ElmeshError("The model has several tasks; give that of each row with tasks=, or in its column.")
         groups = group_rows(labels, len(checked))
