@@ -14,7 +14,7 @@ RUNS   ?= 100
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-all docs-check lint format bench arena ahead scaling network security private readme paper clean
+.PHONY: help demo quick test test-all docs-check lint format bench arena ahead scaling network security private tune readme paper clean
 
 help:
 	@echo "make demo        compare twelve simulated clinics alone, pooled and together, and write elmesh-demo/report.html"
@@ -29,6 +29,7 @@ help:
 	@echo "make network     measure agents over mutual TLS: rounds per second, rejoining, memory (10 minutes); docs/network.md"
 	@echo "make security    attack masked sums, private totals and U_t, and time masks (an hour); docs/attacks.md"
 	@echo "make private     measure what differential privacy costs on twelve tables, and audit it (two hours); docs/privacy.md"
+	@echo "make tune        compare settings by rows left out with grid search (20 minutes); docs/tuning.md"
 	@echo "make readme      run demo and bench, and write their figures into the README"
 	@echo "make paper       reproduce the paper's evaluation with RUNS=100 runs (an hour and a half); docs/paper.md"
 	@echo "make format      format the code with ruff"
@@ -94,6 +95,11 @@ security: $(VENV)/stamp
 private: $(VENV)/stamp
 	$(BIN)/python -m benchmarks private_arena audit
 	$(BIN)/python tools/privacy.py
+
+# After an interrupt the same command continues.
+tune: $(VENV)/stamp
+	$(BIN)/python -m benchmarks tune
+	$(BIN)/python tools/tuning.py
 
 readme: demo bench
 	$(BIN)/python tools/readme.py

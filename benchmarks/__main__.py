@@ -9,13 +9,14 @@ from pathlib import Path
 
 # Speed on random data; comparisons on USPS, MNIST and School; MPI; messages; networks; real tables, hard cases.
 SPEED, AHEAD, RANKS = ("startup", "rounds", "growth", "fit"), ("optimum", "bytes", "ways"), ("mpi",)
+LARGE = ("stream",)  # ten million rows, which take 2 GB of disk
 PRIVACY, NETWORK = ("basis", "totals", "site_weights", "audit", "private_arena"), ("network", "masks")
-ARENA = ("arena", "adversarial", "fit_growth", "digits", "gains", "compare")
+ARENA = ("arena", "adversarial", "fit_growth", "digits", "gains", "compare", "tune")
 RESULTS = Path(__file__).parent / "results"
 
 
 def main(names: list[str]) -> int:
-    known = SPEED + AHEAD + RANKS + PRIVACY + NETWORK + ARENA
+    known = SPEED + LARGE + AHEAD + RANKS + PRIVACY + NETWORK + ARENA
     unknown = set(names) - set(known)
     if unknown:
         print(f"Unknown benchmark: {', '.join(sorted(unknown))}; there are {', '.join(known)}.", file=sys.stderr)

@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,18 +105,22 @@ def compare(name: str, seed: int) -> Record:
 
 def records(path: Path, n_splits: int, compare: Callable[[str, int], Record]) -> list[Record]:
     """Return the figures of all tables and splits; those that are done already are read."""
+    return logged(path, [(name, seed) for seed in range(FIRST, FIRST + n_splits) for name in ARENA], compare)
+
+
+def logged(path: Path, cases: Sequence[tuple[str, int]], compare: Callable[[str, int], Record]) -> list[Record]:
+    """Return the figures of tables and splits; those that are done already are read from a log."""
     done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     known = {(record["table"], record["split"]) for record in done}
-    for seed in range(FIRST, FIRST + n_splits):
-        for name in ARENA:
-            if (name, seed) in known:
-                continue
-            record = compare(name, seed)
-            done.append(record)
-            with path.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-            print(f"{name} {seed}: {record['scores']}", file=sys.stderr)
-    return [record for record in done if record["split"] < FIRST + n_splits]
+    for name, seed in cases:
+        if (name, seed) in known:
+            continue
+        record = compare(name, seed)
+        done.append(record)
+        with path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        print(f"{name} {seed}: {record['scores']}", file=sys.stderr)
+    return [record for record in done if (record["table"], record["split"]) in cases]
 
 
 def splits_asked() -> int:

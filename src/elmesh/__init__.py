@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from elmesh.estimators.classifier import MultiTaskELMClassifier
     from elmesh.estimators.loading import load
     from elmesh.estimators.regressor import MultiTaskELMRegressor
+    from elmesh.estimators.tuned import MultiTaskELMClassifierCV, MultiTaskELMRegressorCV
     from elmesh.evaluation.compare import compare
     from elmesh.privacy.budget import Privacy
     from elmesh.report.displays import (
@@ -59,7 +60,9 @@ _MODULES = {
     "MTLELM": "solvers.mtl_elm",
     "MeshELM": "solvers.mesh_elm",
     "MultiTaskELMClassifier": "estimators.classifier",
+    "MultiTaskELMClassifierCV": "estimators.tuned",
     "MultiTaskELMRegressor": "estimators.regressor",
+    "MultiTaskELMRegressorCV": "estimators.tuned",
     "Privacy": "privacy.budget",
     "RunConfig": "run.config",
     "SiteGainDisplay": "report.displays",
@@ -90,7 +93,9 @@ __all__ = [
     "MPIBackend",
     "MeshELM",
     "MultiTaskELMClassifier",
+    "MultiTaskELMClassifierCV",
     "MultiTaskELMRegressor",
+    "MultiTaskELMRegressorCV",
     "Privacy",
     "RunConfig",
     "SiteGainDisplay",

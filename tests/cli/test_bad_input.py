@@ -134,6 +134,10 @@ def test_inputs_of_text_or_in_one_dimension_are_refused(kind):
 def test_an_error_about_lengths_names_both_lengths(kind, models):
     with pytest.raises(ElmeshError, match="y has 29 values for 30 rows; give one per row"):
         fit(kind, y=ESTIMATORS[kind][1][:-1])
+    with pytest.raises(ElmeshError, match="y has 29 values for 30 rows; give one per row"):
+        fit(kind, pd.DataFrame(X), y=ESTIMATORS[kind][1][:-1])
+    with pytest.raises(ElmeshError, match="y has 1 value for 2 rows; give one per row"):
+        models[kind].partial_fit(X[:2], ESTIMATORS[kind][1][:1], TASKS[:2])
     with pytest.raises(ElmeshError, match="tasks has 29 labels but the data have 30 rows; give one label per row"):
         fit(kind, tasks=TASKS[:-1])
     with pytest.raises(ElmeshError, match="tasks has 30 labels but the data have 5 rows; give one label per row"):
@@ -344,10 +348,10 @@ def test_an_estimator_that_is_not_fitted_raises(kind, tmp_path):
 
 
 def test_an_output_path_that_exists_is_left_as_it_is(models, saved):
-    before = {file.name: file.read_bytes() for file in saved.iterdir()}
+    before = {file: file.read_bytes() for file in saved.rglob("*") if file.is_file()}
     with pytest.raises(ElmeshError, match="exists already; choose another path, or set overwrite=True"):
         models["regression"].save(saved)
-    assert {file.name: file.read_bytes() for file in saved.iterdir()} == before
+    assert {file: file.read_bytes() for file in saved.rglob("*") if file.is_file()} == before
     models["regression"].save(saved, overwrite=True)
     np.testing.assert_array_equal(elmesh.load(saved).predict(X, TASKS), models["regression"].predict(X, TASKS))
 

@@ -120,11 +120,10 @@ def every_command(frame: pd.DataFrame, folder: Path, target: str, *fit_notes: st
 # ------------------------------------------------------------------------------------------------- sites and targets
 
 
-@pytest.mark.parametrize(
-    "target", [pytest.param("amount", marks=pytest.mark.thorough), pytest.param("grade", marks=pytest.mark.slow)]
-)
-def test_a_thousand_sites_of_two_rows_are_learned(tmp_path, target):
-    every_command(table([f"site {i}" for i in range(1000)], 2), tmp_path, target)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("n_sites", [150, pytest.param(1000, marks=pytest.mark.slow)])
+def test_hundreds_of_sites_of_two_rows_are_learned(tmp_path, target, n_sites):
+    every_command(table([f"site {i}" for i in range(n_sites)], 2), tmp_path, target)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -283,6 +282,7 @@ def test_a_table_that_cannot_be_read_is_named_by_every_command(models, tmp_path,
     rows = bad_file(kind, tmp_path)
     commands = of_rows(models, "amount", rows, tmp_path)
     commands["fit"] = ["fit", rows, "--task", "site", "--target", "amount", "--out", tmp_path / "model"]
+    commands["tune"] = ["tune", *commands["fit"][1:]]
     for words in commands.values():
         assert BAD_FILES[kind] in fails(tmp_path, *words)
 
@@ -297,6 +297,7 @@ def test_a_place_that_holds_something_else_stays_as_it_is(models, tmp_path, forc
     for place in (thesis, tmp_path / "notes"):
         for words in (
             ["fit", rows, "--task", "site", "--target", "amount", "--out", place],
+            ["tune", rows, "--task", "site", "--target", "amount", "--out", place],
             ["add-site", models / "amount", rows, "--site", "dora", "--out", place],
         ):
             assert "exists and is not an elmesh model, so it is not replaced" in fails(tmp_path, *words, *force)

@@ -156,10 +156,10 @@ def test_nothing_is_replaced_without_force_and_never_the_model(folder, tmp_path)
     assert file.read_text() == "mine"
     run(*words, file, "--force", "--quiet")
     assert onnx.load(file).producer_name == "elmesh"
-    before = {path.name: path.read_bytes() for path in (folder / "days").iterdir()}
+    before = {path: path.read_bytes() for path in (folder / "days").rglob("*") if path.is_file()}
     assert "is in the folder of the model" in failed(*words, folder / "days" / "model.json", "--force")
     assert "is a folder; give the name of a file" in failed(*words, folder / "days", "--force")
-    assert {path.name: path.read_bytes() for path in (folder / "days").iterdir()} == before
+    assert {path: path.read_bytes() for path in (folder / "days").rglob("*") if path.is_file()} == before
     assert "m.onnx is a file, not a folder" in failed(*words, file / "m.onnx")
     assert "There is no model at" in failed("export", folder / "none", "--onnx", tmp_path / "n.onnx")
 

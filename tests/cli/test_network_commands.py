@@ -92,7 +92,8 @@ def test_an_agent_that_refuses_its_output_folder_has_failed_in_its_status(tmp_pa
         network.start("left")
         assert network.wait("left") == {"left": 2}
         assert (left.status["phase"], left.status["running"]) == ("failed", False)
-        assert left.status["problem"] == f"{left.out} exists; choose another name, or give --force to replace it."
+        expected = f"{left.out} exists and is not an elmesh model, so it is not replaced; choose another name."
+        assert left.status["problem"] == expected
         (failed,) = left.events("failed")
         assert failed["reason"] == left.status["problem"]
 

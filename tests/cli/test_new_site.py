@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -124,7 +125,7 @@ def test_classes_have_a_learning_curve_of_wrong_ones(folder, tmp_path):
     ("change", "words"),
     [
         ({"--site": "Leeds"}, "has a site 'Leeds' already"),
-        ({"--out": "model"}, "exists; choose another name"),
+        ({"--out": "other"}, "exists; choose another name"),
         ({"rows": "nothing.csv"}, "There is no file"),
         ({"rows": "no-target.csv"}, "days"),
     ],
@@ -133,17 +134,23 @@ def test_what_cannot_be_added_is_one_sentence_and_no_model(folder, tmp_path, cha
     rows = pd.read_csv(folder / "clinics" / "truro.csv")
     rows.drop(columns="days").to_csv(tmp_path / "no-target.csv", index=False)
     rows.to_csv(tmp_path / "rows.csv", index=False)
-    out = folder / "model" if change.get("--out") == "model" else tmp_path / "m"
+    out = tmp_path / change.get("--out", "m")
+    if "--out" in change:
+        shutil.copytree(folder / "model", out)
     table = tmp_path / change.get("rows", "rows.csv")
     result = run("add-site", folder / "model", table, "--site", change.get("--site", "Truro"), "--out", out, code=2)
     assert words in result.stderr
     assert not (tmp_path / "m").exists()
 
 
-def test_a_model_is_not_replaced_by_itself_with_a_site(folder):
-    model = folder / "model"
-    result = run("add-site", model, folder / "clinics" / "truro.csv", "--site", "T", "--out", model, "--force", code=2)
-    assert "is the model itself" in result.stderr
+@pytest.mark.parametrize("named", [False, True])
+def test_without_another_folder_the_model_is_replaced_by_itself_with_the_site(folder, tmp_path, named):
+    model = shutil.copytree(folder / "model", tmp_path / "model")
+    out = ["--out", model] if named else []
+    shown = run("add-site", model, folder / "clinics" / "truro.csv", "--site", "Truro", *out).stdout
+    assert "Truro is in the model with 40 rows, beside 8 tasks; the model is replaced." in shown
+    assert elmesh.load(model).tasks_.tolist() == sorted([*elmesh.load(folder / "model").tasks_, "Truro"])
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_few_rows_have_no_curve(folder, tmp_path):

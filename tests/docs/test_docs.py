@@ -31,7 +31,7 @@ def test_the_solver_on_the_page_runs_and_its_model_loads_where_it_is_not_defined
 
 
 def test_the_python_of_every_page_is_tested():
-    pages = ("compare", "explain", "export", "model", "privacy", "solvers")
+    pages = ("compare", "explain", "export", "model", "privacy", "solvers", "tuning", "updates")
     tested = {"README.md"} | {f"docs/{name}.md" for name in pages}
     assert {name for name, text in PAGES.items() if code_blocks(text, "python")} == tested
 

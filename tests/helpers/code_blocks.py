@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+from typer.testing import CliRunner
+
+from elmesh.cli import app
 
 #: Seconds within which a script must end.
 TIME_LIMIT = 300
@@ -36,6 +42,22 @@ def run(command: list[str], folder: Path) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def run_commands(block: str, folder: Path) -> str:
+    """Run the commands of a block, each a line of ``elmesh``, in a folder, and return their output.
+
+    They run in this process, because a new one would import everything again.
+    """
+    shown = ""
+    for line in block.strip().splitlines():
+        program, *words = shlex.split(line, comments=True)
+        assert program == "elmesh"
+        with contextlib.chdir(folder):
+            done = CliRunner(env={"FORCE_COLOR": None, "NO_COLOR": "1"}).invoke(app, words)
+        assert done.exit_code == 0, f"{line}\n{done.output}"
+        shown += done.stdout
+    return shown
 
 
 def run_python(code: str, folder: Path) -> str:

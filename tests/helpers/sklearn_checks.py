@@ -14,6 +14,10 @@ _EXACT = (
     "a few rows that are repeated exactly have no noise to the evidence, at whose limit rounding decides; "
     "tests/unit/test_weights.py compares weights with repeated rows where it does not"
 )
+_FOLDS = (
+    "cv is a number of folds within tasks, and the check sets it to folds of all rows; tests/unit/test_tuning.py "
+    "compares weights with repeated rows"
+)
 _UNITS = "columns of a table are standardised, because each has its own unit; numbers of an array are not"
 
 
@@ -22,7 +26,9 @@ def not_held(estimator: Any) -> dict[str, str]:
     kind = "classifier" if estimator._kind == "classification" else "regressor"
     reasons = {f"check_{kind}_data_not_an_array": _UNITS}
     solver = make_solver(estimator.solver)
-    if solver.grouped_features and kind == "regressor" and solver.has_common_part:
+    if "cv" in estimator.get_params(deep=False):
+        reasons["check_sample_weight_equivalence_on_dense_data"] = _FOLDS
+    elif solver.grouped_features and kind == "regressor" and solver.has_common_part:
         reasons["check_sample_weight_equivalence_on_dense_data"] = _EXACT
     elif solver.tol is not None and not solver.grouped_features:
         reasons["check_sample_weight_equivalence_on_dense_data"] = _TOLERANCE

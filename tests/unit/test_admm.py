@@ -27,6 +27,7 @@ from elmesh.solvers.admm_weights import AdaptiveZeta
 from elmesh.solvers.base import Decision, Problem, RoundReport, rounds
 from elmesh.solvers.initialization import random_block
 from helpers.examples import examples
+from helpers.marks import one_of
 from helpers.peers import gossip_sums, peer_program, run_peers
 from helpers.problems import figure_three, random_problem, ridge_of_rows, solve, stack, task_weights, usable_rank
 
@@ -176,7 +177,7 @@ def test_automatic_parameters_are_safe_on_hundreds_of_harsh_problems(solver, chu
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("graph", GRAPH_NAMES)
+@pytest.mark.parametrize("graph", one_of(3, GRAPH_NAMES))
 def test_automatic_parameters_converge_with_200_agents(graph):
     problem = random_problem(7, m=200, L=8, r=2, d=1, n_max=12)
     result = run(admm(rank=2, max_iter=10_000), problem, graph)

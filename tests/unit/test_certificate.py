@@ -30,6 +30,7 @@ from elmesh.run.runner import agent_context
 from elmesh.solvers.base import Problem
 from elmesh.solvers.graph_certificate import certificate_over_graph
 from elmesh.solvers.mesh_elm import BITS
+from helpers.marks import one_of
 from helpers.peers import lockstep, requests_of
 from helpers.problems import random_problem, ridge_of_rows, solve, stack, usable_rank
 
@@ -102,7 +103,7 @@ def test_at_the_optimum_the_gap_vanishes_and_the_rank_is_sufficient(kind, seed, 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", one_of(4, range(12)))
 def test_a_rank_that_is_too_small_is_detected_and_the_suggested_one_is_near_the_true_one(seed):
     problem = random_problem(seed, m=6, L=14, r=4, d=2)
     mu = 0.3
@@ -267,8 +268,7 @@ def agrees(found, exact):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("bits", [2, 8, 64, "auto"])
-@pytest.mark.parametrize("graph", GRAPH_NAMES)
+@pytest.mark.parametrize(("graph", "bits"), one_of(4, GRAPH_NAMES, [2, 8, 64, "auto"]))
 def test_over_every_graph_and_with_any_bits_the_certificate_is_that_of_one_place(graph, bits):
     problem = random_problem(3, m=7, L=15)
     for rank in (2, "auto"):
@@ -343,8 +343,7 @@ def test_over_a_graph_passes_continue_until_the_eigenvalues_no_longer_change(see
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("graph", GRAPH_NAMES)
-@pytest.mark.parametrize("solver", [DMTLELM(2, 0.3, 0.3), FODMTLELM(5, 0.3, 0.3)])
+@pytest.mark.parametrize(("graph", "solver"), one_of(3, GRAPH_NAMES, [DMTLELM(2, 0.3, 0.3), FODMTLELM(5, 0.3, 0.3)]))
 def test_admm_certifies_the_mean_of_the_agents_bases(solver, graph):
     problem = random_problem(3, m=7, L=15)
     result = on_graph(solver, problem, graph)

@@ -21,6 +21,7 @@ from elmesh.solvers.class_scale import choose_class_scale, left_out_scores
 from elmesh.solvers.state import MixedEffects
 from elmesh.solvers.variance_components import estimate_components
 from elmesh.typing import FloatArray
+from helpers.marks import one_of
 from helpers.mixed import MixedProblem, digest, log_variances, make_problem, mixed_problems, only_context, run_steps
 from helpers.peers import lockstep
 
@@ -193,8 +194,7 @@ SPREAD = np.random.default_rng(0).normal(size=12) / 3
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("d", [2, 3])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("seed", "d"), one_of(2, range(2), [2, 3]))
 def test_common_variances_that_are_too_small_grow_by_the_factor_of_least_loss(seed, d):
     problem, labels = class_problem(seed, ROWS, d=d, one_class=(2,))
     expected = assert_chosen(problem, labels, np.array([9.0, -5.0, -5.0]), np.full(3, -3.0), SPREAD)

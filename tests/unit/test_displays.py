@@ -142,6 +142,19 @@ def test_an_effect_has_a_line_for_all_rows_and_each_task_and_labels_those_that_d
     assert all(line.get_linewidth() < 1.5 for line in grey)
 
 
+@pytest.mark.parametrize(("n_tasks", "thin"), [(104, 100), (105, 51), (404, 100)])
+def test_of_hundreds_of_tasks_an_even_part_is_drawn_and_those_that_differ_most(n_tasks, thin):
+    tasks = pd.DataFrame({k: [k / n_tasks, 1.0] for k in range(n_tasks)}, index=[0.0, 1.0])
+    tasks[[3, 50]] += 9.0  # these differ most, then the first and the last
+    effect = Effect("x", "number", "y", False, pd.Series([0.5, 1.0], index=tasks.index), tasks)
+    ax = EffectDisplay(effect).plot(Figure().add_subplot()).ax_
+    grey = [line.get_ydata()[0] * n_tasks for line in ax.lines if line.get_color() == COLORS["muted"]]
+    assert len(grey) == thin
+    assert min(grey) < 5
+    assert max(grey) > n_tasks - 8
+    assert {"3", "50"} < {text.get_text() for text in ax.texts}
+
+
 def test_a_task_has_the_same_color_in_the_effects_of_all_columns(fitted):
     found = fitted[-1]
 

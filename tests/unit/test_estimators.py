@@ -41,6 +41,7 @@ from elmesh.data.features import HiddenLayer
 from elmesh.math.objective import Margins
 from elmesh.run import StopReason
 from helpers.examples import examples
+from helpers.marks import one_of
 from helpers.sklearn_checks import not_held
 
 NAMES = {
@@ -138,8 +139,8 @@ def indicator(y, classes):
 @pytest.mark.thorough
 @parametrize_with_checks(
     [
-        MultiTaskELMClassifier(),
-        MultiTaskELMRegressor(),
+        MultiTaskELMClassifier(n_hidden=20),
+        MultiTaskELMRegressor(n_hidden=20),
     ],
     expected_failed_checks=not_held,
 )
@@ -150,6 +151,8 @@ def test_the_checks_of_scikit_learn_pass(estimator, check):
 @pytest.mark.slow
 @parametrize_with_checks(
     [
+        MultiTaskELMClassifier(),
+        MultiTaskELMRegressor(),
         MultiTaskELMClassifier(n_hidden=None, solver=MeshELM(graph=None), random_state=0),
         MultiTaskELMClassifier(n_hidden=20, solver=MeshELM(message_bits="auto"), random_state=0),
         MultiTaskELMRegressor(n_hidden=20, activation="tanh", fit_intercept=False, solver="local-elm", random_state=0),
@@ -361,8 +364,7 @@ def test_frames_give_what_arrays_give_and_their_columns_are_checked(frame, kind)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("form", TASK_COLUMNS)
-@pytest.mark.parametrize("labels", ["text", "whole numbers"])
+@pytest.mark.parametrize(("form", "labels"), one_of(2, TASK_COLUMNS, ["text", "whole numbers"]))
 def test_tasks_may_come_in_any_kind_of_column(form, labels):
     model, X, y, tasks = small("classification")
     if labels == "whole numbers":
@@ -395,8 +397,7 @@ def test_outputs_of_a_task_learned_alone_do_not_depend_on_each_other():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("kind", "name"), one_of(2, KINDS, NAMES))
 def test_a_solver_by_name_is_the_solver_with_its_defaults(name, kind):
     model, X, y, tasks = small(kind, solver=name)
     other = clone(model).set_params(solver=NAMES[name]()).fit(X, y, tasks)
@@ -508,20 +509,24 @@ def test_local_elm_is_the_ridge_of_scikit_learn_on_each_tasks_hidden_features(ki
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize(
-    ("solver", "own", "tol"),
-    [
-        (MeshELM, {"common": False, "private": False, "graph": None}, 1e-7),
-        (MTLELM, {}, 1e-7),
-        (MeshELM, {"common": False, "private": False}, 1e-7),
-        (MeshELM, {"common": False, "private": False, "message_bits": 8}, 1e-5),
-        (DMTLELM, {}, 1e-7),
-        (FODMTLELM, {}, 1e-4),
-    ],
+    ("shared", "fit_intercept"),
+    one_of(
+        2,
+        [
+            (MeshELM, {"common": False, "private": False, "graph": None}, 1e-7),
+            (MTLELM, {}, 1e-7),
+            (MeshELM, {"common": False, "private": False}, 1e-7),
+            (MeshELM, {"common": False, "private": False, "message_bits": 8}, 1e-5),
+            (DMTLELM, {}, 1e-7),
+            (FODMTLELM, {}, 1e-4),
+        ],
+        [True, False],
+    ),
 )
-def test_shared_models_are_stationary_points_of_the_papers_objective(solver, own, tol, fit_intercept):
+def test_shared_models_are_stationary_points_of_the_papers_objective(shared, fit_intercept):
     """Equation (6) by hand: raw without an intercept; with one, centred per task and on a common scale."""
+    solver, own, tol = shared
     X, Y, tasks = regression(n_outputs=2)
     chosen = solver(rank=3, mu1=0.7, mu2=0.4, tol=tol, max_iter=100_000, **own)
     model = MultiTaskELMRegressor(n_hidden=8, solver=chosen, fit_intercept=fit_intercept, random_state=0)
@@ -584,26 +589,30 @@ def test_without_an_intercept_the_penalty_reduces_a_shift():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("solver", "within"),
-    [
-        (LocalELM(), 1e-8),
-        (LocalELM(mu=1.0), 1e-10),
-        (MeshELM(), 1e-6),
-        (MeshELM(rank=2, mu1=0.1, mu2=0.1, tol=1e-7), 1e-4),
-        # Automatic penalties depend on a random probe and so on the order of tasks.
-        (MeshELM(common=False, private=False, rank=2, mu1=1.0, mu2=1.0, graph=None, tol=1e-9), 1e-7),
-        (MTLELM(rank=2, mu1=1.0, mu2=1.0, tol=1e-9, max_iter=20_000), 1e-7),
-        (MeshELM(common=False, private=False, rank=2, mu1=1.0, mu2=1.0, graph="complete", tol=1e-7), 1e-4),
-        (DMTLELM(2, 1.0, 1.0, graph="complete", tol=1e-7, max_iter=50_000), 1e-4),
-        (MTFL(), 1e-8),
-        (GOMTL(rank=2, mu2=0.1, tol=1e-6, max_iter=20_000), 1e-4),
-        (DGSP(rank=2), 1e-8),
-        (DNSP(rank=2), 1e-8),
-    ],
+    ("kind", "solver_and_tolerance"),
+    one_of(
+        2,
+        KINDS,
+        [
+            (LocalELM(), 1e-8),
+            (LocalELM(mu=1.0), 1e-10),
+            (MeshELM(), 1e-6),
+            (MeshELM(rank=2, mu1=0.1, mu2=0.1, tol=1e-7), 1e-4),
+            # Automatic penalties depend on a random probe and so on the order of tasks.
+            (MeshELM(common=False, private=False, rank=2, mu1=1.0, mu2=1.0, graph=None, tol=1e-9), 1e-7),
+            (MTLELM(rank=2, mu1=1.0, mu2=1.0, tol=1e-9, max_iter=20_000), 1e-7),
+            (MeshELM(common=False, private=False, rank=2, mu1=1.0, mu2=1.0, graph="complete", tol=1e-7), 1e-4),
+            (DMTLELM(2, 1.0, 1.0, graph="complete", tol=1e-7, max_iter=50_000), 1e-4),
+            (MTFL(), 1e-8),
+            (GOMTL(rank=2, mu2=0.1, tol=1e-6, max_iter=20_000), 1e-4),
+            (DGSP(rank=2), 1e-8),
+            (DNSP(rank=2), 1e-8),
+        ],
+    ),
 )
-def test_tasks_under_other_names_and_rows_in_another_order_give_the_same_predictions(kind, solver, within):
+def test_tasks_under_other_names_and_rows_in_another_order_give_the_same_predictions(kind, solver_and_tolerance):
+    solver, within = solver_and_tolerance
     model, X, y, tasks = small(kind, solver=solver)
     order = np.random.default_rng(1).permutation(len(X))
     # The other names sort the other way round, so that agents have other numbers.
@@ -769,23 +778,26 @@ def test_a_task_alone_predicts_exactly_as_in_the_whole_model(fitted, kind, solve
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "solver",
-    [
-        LocalELM(),
-        *PAPER.values(),
-        MeshELM(rank=2, graph=None),
-        MeshELM(rank=2, graph=nx.cycle_graph(list(TASKS))),
-        MeshELM(rank=2, mu1=0.1, mu2=0.1),
-        MTLELM(rank=2),
-        DMTLELM(rank=2, graph=nx.cycle_graph(list(TASKS)), zeta=[0.0625, 0.125, 0.25, 0.5]),
-        FODMTLELM(rank=2),
-        MTFL(),
-        GOMTL(rank=2, mu2=0.1),
-        DGSP(rank=2),
-        DNSP(rank=2),
-    ],
+    ("kind", "solver"),
+    one_of(
+        2,
+        KINDS,
+        [
+            LocalELM(),
+            *PAPER.values(),
+            MeshELM(rank=2, graph=None),
+            MeshELM(rank=2, graph=nx.cycle_graph(list(TASKS))),
+            MeshELM(rank=2, mu1=0.1, mu2=0.1),
+            MTLELM(rank=2),
+            DMTLELM(rank=2, graph=nx.cycle_graph(list(TASKS)), zeta=[0.0625, 0.125, 0.25, 0.5]),
+            FODMTLELM(rank=2),
+            MTFL(),
+            GOMTL(rank=2, mu2=0.1),
+            DGSP(rank=2),
+            DNSP(rank=2),
+        ],
+    ),
 )
 def test_the_folder_of_a_task_alone_holds_nothing_of_the_others(kind, solver, tmp_path):
     model, X, y, tasks = small(kind, solver=solver)

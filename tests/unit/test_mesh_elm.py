@@ -25,6 +25,7 @@ from elmesh.run.runner import agent_context
 from elmesh.solvers import make_solver
 from elmesh.solvers.base import Decision, Problem, RoundReport
 from elmesh.solvers.mesh_elm import BITS
+from helpers.marks import one_of
 from helpers.peers import gossip_sums, lockstep, own_tasks, peer_program, requests_of, run_peers
 from helpers.problems import random_problem, solve, stack, usable_rank
 
@@ -140,8 +141,7 @@ def test_over_every_graph_exact_messages_give_what_one_place_gives(graph, rank):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("bits", [2, 4, 16, "auto"])
-@pytest.mark.parametrize("graph", GRAPH_NAMES)
+@pytest.mark.parametrize(("graph", "bits"), one_of(4, GRAPH_NAMES, [2, 4, 16, "auto"]))
 def test_the_optimum_is_the_same_however_coarse_the_messages(graph, bits):
     problem = random_problem(6, m=8, L=14)
     best = reached(run(MeshELM(tol=1e-6), problem))
@@ -611,7 +611,7 @@ def solve_harsh(seed, max_iter):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("chunk", range(6))
+@pytest.mark.parametrize("chunk", one_of(3, range(6)))
 def test_harsh_problems_never_diverge(chunk):
     for seed in range(5000 + 10 * chunk, 5010 + 10 * chunk):
         solve_harsh(seed, 100)

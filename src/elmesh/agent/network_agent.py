@@ -47,6 +47,7 @@ from elmesh.run.array_io import SavedRun
 from elmesh.run.config import RunConfig
 from elmesh.run.monitor import RoundSnapshot
 from elmesh.run.result import Progress, RunHistory
+from elmesh.solvers.traffic_estimate import TrafficEstimate
 from elmesh.tables import FILE_TASK, TableSchema, whole_labels
 from elmesh.text import listed
 from elmesh.typing import StrPath
@@ -284,7 +285,11 @@ class NetworkAgent:
             self.progress = progress
             return None if callback is None else callback(progress)
 
-        model.fit(X, schema.targets(frame), tasks=tasks, run=RunConfig(backend=NetworkBackend(self), callback=on_round))
+        def on_estimate(estimate: TrafficEstimate) -> None:
+            self.log("estimate", text=estimate.sentence(), bytes=estimate.start, bytes_per_round=estimate.per_round)
+
+        run = RunConfig(backend=NetworkBackend(self), callback=on_round, on_estimate=on_estimate)
+        model.fit(X, schema.targets(frame), tasks=tasks, run=run)
         self.security.confirm_totals(self.config, self.messenger)
         model.save(out, overwrite=out.exists(), extra={"table": schema.to_json()})
         columns: dict[str, Any] = {

@@ -99,6 +99,14 @@ _COMMANDS = [
         "elmesh fit sites/ --target dose --out models/ --runtime mpi --ranks 4 --checkpoint state/ --restarts 3",
     ),
     _LazyCommand(
+        "tune",
+        "Choose settings on rows left out, fit the table with them and save the model.",
+        "elmesh tune patients.csv --task site --target outcome --out model/",
+        "elmesh tune patients.csv --task site --target dose --hidden 50,200,500 --weight-scale 1,4 --weight-scale 0.3 "
+        "--out model/",
+        "elmesh tune sites/ --target dose --parts shared --rank 2,4,8 --mu 0.3,1,3,10 --out model/",
+    ),
+    _LazyCommand(
         "predict",
         "Predict new rows with a saved model.",
         "elmesh predict model/ new.csv --out predictions.csv",

@@ -42,6 +42,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "lost": lambda f: f"Lost: {f['reason']}",
     "evicted": lambda f: f"{f['name']} continues without {', '.join(f['names'])}.",
     "restarted": lambda f: _restarted(**f),
+    "estimate": lambda f: f["text"],
     "undeclared classes": lambda f: (
         f"The network file of {f['network']} declares no classes, so a class of the same name may differ from agent to "
         "agent: there is no common part. Add classes = [...] to [target] at every agent to learn one."

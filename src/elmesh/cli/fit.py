@@ -24,7 +24,7 @@ from elmesh.run.placement import check_ranks
 from elmesh.tables import ProblemKind, agree_targets, find_tasks, open_large, read_data, read_targets
 from elmesh.tables.stream import SelectedStream, StreamStopped, TableStream
 
-__all__ = ["fit"]
+__all__ = ["fit", "fit_here", "read_table"]
 
 
 @with_options(FitOptions)
@@ -69,7 +69,10 @@ def fit(options: FitOptions) -> None:
         for name in ("ranks", "gather", "restarts"):
             if getattr(options, name) != getattr(FitOptions, name):  # it is given
                 raise ElmeshError(f"--{name} is for --runtime mpi; give that as well, or leave it out.")
-        _fit_here(options, output)
+        summary, stopped = fit_here(options, output)
+        output.result(summary)
+        if stopped:
+            raise typer.Exit(INTERRUPTED)
     elif options.ranks is not None:
         _start_ranks(options, output, options.ranks)
     elif options.restarts:
@@ -128,7 +131,7 @@ class _Table:
     reason: str
 
 
-def _read(options: FitOptions, output: Output) -> _Table:
+def read_table(options: FitOptions, output: Output) -> _Table:
     """Read a table, or open it to be read in parts if it is large."""
     stream, given = open_large(options.data, file_task=options.task is None), check_kind(options.kind)
     if stream is None:
@@ -141,18 +144,19 @@ def _read(options: FitOptions, output: Output) -> _Table:
     output.note(f"{options.data} has {stream.n_rows:,} rows; it is read in parts.")
     kind, reason, _ = agree_targets(stream, options.target, given)
     kept = [name for name in stream.columns if name not in (options.drop or ())]
-    stream.checkpoint = options.out.with_name(f"{options.out.name}.partial")
+    beside = options.out.with_name(f"{options.out.name}.partial")
+    stream.checkpoint = beside if options.checkpoint is None else options.checkpoint / "stream"
     return _Table(SelectedStream(stream, kept, options.column), list(options.target), options.weight, kind, reason)
 
 
-def _fit_here(options: FitOptions, output: Output) -> None:
-    """Fit in this process."""
+def fit_here(options: FitOptions, output: Output) -> tuple[dict[str, Any], bool]:
+    """Fit in this process, save the model and print the summary; return it, and whether Ctrl-C stopped the fit."""
     out = options.out
     check_model_folder(out, options.force)
     options.check_checkpoint()
     options.check_task()
     with output.warnings_as_notes():
-        table = _read(options, output)
+        table = read_table(options, output)
         model = options.make_estimator(table.kind)
         options.note_unused(output)
         with stop_on_interrupt(output, "after this step") as request:
@@ -168,7 +172,9 @@ def _fit_here(options: FitOptions, output: Output) -> None:
                 try:
                     model.fit(table.X, table.y, sample_weight=table.sample_weight, run=run)
                 except StreamStopped:
-                    fail("Stopped while the table was read; the same command continues from there.", INTERRUPTED)
+                    folder = table.X.checkpoint
+                    again = "continues from there" if folder is not None and folder.exists() else "starts again"
+                    fail(f"Stopped while the table was read; the same command {again}.", INTERRUPTED)
             model.save(out, overwrite=options.force)
         rows = int(model.sites_["rows"].sum())
         summary = summarize(model, rows) | {"model": str(out), "kind_reason": table.reason}
@@ -176,6 +182,4 @@ def _fit_here(options: FitOptions, output: Output) -> None:
         print_fit(output, summary, gains)
         if request.asked:
             output.note(f"Stopped by Ctrl-C after round {model.n_iter_}; the model so far is in {out}.")
-        output.result(summary)
-    if request.asked:
-        raise typer.Exit(INTERRUPTED)
+    return summary, request.asked

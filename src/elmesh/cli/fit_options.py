@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
@@ -23,25 +24,49 @@ from elmesh.cli.console import (
     check_writable,
 )
 from elmesh.cli.errors import check_option
+from elmesh.data.features import ACTIVATIONS
 from elmesh.errors import ElmeshError
 from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.estimators.regressor import MultiTaskELMRegressor
 from elmesh.run import Backend, CheckpointConfig, Progress, RunConfig
 from elmesh.solvers import Solver, make_solver, solver_classes
+from elmesh.solvers.settings import part_parameters
+from elmesh.solvers.traffic_estimate import TrafficEstimate
 from elmesh.tables import FILE_TASK, CSVFormat, ProblemKind, find_column
 from elmesh.tables.access import task_labels
 from elmesh.tables.stream_stats import read_weights
 from elmesh.typing import FloatArray
 
-__all__ = ["FitOptions", "TableOptions", "check_kind", "with_options"]
+__all__ = [
+    "ClassWeightOption",
+    "FitOptions",
+    "OutOption",
+    "TableOptions",
+    "WeightOption",
+    "check_kind",
+    "hidden_units",
+    "weight_scales",
+    "with_options",
+]
 
+OutOption = Annotated[Path, typer.Option(help="Folder to save the model in.")]
+WeightOption = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="Column with how often each row counts; it is no input.", show_default="once"),
+]
+ClassWeightOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="balanced",
+        help="With classes: rows of rare classes count more, so that all classes weigh the same.",
+        show_default="all rows count the same",
+    ),
+]
 _Options = TypeVar("_Options", bound="TableOptions")
 
 
 # What belongs to the command that starts ranks, and to the output, and not to the fit.
 _NOT_OF_THE_FIT = ("ranks", "restarts", "as_json", "quiet", "events")
-# What weights may consist of.
-_PARTS = ("common", "private", "shared")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,21 +142,9 @@ class TableOptions:
 class FitOptions(TableOptions):
     """The options of ``elmesh fit``."""
 
-    out: Annotated[Path, typer.Option(help="Folder to save the model in.")]
-    weight: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN", help="Column with how often each row counts; it is no input.", show_default="once"
-        ),
-    ] = None
-    class_weight: Annotated[
-        str | None,
-        typer.Option(
-            metavar="balanced",
-            help="With classes: rows of rare classes count more, so that all classes weigh the same.",
-            show_default="all rows count the same",
-        ),
-    ] = None
+    out: OutOption
+    weight: WeightOption = None
+    class_weight: ClassWeightOption = None
     solver: Annotated[str, typer.Option(metavar="NAME", help=f"One of {', '.join(solver_classes())}.")] = "mesh-elm"
     parts: Annotated[
         str | None,
@@ -161,6 +174,17 @@ class FitOptions(TableOptions):
     hidden: Annotated[
         str, typer.Option(metavar="NUMBER", help="Hidden units.", show_default="200, or 300 without groups of features")
     ] = "auto"
+    weight_scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBERS",
+            help="Scale of the hidden weights; with mesh-elm several for several groups of units, separated by commas.",
+            show_default="1,4, or by the number of columns",
+        ),
+    ] = None
+    activation: Annotated[
+        str, typer.Option(metavar="NAME", help=f"Activation of the hidden units: {', '.join(ACTIVATIONS)}.")
+    ] = "sigmoid"
     mu: Annotated[
         float | None, typer.Option(help="Penalty on the weights.", show_default="from the estimated noise, or 1")
     ] = None
@@ -252,17 +276,10 @@ class FitOptions(TableOptions):
             return {}
         if not {"common", "private"} <= known.keys():
             raise ElmeshError(f"--parts has no meaning for {self.solver}; leave it out.")
-        chosen = {name.strip() for name in self.parts.split(",")}
-        if not chosen <= set(_PARTS):
-            raise ElmeshError(f'--parts must be some of {", ".join(_PARTS)}, separated by commas, not "{self.parts}".')
-        if chosen == {"common", "shared"}:
-            raise ElmeshError("The shared part is fitted alone or beside a private one; add private to --parts.")
-        given: dict[str, Any] = {name: name in chosen for name in ("common", "private")}
-        if "shared" not in chosen:
-            if self.rank:
-                raise ElmeshError(f"--rank {self.rank} is for the shared part; add shared to --parts, or leave it out.")
-            given["rank"] = 0
-        elif self.rank == 0:
+        given = part_parameters(self.parts)
+        if "rank" in given and self.rank:
+            raise ElmeshError(f"--rank {self.rank} is for the shared part; add shared to --parts, or leave it out.")
+        if "rank" not in given and self.rank == 0:
             raise ElmeshError("--rank 0 means no shared part, which --parts asks for; leave one of them out.")
         return given
 
@@ -279,11 +296,10 @@ class FitOptions(TableOptions):
             if kind != "classification":
                 raise ElmeshError("--class-weight is for classes, and the target is a quantity; leave it out.")
             make = functools.partial(make, class_weight=self.class_weight)
-        hidden = self.hidden
-        if hidden != "auto" and not hidden.isdecimal():
-            raise ElmeshError(f'--hidden must be a whole number or "auto"; got {hidden!r}.')
         estimator: MultiTaskELMClassifier | MultiTaskELMRegressor = make(
-            hidden if hidden == "auto" else int(hidden),
+            hidden_units(self.hidden),
+            weight_scale="auto" if self.weight_scale is None else weight_scales(self.weight_scale),
+            activation=self.activation,
             task=self.column,
             column_types=dict.fromkeys(self.use, "number") if self.use else None,
             solver=self.make_solver(),
@@ -309,8 +325,12 @@ class FitOptions(TableOptions):
         on_checkpoint: Callable[[int], None] = lambda k: None,
     ) -> RunConfig:
         """Return how the fit runs; the first checkpoint of a resumed fit is noted."""
+
+        def announce(estimate: TrafficEstimate) -> None:
+            output.print(estimate.sentence())
+
         if self.checkpoint is None:
-            return RunConfig(backend, callback)
+            return RunConfig(backend, callback, on_estimate=announce)
         pending = (self.checkpoint / "checkpoint.json").exists()
 
         def note_checkpoint(k: int) -> None:
@@ -320,19 +340,50 @@ class FitOptions(TableOptions):
             pending = False
             on_checkpoint(k)
 
-        return RunConfig(backend, callback, CheckpointConfig(self.checkpoint, self.every, note_checkpoint))
+        return RunConfig(backend, callback, CheckpointConfig(self.checkpoint, self.every, note_checkpoint), announce)
 
     def arguments(self) -> list[str]:
         """Return the arguments of the same command for each rank, which reports events."""
-        words = ["fit", "--events"]
+        return ["fit", "--events", *self._words(), "--", self.data]  # a name may begin with a dash
+
+    def command(self) -> str:
+        """Return the command in full, without what is the default and without leave to replace files."""
+        defaults = {_option(field.name): field.default for field in fields(self)}
+        words = replace(self, force=False)._words(lambda name, value: value != defaults[name])
+        rest = [*words, "--", self.data] if self.data.startswith("-") else [self.data, *words]
+        return shlex.join(["elmesh", "fit", *rest])
+
+    def _words(self, wanted: Callable[[str, Any], bool] = lambda name, value: True) -> list[str]:
+        """Return the options that are wanted and have a value, as words of a command."""
+        words: list[str] = []
         for name, value in self.by_option().items():
-            if value is True:
-                words.append(name)
-            elif name != "--data" and value is not None and value is not False:
-                words += [
-                    word for item in (value if isinstance(value, list) else [value]) for word in (name, str(item))
-                ]
-        return [*words, "--", self.data]  # a name may begin with a dash
+            if name == "--data" or value is None or value is False or not wanted(name, value):
+                continue
+            items = value if isinstance(value, list) else [value]
+            words += [name] if value is True else [word for item in items for word in (name, str(item))]
+        return words
+
+
+def hidden_units(text: str) -> int | str:
+    """Return a number of hidden units, or "auto"."""
+    if text != "auto" and not text.isdecimal():
+        raise ElmeshError(f'--hidden must be a whole number or "auto"; got {text!r}.')
+    return text if text == "auto" else int(text)
+
+
+def weight_scales(text: str) -> float | tuple[float, ...]:
+    """Return a scale of weights, or several that are separated by commas.
+
+    Examples
+    --------
+    >>> weight_scales("0.3"), weight_scales("1,4")
+    (0.3, (1.0, 4.0))
+    """
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ElmeshError(f"--weight-scale must be numbers that are separated by commas; got {text!r}.") from None
+    return found[0] if len(found) == 1 else found
 
 
 def with_options(cls: type[_Options]) -> Callable[[Callable[[_Options], None]], Callable[..., None]]:

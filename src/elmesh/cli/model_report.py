@@ -34,7 +34,7 @@ def write_model_report(
     """Measure who gains and what predictions depend on, from the rows that the model has kept.
 
     Write the page and the card into the model's folder, and add what was found to the summary. Return the gains and
-    their table, if there are any.
+    their table, if they can be measured.
     """
     gains = measure_gains(model, output)
     with output.bar("Explaining") as show:
@@ -42,12 +42,14 @@ def write_model_report(
         explanation = model.explain()
         show(1, 1, "")
     summary["explanation"] = explanation.to_json()
+    # Matplotlib takes a second to import, for which errors in the table and --help should not wait.
+    from elmesh.report import gains_page, gains_table, page_without_gains, render  # noqa: PLC0415
+
+    page = page_without_gains(summary, explanation) if gains is None else gains_page(gains, summary, explanation)
+    atomic_write(folder / REPORT, render(page).encode())
+    summary["report"] = str(folder / REPORT)
     if gains is None:
         return None
-    # Matplotlib takes a second to import, for which errors in the table and --help should not wait.
-    from elmesh.report import gains_page, gains_table, render  # noqa: PLC0415
-
-    atomic_write(folder / REPORT, render(gains_page(gains, summary, explanation)).encode())
     atomic_write(folder / CARD, model.model_card(gains).encode())
-    summary |= {"gains": gains.to_json(), "report": str(folder / REPORT)}
+    summary["gains"] = gains.to_json()
     return gains, gains_table(gains)

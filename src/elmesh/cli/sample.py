@@ -47,6 +47,6 @@ def sample(
     output.print("")
     output.print(f"elmesh fit {folder / 'visits.csv'} --task clinic --target days --drop complication --out model/")
     output.print(f"elmesh evaluate model/ {folder / 'new-visits.csv'}")
-    output.print(f"elmesh add-site model/ {folder / 'truro.csv'} --site Truro --out model-with-truro/")
+    output.print(f"elmesh add-site model/ {folder / 'truro.csv'} --site Truro")
     files = [str(folder / name) for name in tables]
     output.result({"command": "sample", "files": files, "rows": len(train), "clinics": clinics})

@@ -58,9 +58,8 @@ def print_fit(output: Output, summary: dict[str, Any], gains: tuple[SiteGains, T
         output.print(summary["explanation"]["sentence"])
     print_result(output, summary)
     if summary["report"] is not None:
-        output.print(
-            f"Open {summary['report']} in a browser for the errors of every task, and what predictions depend on."
-        )
+        errors = "the errors of every task, and " if gains is not None else ""
+        output.print(f"Open {summary['report']} in a browser for {errors}what predictions depend on.")
 
 
 def print_gains(output: Output, gains: SiteGains, table: Table) -> None:

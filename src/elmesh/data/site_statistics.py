@@ -55,8 +55,8 @@ class KeyedRows:
         both = KeyedRows(*(np.concatenate(pair) for pair in parts))
         return both[np.lexsort((both.weights, both.keys))]
 
-    def moments(self, layer: Features) -> Moments:
-        """Return the moments of features and targets."""
+    def added_to(self, moments: Moments, layer: Features, sign: float = 1.0) -> Moments:
+        """Return moments of features and targets with these rows or, with sign -1, without them."""
         p, d = layer.width, self.T.shape[1]
         block = np.empty((len(self), p + d))
         block[:, p:] = self.T
@@ -64,7 +64,7 @@ class KeyedRows:
             layer.fill(self.X, block[:, :p])
         else:
             block[:, :p] = layer(self.X)
-        return Moments.of_rows(block, _unless_one(self.weights))
+        return moments.with_rows(block, _unless_one(self.weights), sign)
 
     def find(self, rows: KeyedRows) -> IndexArray:
         """Return the place of each row of others here, each place once; -1 for one that is not here."""
@@ -177,8 +177,7 @@ class SiteStatistics:
             rows, self.rows = self.rows, self.rows[:0]
             if len(rows):
                 self.add(layer, rows)
-        even, odd = (new[new.keys % np.uint64(2) == np.uint64(k)] for k in (0, 1))
-        self.halves = self.halves[0] + even.moments(layer), self.halves[1] + odd.moments(layer)
+        self._change_halves(self.halves, layer, new, 1.0)
         self._pending.append(new.keys)
         self.rows = self.rows + new[new.keys <= self._bound]
         if len(self.rows) > KEPT:
@@ -204,11 +203,15 @@ class SiteStatistics:
         self.rows = self.rows[left]
         if self.halves is None:
             return
-        even, odd = (old[old.keys % np.uint64(2) == np.uint64(k)] for k in (0, 1))
-        self.halves = self.halves[0] - even.moments(layer), self.halves[1] - odd.moments(layer)
+        self._change_halves(self.halves, layer, old, -1.0)
         gone, order = np.sort(old.keys), np.arange(len(old))
         rank = order - np.searchsorted(gone, gone, side="left")
         self._keys = np.delete(self.keys, np.searchsorted(self.keys, gone, side="left") + rank)
+
+    def _change_halves(self, halves: tuple[Moments, Moments], layer: Features, rows: KeyedRows, sign: float) -> None:
+        """Add rows to the half of their keys, or take them away."""
+        even, odd = (rows[rows.keys % np.uint64(2) == np.uint64(k)] for k in (0, 1))
+        self.halves = even.added_to(halves[0], layer, sign), odd.added_to(halves[1], layer, sign)
 
     def reduced(self, layer: Features, *, centre: bool) -> Reduced:
         """Return the rows reduced as a fit needs them."""

@@ -18,6 +18,7 @@ from functools import cached_property
 
 import numpy as np
 import scipy.linalg
+from scipy.linalg.blas import dsyrk
 
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
@@ -91,7 +92,7 @@ class Moments:
     sums : ndarray of shape (p + d,)
         Weighted sums.
     products : ndarray of shape (p + d, p + d)
-        Weighted sums of products.
+        Weighted sums of products, above and on the diagonal; zeros below.
     """
 
     rows: float
@@ -101,21 +102,21 @@ class Moments:
     @classmethod
     def zero(cls, size: int) -> Moments:
         """Return the moments of no rows."""
-        return cls(0.0, np.zeros(size), np.zeros((size, size)))
+        return cls(0.0, np.zeros(size), np.zeros((size, size), order="F"))
 
-    @classmethod
-    def of_rows(cls, rows: FloatArray, weights: FloatArray | None = None) -> Moments:
-        """Return the moments of rows of features and targets."""
-        if weights is None:
-            return cls(float(len(rows)), rows.sum(axis=0), rows.T @ rows)
-        weighted = np.sqrt(weights)[:, None] * rows
-        return cls(float(weights.sum()), weights @ rows, weighted.T @ weighted)
+    def with_rows(self, rows: FloatArray, weights: FloatArray | None = None, sign: float = 1.0) -> Moments:
+        """Return the moments with further rows of features and targets or, with sign -1, without some rows."""
+        if not len(rows):
+            return self
+        n, sums = (float(len(rows)), rows.sum(axis=0)) if weights is None else (float(weights.sum()), weights @ rows)
+        if weights is not None:
+            rows = np.sqrt(weights)[:, None] * rows
+        # Half of the product is computed, and added at once.
+        products = dsyrk(sign, rows.T, beta=1.0, c=self.products)
+        return Moments(self.rows + sign * n, self.sums + sign * sums, products)
 
     def __add__(self, other: Moments) -> Moments:
         return Moments(self.rows + other.rows, self.sums + other.sums, self.products + other.products)
-
-    def __sub__(self, other: Moments) -> Moments:
-        return Moments(self.rows - other.rows, self.sums - other.sums, self.products - other.products)
 
 
 def _triangular(rows: FloatArray) -> FloatArray:

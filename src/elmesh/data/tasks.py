@@ -20,6 +20,7 @@ from elmesh.typing import Label
 
 __all__ = [
     "Groups",
+    "check_length",
     "check_task_sizes",
     "check_two_classes",
     "group_rows",
@@ -131,7 +132,7 @@ def one_hot(y: ArrayLike, groups: Groups) -> tuple[dict[Label, NDArray[np.float6
            [1., 0.]])
     """
     values = _class_labels(np.asarray(y))
-    _check_length(values, groups)
+    check_length(values, sum(map(len, groups.values())))
     targets: dict[Label, NDArray[np.float64]] = {}
     classes: dict[Label, NDArray[Any]] = {}
     for label, rows in groups.items():
@@ -171,7 +172,7 @@ def regression_targets(y: ArrayLike, groups: Groups) -> dict[Label, NDArray[np.f
     values = np.asarray(y)
     if values.ndim not in (1, 2) or (values.ndim == 2 and values.shape[1] == 0):
         raise ElmeshError(f"y has shape {values.shape}; give one number per row, or several.")
-    _check_length(values, groups)
+    check_length(values, sum(map(len, groups.values())))
     numbers = _numbers(values if values.ndim == 2 else values[:, np.newaxis])
     bad = ~np.isfinite(numbers).all(axis=1)
     if bad.any():
@@ -222,7 +223,12 @@ def _numbers(values: NDArray[Any]) -> NDArray[np.float64]:
     return numbers
 
 
-def _check_length(values: NDArray[Any], groups: Groups) -> None:
-    n_rows = sum(len(rows) for rows in groups.values())
+def check_length(values: NDArray[Any], n_rows: int) -> None:
+    """Raise unless there is one target per row.
+
+    >>> check_length(np.zeros(2), 3)
+    Traceback (most recent call last):
+    elmesh.errors.ElmeshError: y has 2 values for 3 rows; give one per row.
+    """
     if len(values) != n_rows:
         raise ElmeshError(f"y has {count(len(values), 'value')} for {count(n_rows, 'row')}; give one per row.")

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
-from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
@@ -495,6 +494,8 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
 
     def score(self, X: ArrayLike, y: ArrayLike, tasks: object = None, sample_weight: ArrayLike | None = None) -> float:
         """Return the share of rows classified correctly."""
+        from sklearn.metrics import accuracy_score  # noqa: PLC0415 (slow to import)
+
         return float(accuracy_score(y, self.predict(X, tasks), sample_weight=sample_weight))
 
     def summary(self) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from elmesh.run.backend import Backend
 from elmesh.solvers import Solver
 from elmesh.typing import FloatArray
 
-__all__ = ["make_features"]
+__all__ = ["GROUPED", "SINGLE", "make_features"]
 
-# Automatic values for features in groups, and for a single hidden layer as in the paper.
-_SCALES, _CLIP, _UNITS = (1.0, 4.0), 3.0, 200
-_PAPER_UNITS = 300
+#: Automatic values for features in groups, and for a single hidden layer as in the paper.
+GROUPED: dict[str, Any] = {"n_hidden": 200, "weight_scale": (1.0, 4.0), "clip": 3.0, "direct_links": True}
+SINGLE: dict[str, Any] = {"n_hidden": 300, "clip": None, "direct_links": False}
 # Columns whose standard deviations differ by more than the first factor have different units; a common unit of columns
 # is left alone if their standard deviation is of order one, up to the second factor.
 _MOST_RATIO, _OF_ORDER_ONE = 100.0, 5.0
@@ -57,7 +57,7 @@ def make_features(
     with raise_on_all(backend.communicator):
         n_hidden = estimator.n_hidden
         if n_hidden == "auto":
-            n_hidden = _UNITS if grouped else _PAPER_UNITS
+            n_hidden = (GROUPED if grouped else SINGLE)["n_hidden"]
         if n_hidden is not None:
             check_count("n_hidden", n_hidden, otherwise=', "auto", or None for no hidden layer')
         if not grouped:
@@ -67,10 +67,10 @@ def make_features(
                 scale = 1.0 if estimator.table_ is None else weight_scale(n_inputs)
             return HiddenLayer(n_inputs, n_hidden, estimator.activation, scale, seed)
         check_choice("direct_links", estimator.direct_links, (True, False, "auto"))
-        clip = _CLIP if estimator.clip == "auto" else estimator.clip
+        clip = GROUPED["clip"] if estimator.clip == "auto" else estimator.clip
         if clip is not None:
             check_number("clip", clip)
-        scales = _SCALES if isinstance(scale, str) and scale == "auto" else scale
+        scales = GROUPED["weight_scale"] if isinstance(scale, str) and scale == "auto" else scale
         layers = _layers(n_inputs, n_hidden, estimator.activation, scales, seed)
     mean, spread = np.zeros(n_inputs), np.ones(n_inputs)
     divisors = None

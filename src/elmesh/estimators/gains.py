@@ -44,6 +44,8 @@ _MOST_NAMES = 5
 _WIDE = 0.1
 # Fewest rows of which an interval is known well enough.
 _FEWEST = 5
+# Most numbers in the features of all rows that are predicted, and fewest rows of a task.
+_MOST_NUMBERS, _FEWEST_SAMPLED = 20_000_000, 200
 # Parts of a task's rows that are left out together where each task is alone.
 _PARTS = 10
 # The change of -2 log evidence at which their search ends.
@@ -242,10 +244,12 @@ class GainRows:
     n_rows: int
 
     @classmethod
-    def of_site(cls, site: SiteStatistics, layer: FeatureMap, scale: FloatArray) -> GainRows:
-        """Return the rows that are kept of a site; ``scale`` is the unit of its targets."""
-        rows, T, every = site.rows, site.rows.T * scale, None
-        if not site.is_complete:
+    def of_site(cls, site: SiteStatistics, layer: FeatureMap, scale: FloatArray, n_sites: int) -> GainRows:
+        """Return the rows that are kept of one of so many sites, or some of them; ``scale`` is the unit of targets."""
+        # They are in the order of their keys, which are random.
+        rows = site.rows[: max(_FEWEST_SAMPLED, _MOST_NUMBERS // (n_sites * layer.width))]
+        T, every = rows.T * scale, None
+        if len(rows) < site.n_rows:
             whole = SiteRows.from_reduced(site.reduced(layer, centre=False))
             every = replace(whole, T=whole.T * scale, rest=whole.rest * scale**2)
         return cls(rows.X, T, T, rows.weights, every, site.n_rows)

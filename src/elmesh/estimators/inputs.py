@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, valid
 
 from elmesh.comm.communicator import raise_on_all
 from elmesh.data.labels import plain_type
-from elmesh.data.tasks import Groups, group_rows
+from elmesh.data.tasks import Groups, check_length, group_rows
 from elmesh.errors import ElmeshError
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.estimators.rows import ArrayRows, Chunk
@@ -97,7 +97,7 @@ class InputReader(BaseEstimator):
             inputs = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": least}
             targets = {"dtype": None, "ensure_all_finite": False, "ensure_2d": False}
             X_checked, y_checked = validate_data(self, X, y, validate_separately=(inputs, targets))
-            check_consistent_length(X_checked, y_checked)
+            check_length(y_checked, len(X_checked))
             groups = group_rows(tasks, len(X_checked))
             return array_rows(self._finite(X_checked), self._shape_targets(y_checked), groups, weights)
 
@@ -161,7 +161,7 @@ class InputReader(BaseEstimator):
         with raise_on_all(communicator):
             validate_data(self, X, skip_check_array=True)
             y_checked = check_array(y, dtype=None, ensure_all_finite=False, ensure_2d=False, input_name="y")
-            check_consistent_length(frame, y_checked)
+            check_length(y_checked, len(frame))
             if not len(frame):
                 raise ElmeshError("The table has no rows; at least one task with data is needed.")
             if tasks is None and self.task is not None:

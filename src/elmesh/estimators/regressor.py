@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.metrics import r2_score
 
 from elmesh.comm.communicator import raise_on_all
 from elmesh.data.features import Features
@@ -172,6 +171,8 @@ class MultiTaskELMRegressor(MultiOutputMixin, RegressorMixin, MultiTaskELM):
 
     def score(self, X: ArrayLike, y: ArrayLike, tasks: object = None, sample_weight: ArrayLike | None = None) -> float:
         """Return the coefficient of determination over all rows."""
+        from sklearn.metrics import r2_score  # noqa: PLC0415 (slow to import)
+
         return float(r2_score(y, self.predict(X, tasks), sample_weight=sample_weight))
 
 

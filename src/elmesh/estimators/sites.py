@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from elmesh.checks import check_count
 from elmesh.data.features import FeatureMap
 from elmesh.data.labels import plain_type
-from elmesh.data.tasks import Groups, group_rows, match_tasks
+from elmesh.data.tasks import Groups, check_length, group_rows, match_tasks
 from elmesh.errors import ElmeshError
 from elmesh.estimators.dependence import Predictor, explain_model
 from elmesh.estimators.explanation import Explanation
@@ -171,7 +171,7 @@ class SiteMethods(InputReader):
         check_is_fitted(self, "model_")
         checked, labels = self._encode(X, tasks)
         targets = self._in_fitted_units(y)
-        check_consistent_length(checked, targets)
+        check_length(targets, len(checked))
         if labels is None and len(self.model_.heads) > 1:
             raise ElmeshError("The model has several tasks; give that of each row with tasks=, or in its column.")
         groups = group_rows(labels, len(checked))
@@ -272,7 +272,7 @@ class SiteMethods(InputReader):
         ----------
         X : array or frame of shape (n_samples, n_features), optional
             The inputs of the fit. By default the rows that the estimator has kept of it: all, or a sample of tasks with
-            more than 2,048 rows.
+            many rows.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
             Its targets.
         tasks : array-like of shape (n_samples,), optional
@@ -313,7 +313,8 @@ class SiteMethods(InputReader):
         """Return the rows that are kept of each task."""
         statistics = self._needed_statistics()
         unit = statistics.encoding.unit
-        return {t: GainRows.of_site(statistics.sites[t], layer, unit) for t in self.model_.heads}
+        tasks = self.model_.heads
+        return {t: GainRows.of_site(statistics.sites[t], layer, unit, len(tasks)) for t in tasks}
 
     def _given_rows(
         self, X: ArrayLike, y: ArrayLike | None, tasks: object, sample_weight: ArrayLike | None

@@ -121,9 +121,9 @@ class TrainingStatistics:
 
 def _moments(rows: float, sums: FloatArray, upper: FloatArray) -> Moments:
     size = len(sums)
-    products = np.zeros((size, size))
+    products = np.zeros((size, size), order="F")
     products[np.triu_indices(size)] = upper
-    return Moments(float(rows), sums, products + np.triu(products, 1).T)
+    return Moments(float(rows), sums, products)
 
 
 def _encoding_to_json(encoding: TargetEncoding) -> dict[str, Any]:

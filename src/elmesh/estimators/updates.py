@@ -108,8 +108,8 @@ class UpdateMethods(SiteMethods):
         new = [label for label in rows.sizes if label not in statistics.sites]
         if new and not statistics.joint:
             raise ElmeshError(
-                f"The model has no task {new[0]!r}, and what tasks have in common is not learned again here; use "
-                "add_site for a new one."
+                f"The model has no task {new[0]!r}, and what tasks have in common is not learned again here; add it as "
+                "a new site (add_site, elmesh add-site)."
             )
         encoding = statistics.encoding
         for label in new:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import scipy.linalg
 from scipy.optimize import minimize_scalar
@@ -16,6 +18,7 @@ __all__ = [
     "leave_one_out_ridge",
     "log_losses",
     "probabilities",
+    "ridge_path_left_out",
 ]
 
 
@@ -63,6 +66,30 @@ def leave_one_out_ridge(
     else:
         leverage = ((features @ vectors) ** 2) @ (1.0 / (values + penalty))
     return _without_themselves(scores, targets, leverage[:, None], w, intercept)
+
+
+def ridge_path_left_out(
+    H: FloatArray, T: FloatArray, penalties: Sequence[float], intercept: bool, weights: FloatArray
+) -> FloatArray:
+    r"""Return predictions of rows by ridge regressions without them, of shape (penalties, n, d).
+
+    One decomposition of the centred features, :math:`H = P\,\mathrm{diag}(s)\,V'`, serves all penalties: leverages are
+    :math:`\sum_k P_{ik}^2 s_k^2/(s_k^2+\mu)`. Rows count as often as ``weights`` state, and one copy is left out.
+
+    Examples
+    --------
+    >>> ridge_path_left_out(np.zeros((3, 1)), np.array([[1.0], [2.0], [6.0]]), [1.0], True, np.ones(3)).ravel()
+    array([4. , 3.5, 1.5])
+    """
+    root = np.sqrt(weights)[:, None]
+    h, t = (np.average(values, axis=0, weights=weights) if intercept else 0.0 for values in (H, T))
+    P, s, _ = np.linalg.svd(root * (H - h), full_matrices=False)
+    PT, found = P.T @ (root * (T - t)), []
+    for mu in penalties:
+        shrunk = s**2 / (s**2 + mu)
+        scores, leverage = P @ (shrunk[:, None] * PT) / root + t, (P**2 @ shrunk / weights)[:, None]
+        found.append(_without_themselves(scores, T, leverage, weights, intercept))
+    return np.stack(found)
 
 
 def _without_themselves(

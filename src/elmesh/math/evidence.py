@@ -52,8 +52,13 @@ class Totals:
     rows: float
 
 
-def maximize_evidence(totals: Totals, groups: IndexArray, log_c: FloatArray, free: IndexArray) -> FloatArray:
-    """Return the logarithms of the common variances at which the evidence is largest; only ``free`` groups change."""
+def maximize_evidence(
+    totals: Totals, groups: IndexArray, log_c: FloatArray, free: IndexArray, factr: float = _FACTR
+) -> FloatArray:
+    """Return the logarithms of the common variances at which the evidence is largest; only ``free`` groups change.
+
+    The search ends when the evidence changes by ``factr`` times the precision of doubles, as a share of itself.
+    """
     if len(free) == 0:
         return log_c
 
@@ -67,7 +72,7 @@ def maximize_evidence(totals: Totals, groups: IndexArray, log_c: FloatArray, fre
         return value + HYPERPRIOR * float(x @ x), gradient[free] + 2 * HYPERPRIOR * x
 
     best, _, _ = scipy.optimize.fmin_l_bfgs_b(
-        loss, log_c[free], bounds=[(-_LOG_BOUND, _LOG_BOUND)] * len(free), factr=_FACTR, maxiter=_MOST_STEPS
+        loss, log_c[free], bounds=[(-_LOG_BOUND, _LOG_BOUND)] * len(free), factr=factr, maxiter=_MOST_STEPS
     )
     return at(np.asarray(best, dtype=np.float64))
 

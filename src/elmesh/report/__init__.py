@@ -14,7 +14,7 @@ from elmesh.report.comparison_report import comparison_page, comparison_table, s
 from elmesh.report.curves import Curve, draw_curves
 from elmesh.report.evaluation_report import evaluation_page
 from elmesh.report.figures import STYLES, figure, save_figure
-from elmesh.report.gains_report import gains_page, gains_table
+from elmesh.report.gains_report import gains_page, gains_table, page_without_gains
 from elmesh.report.page import Claim, Figure, Page, Section, Table, Verdict, count_verdicts, render
 from elmesh.report.site_report import draw_overview, study_page, study_table
 from elmesh.report.site_study import SiteResult, SiteStudy, Training
@@ -23,6 +23,6 @@ from elmesh.report.wording import Wording
 __all__ = [
     "STYLES", "Claim", "Curve", "Figure", "Page", "Section", "SiteResult", "SiteStudy", "Table", "Training", "Verdict",
     "Wording", "comparison_page", "comparison_table", "count_verdicts", "draw_curves", "draw_overview",
-    "evaluation_page", "figure", "gains_page", "gains_table", "render", "save_figure", "site_table", "study_page",
-    "study_table",
+    "evaluation_page", "figure", "gains_page", "gains_table", "page_without_gains", "render", "save_figure",
+    "site_table", "study_page", "study_table",
 ]  # fmt: skip

@@ -20,6 +20,8 @@ __all__ = ["MOST_CATEGORIES", "draw_effect", "draw_importance", "draw_site_map",
 
 # Most categories in a plot, and of how many characters in all they are beside each other.
 MOST_CATEGORIES, _IN_A_ROW = 12, 30
+# Most thin lines: more are one shade, and would take most of the time and size of a page.
+_MOST_OTHERS = 100
 # Lines of the all-rows mean and of tasks without a name of their own.
 _ALL, _OTHERS = ("ink", "-", None), ("muted", "-", None)
 
@@ -51,8 +53,9 @@ def most_different(effect: Effect, most: int) -> list[Label]:
 def draw_effect(ax: Axes, effect: Effect, labelled: int = 4) -> None:
     """Draw the mean prediction by the value of a column: all rows, and a line per task.
 
-    The tasks that differ most have a color and a label, and the others are thin and grey. Categories are in the order
-    of the mean prediction; of many, those with the lowest and the highest are drawn.
+    The tasks that differ most have a color and a label, and the others are thin and grey; of more than a hundred, an
+    even part is drawn. Categories are in the order of the mean prediction; of many, those with the lowest and the
+    highest are drawn.
     """
     overall, tasks = effect.overall, effect.tasks
     if effect.kind == "category":
@@ -65,6 +68,7 @@ def draw_effect(ax: Axes, effect: Effect, labelled: int = 4) -> None:
     # A single task is the mean of all rows.
     names = most_different(effect, labelled if len(tasks.columns) > labelled + 1 else len(tasks.columns))
     others = [task for task in tasks.columns if task not in names]
+    others = others[:: -(-len(others) // _MOST_OTHERS) or 1]
     curves = [Curve("other tasks", x, tasks[task], *_OTHERS, thin=True) for task in others]
     curves.append(Curve("all rows", x, overall, *_ALL))
     if len(tasks.columns) > 1:

@@ -16,7 +16,7 @@ from elmesh.report.page import Page, Section, Table
 from elmesh.report.site_plots import draw_shares, drawn_tasks
 from elmesh.report.wording import Wording
 
-__all__ = ["gains_page", "gains_table"]
+__all__ = ["gains_page", "gains_table", "page_without_gains"]
 
 # Most tasks in a figure.
 _MOST = 24
@@ -71,6 +71,19 @@ def gains_page(gains: SiteGains, summary: Mapping[str, Any], explanation: Explan
     )
 
 
+def page_without_gains(summary: Mapping[str, Any], explanation: Explanation) -> Page:
+    """Return the page of a fit of which gains are not measured: what predictions depend on, and facts about the fit."""
+    wording = Wording("elmesh.report", "fit")
+    return Page(
+        title="elmesh: what predictions depend on",
+        headline=f"{explanation.columns_sentence().partition(':')[0].rstrip('.')}.",
+        lead=[wording.text("one_task" if len(summary["tasks"]) == 1 else "no_gains")],
+        facts=[],
+        sections=[*explanation_sections(explanation), _training(summary)],
+        foot=wording.text("foot_without_gains"),
+    )
+
+
 def _gains(gains: SiteGains) -> Section:
     n = len(gains.tasks)
     wording = Wording("elmesh.report", "fit_gains", unit=gains.unit, headline=gains.sentence())
@@ -96,7 +109,7 @@ def _training(summary: Mapping[str, Any]) -> Section:
         ["Encoded columns", f"{len(summary['columns']):,}"],
         ["Method", summary["solver"]],
     ]
-    if summary["rounds"] is not None:
+    if summary["rounds"]:
         rows.append(["Rounds", f"{summary['rounds']:,}"])
     if summary["certificate"] is not None:
         text = str(Certificate(**summary["certificate"]))

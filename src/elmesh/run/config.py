@@ -13,6 +13,7 @@ from elmesh.run.result import Progress
 
 if TYPE_CHECKING:
     from elmesh.run.backend import Backend
+    from elmesh.solvers.traffic_estimate import TrafficEstimate
 
 __all__ = ["CheckpointConfig", "RunConfig"]
 
@@ -57,6 +58,9 @@ class RunConfig:
         Called with a :class:`Progress` after every round; if it returns True, the fit ends there.
     checkpoint : CheckpointConfig, optional
         Where to save checkpoints; a fit resumes from the one that is there.
+    on_estimate : callable, optional
+        Called with a :class:`~elmesh.solvers.traffic_estimate.TrafficEstimate` before anything is sent, if the method
+        sends anything.
 
     Examples
     --------
@@ -73,3 +77,4 @@ class RunConfig:
     backend: str | Backend = "local"
     callback: Callable[[Progress], bool | None] | None = field(default=None, repr=False)
     checkpoint: CheckpointConfig | None = None
+    on_estimate: Callable[[TrafficEstimate], None] | None = field(default=None, repr=False)

@@ -20,7 +20,6 @@ from typing import ClassVar
 import numpy as np
 from scipy.sparse import csc_array
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import lasso_path
 
 from elmesh.checks import check_choice
 from elmesh.data.statistics import Task
@@ -167,6 +166,8 @@ def lasso_codes(task: Task, HU: FloatArray, A: FloatArray, mu2: float) -> FloatA
     >>> lasso_codes(one, project(one, np.eye(2)), np.zeros((1, 2, 1)), 1.0)[0, :, 0]
     array([ 2., -0.])
     """
+    from sklearn.linear_model import lasso_path  # noqa: PLC0415 (slow to import, and no other solver needs it)
+
     Q, X = np.linalg.qr(HU)
     Y = Q.mT @ task.Y
     (m, k, r), d = X.shape, Y.shape[-1]

@@ -1,18 +1,18 @@
-"""Sums over all sites by integers, within the steps of a solver."""
+"""Sums over all sites by integers, within the steps of a solver; and sums of steps whose sites are all here."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from elmesh.comm.integer_sums import sum_scaled, sum_wide
-from elmesh.comm.requests import AllReduce, AllReduceResult
+from elmesh.comm.requests import AllReduce, AllReduceResult, IntegerSum
 from elmesh.errors import ElmeshError
 from elmesh.solvers.base import AgentContext, Steps
 from elmesh.typing import FloatArray
 
-__all__ = ["from_first", "with_integer_sums"]
+__all__ = ["from_first", "run_in_one_place", "with_integer_sums"]
 
 T = TypeVar("T")
 
@@ -49,3 +49,21 @@ def with_integer_sums(steps: Steps[T], context: AgentContext) -> Steps[T]:
         if broadcast is not None:
             broadcast = yield from from_first(context, broadcast)
         answer = AllReduceResult(value, exact, request.average, broadcast)
+
+
+def run_in_one_place(steps: Steps[T]) -> T:
+    """Run steps to their end, with all sites here: their sums need no transport."""
+    answer: Any = None
+    while True:
+        try:
+            request = steps.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if isinstance(request, IntegerSum):
+            answer = request.value
+        elif isinstance(request, AllReduce):
+            value, exact = request.value.sum(axis=0), request.exact.sum(axis=0)
+            answer = AllReduceResult(value, exact, request.average, request.broadcast)
+        else:
+            raise TypeError(f"{type(request).__name__} is not a sum over all agents.")

@@ -63,16 +63,18 @@ class Evaluation:
     share: PerAgent
 
 
-def rough_fit(problem: Problem, lam: float, start: FloatArray) -> Steps[tuple[FloatArray, FloatArray]]:
-    """Return U and A after a few steps from a start."""
+def rough_fit(
+    problem: Problem, lam: float, start: FloatArray, most: int = _ROUGH_STEPS, settled: float = _ROUGH
+) -> Steps[tuple[FloatArray, FloatArray]]:
+    """Return U and A after some steps from a start, until one lowers f by no more than the share ``settled``."""
     f, memory = ReducedProblem(problem, lam, lam), LBFGSMemory()
     here = yield from f.evaluate(start)
-    for _ in range(_ROUGH_STEPS):
+    for _ in range(most):
         found = yield from line_search(f, here, memory)
         if found is None:
             break
         fall, (here, memory) = here.value - found[0].value, found
-        if fall <= _ROUGH * here.value:
+        if fall <= settled * here.value:
             break
     return here.U, here.A
 

@@ -44,12 +44,12 @@ from elmesh.solvers.integer_sums import from_first
 from elmesh.solvers.state import MixedEffects
 from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["FIRST_SPREAD", "MATRIX_SUMS", "estimate_components", "released_features"]
+__all__ = ["FIRST_COMMON", "FIRST_SPREAD", "MATRIX_SUMS", "estimate_components", "released_features"]
 
 #: Sums of a p x p matrix.
 MATRIX_SUMS = 3
 # Where the search starts: variances relative to the noise, and the prior variance of log-noise among sites.
-_FIRST_CONSTANT, _FIRST_PRIVATE, _FIRST_COMMON, FIRST_SPREAD = 0.3, 0.1, 1.0, 0.25
+_FIRST_CONSTANT, _FIRST_PRIVATE, FIRST_COMMON, FIRST_SPREAD = 0.3, 0.1, 1.0, 0.25
 # Prior variance of the common constant: as good as unpenalised; and of weights that there are not.
 _CONSTANT, _ABSENT = 1e6, 1e-300
 # Most that rounding moves an eigenvalue of totals, in units of the integers and of the root of sites times features.
@@ -91,7 +91,7 @@ def estimate_components(
     groups = batches[0].groups
     sites, p, d = _Sites(batches, context), len(groups), batches[0].T.shape[-1]
     G = int(groups.max()) + 1
-    log_c = np.log(np.full(G, _FIRST_COMMON) if common else np.full(G, _ABSENT))
+    log_c = np.log(np.full(G, FIRST_COMMON) if common else np.full(G, _ABSENT))
     log_v = np.log(np.full(G, _FIRST_PRIVATE) if private else np.full(G, _ABSENT))
     if common:
         log_c[0] = np.log(_CONSTANT)

@@ -10,6 +10,7 @@ import tempfile
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -156,7 +157,11 @@ class ParquetStream(TableStream):
     @cached_property
     def n_rows(self) -> int:
         """The number of rows, from the ends of the files."""
-        return sum(pq.read_metadata(file.path).num_rows for file in self._files)
+        total = 0
+        for file in self._files:
+            with _readable(file):
+                total += pq.read_metadata(file.path).num_rows
+        return total
 
     @property
     def fingerprint(self) -> str:
@@ -180,7 +185,7 @@ class ParquetStream(TableStream):
 
 def _read_parquet(file: DataFile, columns: Sequence[str], rows: int) -> Iterator[pd.DataFrame]:
     """Yield parts of a Parquet file; text is read as codes of its different values, which most columns have few of."""
-    try:
+    with _readable(file):
         with pq.ParquetFile(file.path) as parquet:
             text = [field.name for field in parquet.schema_arrow if _is_text(field.type)]
         with pq.ParquetFile(file.path, read_dictionary=text) as parquet:
@@ -195,6 +200,13 @@ def _read_parquet(file: DataFile, columns: Sequence[str], rows: int) -> Iterator
                     continue
                 for batch in parquet.iter_batches(size, groups, **table):
                     yield _to_pandas(pa.Table.from_batches([batch]), set(text))
+
+
+@contextmanager
+def _readable(file: DataFile) -> Iterator[None]:
+    """Raise an error that names the file if it is damaged, or no Parquet file at all."""
+    try:
+        yield
     except (pa.ArrowException, OSError) as error:
         raise ElmeshError(f"{file.name} is not a readable Parquet file; write it again.") from error
 

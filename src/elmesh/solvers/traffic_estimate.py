@@ -1,0 +1,69 @@
+"""How much a fit will send, before it sends anything.
+
+A sum over m agents of k numbers takes 2 (m - 1) messages of k numbers, up a tree and down again. The common part needs
+a few sums of a symmetric p x p matrix, which dominate everything else; the shared part a p x r matrix in every round,
+in sums or to every neighbour.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elmesh.comm.graph import Topology
+from elmesh.comm.requests import AllReduce
+from elmesh.solvers.base import Solver
+from elmesh.solvers.variance_components import MATRIX_SUMS
+from elmesh.text import data_size
+
+__all__ = ["TrafficEstimate", "estimate_traffic"]
+
+_BYTES = 8
+
+
+@dataclass(frozen=True)
+class TrafficEstimate:
+    """Bytes that all agents together will send: at the start, and in each of at most so many rounds."""
+
+    start: float
+    per_round: float
+    max_rounds: int
+
+    def sentence(self) -> str:
+        """Return the estimate in words.
+
+        Examples
+        --------
+        >>> TrafficEstimate(7.4e9, 0.0, 0).sentence()
+        'Sites will send about 7.4 GB in all.'
+        >>> TrafficEstimate(0.0, 2e4, 100).sentence()
+        'Sites will send about 20 kB in each round, at most 2 MB in 100 rounds, and some more before and after them.'
+        """
+        if not self.per_round:
+            return f"Sites will send about {data_size(self.start)} in all."
+        rounds = f"about {data_size(self.per_round)} in each round"
+        most = f"{data_size(self.per_round * self.max_rounds)} in {self.max_rounds} rounds"
+        if not self.start:
+            return f"Sites will send {rounds}, at most {most}, and some more before and after them."
+        return f"Sites will send about {data_size(self.start)} and, if there is a shared part, {rounds}."
+
+
+def estimate_traffic(solver: Solver, width: int, outputs: int, rank: int, topology: Topology) -> TrafficEstimate | None:
+    """Return how much a fit will send; None if nothing is sent, or the method does not allow for an estimate.
+
+    ``width`` is the number of features of which totals are summed.
+    """
+    if not solver.distributed or topology.n_agents < 2:
+        return None
+    up_and_down = 2 * (topology.n_agents - 1)
+    start = per_round = 0.0
+    if solver.grouped_features:
+        sums = 1 if solver.privacy is not None else MATRIX_SUMS
+        start = up_and_down * _BYTES * sums * (width * (width + 1) / 2 + width * outputs + outputs)
+    bits = solver.message_bits if isinstance(solver.message_bits, int) else 8 * _BYTES
+    if solver.sends_only_basis:
+        per_round = 2 * len(topology.edges) * width * rank * bits / 8
+    elif rank and AllReduce in solver.requires:
+        per_round = up_and_down * width * rank * bits / 8
+    if not start and not per_round:
+        return None
+    return TrafficEstimate(start, per_round, solver.max_iter or 0)

@@ -1,0 +1,26 @@
+"""Commands run in a folder of their own, and write pages without drawings unless a test asks for them."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def in_a_new_folder(tmp_path_factory, monkeypatch) -> None:
+    """Some commands write folders where they run."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+
+
+@pytest.fixture
+def drawings() -> None:
+    """Draw the figures of pages in this test."""
+
+
+@pytest.fixture(autouse=True)
+def quick_pages(request, monkeypatch) -> None:
+    """Leave the drawings of pages empty: Matplotlib would take most of the time of a command.
+
+    Fixtures of a module have drawings, because they are made before this one.
+    """
+    if "drawings" not in request.fixturenames:
+        monkeypatch.setattr("elmesh.report.page.to_svg", lambda fig, *, prefix, **_: f'<svg id="{prefix}"></svg>')
