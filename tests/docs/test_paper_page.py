@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-import elmesh
 import paper
 from elmesh.paper.reproduction import EXPERIMENTS
 
@@ -23,10 +22,6 @@ def test_the_run_had_the_papers_data_and_no_missing_data_set():
     assert RESULTS["missing"] == {}
     assert RESULTS["protocol"]["name"] == "Kang et al. 2011"
     assert list(RESULTS["experiments"]) == list(EXPERIMENTS)
-
-
-def test_it_is_of_the_present_version():
-    assert RESULTS["elmesh"] == elmesh.__version__
 
 
 def test_the_number_of_draws_of_every_experiment_is_on_it():
