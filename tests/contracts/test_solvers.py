@@ -37,6 +37,7 @@ from elmesh.solvers.altgdmin import sharpness
 from elmesh.solvers.base import Decision, GroupedFeatures, Problem, Program, RoundReport, Solution, rounds
 from elmesh.solvers.state import SolverState, StateDict
 from helpers.examples import examples
+from helpers.marks import one_of
 from helpers.peers import exact_sums
 from helpers.problems import random_problem, solve
 from helpers.sklearn_checks import not_held
@@ -780,8 +781,7 @@ KINDS = {"classification": MultiTaskELMClassifier, "regression": MultiTaskELMReg
 for_each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-@for_each_kind
-@for_each_case
+@pytest.mark.parametrize(("kind", "case"), one_of(2, KINDS, CASES))
 def test_a_fit_is_deterministic_and_its_model_is_saved_loaded_and_predicts_to_the_bit(kind, case, tmp_path):
     X, y, tasks = rows(kind)
     model = KINDS[kind](n_hidden=15, solver=CASES[case](), random_state=3)
@@ -817,8 +817,7 @@ def test_a_fit_is_deterministic_and_its_model_is_saved_loaded_and_predicts_to_th
     np.testing.assert_array_equal(alone.predict(X[tasks == "bonn"]), model.predict(X, tasks)[tasks == "bonn"])
 
 
-@for_each_kind
-@for_each_grouped
+@pytest.mark.parametrize(("kind", "case"), one_of(2, KINDS, GROUPED))
 def test_the_order_of_rows_and_the_names_of_tasks_do_not_matter_to_features_in_groups(kind, case):
     X, y, tasks = rows(kind)
     order = np.random.default_rng(1).permutation(len(X))
@@ -836,8 +835,7 @@ def test_the_order_of_rows_and_the_names_of_tasks_do_not_matter_to_features_in_g
 
 
 @within_few_rounds
-@for_each_kind
-@for_each_grouped
+@pytest.mark.parametrize(("kind", "case"), one_of(2, KINDS, GROUPED))
 def test_a_seed_determines_features_in_groups_and_another_seed_gives_others(kind, case):
     X, y, tasks = rows(kind)
     one, same, other = (

@@ -44,6 +44,7 @@ from helpers.mpi_cases import (
     placed,
     placements,
     rows_of,
+    site_placements,
 )
 from helpers.parts import found_parts, gathered_parts, known_noise
 from helpers.transports import CHECKS, Member
@@ -242,7 +243,7 @@ def estimators(folder: Path) -> Findings:
 def parts(folder: Path) -> Findings:
     """Fit the default solver, where every rank has its own sites or all rows."""
     findings = Findings({}, {})
-    for name, (data, make, used) in SITES.items():
+    for name, (data, make, _) in SITES.items():
         X, y, sites = data()
         labels = np.unique(sites)
         own = {
@@ -250,7 +251,7 @@ def parts(folder: Path) -> Findings:
             "uneven": labels[world.rank : world.rank + 1 if world.rank < world.size - 1 else None],
             "all rows": labels,
         }
-        for placement in used:
+        for placement in site_placements(name, world.size):
             rows = np.isin(sites, own[placement])
             with known_noise():
                 model = make().fit(X[rows], y[rows], tasks=sites[rows], run=MPI)

@@ -38,6 +38,7 @@ from helpers.mpi_cases import (
     SITES,
     placements,
     rows_of,
+    site_placements,
 )
 from helpers.parts import found_parts, gathered_parts, known_noise
 from helpers.transports import CHECKS
@@ -106,7 +107,7 @@ def in_one_process(name: str) -> RunResult:
 # The same results ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if all(placements(name, n) for n in COMPLETE)])
 def test_results_have_the_same_bits_for_every_number_of_ranks_and_every_placement(jobs, name):
     alone = outcome(jobs, 1, "solvers", f"{name}/even")
     assert alone[1]["equal"]
@@ -474,8 +475,15 @@ def test_some_fits_keep_a_shared_part_and_some_have_none():
     assert ranks["no shared part"] == 0
 
 
-@pytest.mark.parametrize("n_ranks", [*COMPLETE, *(pytest.param(n, marks=pytest.mark.slow) for n in COMPLETE_WITH_MANY)])
-@pytest.mark.parametrize(("name", "placement"), [(name, how) for name, case in SITES.items() for how in case[2]])
+@pytest.mark.parametrize(
+    ("name", "placement", "n_ranks"),
+    [
+        pytest.param(name, how, n, marks=() if n in COMPLETE else pytest.mark.slow)
+        for n in (*COMPLETE, *COMPLETE_WITH_MANY)
+        for name in SITES
+        for how in site_placements(name, n)
+    ],
+)
 def test_every_part_has_the_bits_of_one_process(request, name, placement, n_ranks):
     jobs = request.getfixturevalue("many" if n_ranks in COMPLETE_WITH_MANY else "jobs")
     arrays, notes = outcome(jobs, n_ranks, "parts", f"{name}/{placement}")

@@ -237,9 +237,9 @@ def test_the_spectral_start_is_an_orthogonal_iteration_on_the_weights_of_all_tas
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("solver", [admm, first_order])
-@pytest.mark.parametrize("gamma", ["auto", "paper"])
-@pytest.mark.parametrize("graph", ["ring", "star", "random"])
+@pytest.mark.parametrize(
+    ("solver", "gamma", "graph"), one_of(2, [admm, first_order], ["auto", "paper"], ["ring", "star", "random"])
+)
 def test_one_generator_per_agent_gives_what_the_stack_gives(solver, gamma, graph):
     """Drive m generators without an agent axis, each receiving from its neighbours only, beside the stacked one."""
     problem = random_problem(2, m=6)

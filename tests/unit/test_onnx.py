@@ -25,6 +25,7 @@ from elmesh.solvers import make_solver, solver_classes
 from elmesh.tables.access import TableWarning
 from elmesh.tables.schema import TargetColumn
 from helpers.examples import examples
+from helpers.marks import one_of
 from helpers.onnx_files import columns, constants, feeds, properties, run, session
 
 pytestmark = pytest.mark.filterwarnings(
@@ -143,8 +144,7 @@ def array_problem(kind: str, seed: int = 0):
     return X, y if kind == "regression" else np.where(y > np.median(y), 4, 1), tasks
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(("kind", "solver"), one_of(2, KINDS, SOLVERS))
 def test_every_solver_can_be_exported_also_after_it_was_saved(solver, kind, tmp_path):
     X, y, tasks = array_problem(kind)
     chosen = solver_classes()[solver]()
@@ -158,8 +158,7 @@ def test_every_solver_can_be_exported_also_after_it_was_saved(solver, kind, tmp_
     assert model.to_onnx(1).SerializeToString() == loaded.to_onnx(1).SerializeToString()
 
 
-@pytest.mark.parametrize("scale", ["auto", "columns", "common", None])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("activation", "scale"), one_of(4, ACTIVATIONS, ["auto", "columns", "common", None]))
 def test_arrays_of_any_scale_are_one_input(activation, scale):
     X, y, tasks = array_problem("regression")
     model = MultiTaskELMRegressor(8, activation=activation, scale=scale, random_state=0).fit(X, y, tasks)

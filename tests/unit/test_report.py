@@ -38,6 +38,7 @@ from elmesh.report import (
 from elmesh.report.explanation_report import explanation_sections
 from elmesh.report.figures import COLORS, to_svg
 from elmesh.report.site_plots import draw_errors, draw_shares
+from helpers.marks import one_of
 from helpers.pages import Reader, browse, measure, needs_browser
 from helpers.pictures import assert_legible
 
@@ -428,8 +429,7 @@ def test_bars_of_shares_fill_the_width_with_the_largest_common_part_first():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("n_sites", [2, 12, pytest.param(24, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("scale", [-1.0, 0.0, 1.0])
+@pytest.mark.parametrize(("n_sites", "scale"), one_of(3, [2, 12, 24], [-1.0, 0.0, 1.0]))
 def test_no_two_texts_of_a_drawing_overlap_and_none_is_cut_off(n_sites, scale):
     result = study([scale * (0.1 + t / n_sites) for t in range(n_sites)])
     drawings = [figure.drawing for section in study_page(result).sections for figure in section.figures]

@@ -190,6 +190,18 @@ def data_sets(draw: st.DrawFn) -> dict[str, pd.DataFrame]:
     return frames
 
 
+def test_a_target_with_dates_in_one_process_alone_has_the_error_of_one_table():
+    tables = {"a": ("007", 3), "b": ("2024-01-31", 2)}
+    frames = {
+        site: numbered(pd.DataFrame({"site": site, "p": ["1", "2", "3"][:n], "y": value}))
+        for site, (value, n) in tables.items()
+    }
+    expected, _ = alone(frames, "site", ["y"], "regression")
+    assert '"y" has "2024-01-31" at line 2 of b; correct it' in expected
+    for ranks in ([0, 0], [0, 1], [1, 0]):
+        assert shared(spread_over(frames, ranks), "site", ["y"], "regression")[0] == expected
+
+
 @pytest.mark.thorough
 @examples(60)
 @given(data_sets(), st.data())

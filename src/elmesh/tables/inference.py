@@ -30,6 +30,7 @@ _MAX_CLASSES = 20
 _MAX_CLASS_SHARE = 0.05
 # A column of text is an identifier if it has at least this many values and this share of them differ.
 _ID_ROWS, _ID_SHARE = 20, 0.9
+_DATES = ValueType.DATE | ValueType.DATE_TEXT
 # Names that R and pandas give to the names or numbers of rows.
 _ROW_NAMES = re.compile(r"Unnamed: 0(\.\d+)*|row[._]?names")
 
@@ -109,15 +110,20 @@ def _describe(
     if column_type is ColumnType.DATE:
         return _date(stats, name)
     _reject_other(column, f'Column "{name}"', f', or leave the column out with --drop "{name}"')
-    if column.n_not_numeric or column.column_type is ColumnType.DATE:
+    if _has_other_values(column):
         row, text = stats.first_cell(name, _is_not_a_number)
         raise ElmeshError(f'Column "{name}" is to be numbers, but has "{text}" at {row}; correct it.')
     return _numeric(stats, name)
 
 
+def _has_other_values(column: ColumnStats) -> bool:
+    """Return whether a column has values that are not numbers; dates count as numbers in a process with dates alone."""
+    return column.n_not_numeric > 0 or bool(column.value_types & _DATES)
+
+
 def _is_not_a_number(values: pd.Series[Any]) -> Mask:
     parsed = parse_column(values)
-    dates = (parsed.value_types & (ValueType.DATE | ValueType.DATE_TEXT)) != 0
+    dates = (parsed.value_types & _DATES) != 0
     return np.asarray(parsed.not_numeric | dates)
 
 
@@ -197,8 +203,8 @@ def _regression_target(stats: TableStats, name: str) -> TargetColumn:
     _reject_unusable(column, f'The target column "{name}"')
     if column.column_type is ColumnType.TEXT:
         _reject_decimal_commas(stats, name)
-        if column.n_not_numeric:
-            row, text = stats.first_cell(name, _is_not_numeric)
+        if _has_other_values(column):
+            row, text = stats.first_cell(name, _is_not_a_number)
             raise ElmeshError(
                 f'Regression needs numbers, but the target column "{name}" has "{text}" at '
                 f"{row}; correct it, or use --kind classification."
