@@ -529,7 +529,7 @@ def check_refused(result: Result, message: str) -> None:
         ),
         (["sites", "--rank", "-1", "--ranks", "2"], r"rank must be a whole number of at least 0"),
         (["sites", *SHARED, "--rank", "0", "--ranks", "2"], r"--rank 0 means no shared part"),
-        (["sites", "--parts", "huh", "--ranks", "2"], r'--parts must be some of common, private, shared, .*"huh"'),
+        (["sites", "--parts", "huh", "--ranks", "2"], r'Parts must be some of common, private, shared, .*"huh"'),
         (["sites", "--checkpoint", "file", "--ranks", "2"], r"cannot be written: \S+file is a file"),
         (["sites", "--restarts", "2"], r"--restarts is for ranks that this command starts; give --ranks"),
     ],
