@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from matplotlib.figure import Figure
 
 
 @pytest.fixture(autouse=True)
@@ -22,5 +23,8 @@ def quick_pages(request, monkeypatch) -> None:
 
     Fixtures of a module have drawings, because they are made before this one.
     """
-    if "drawings" not in request.fixturenames:
-        monkeypatch.setattr("elmesh.report.page.to_svg", lambda fig, *, prefix, **_: f'<svg id="{prefix}"></svg>')
+    if "drawings" in request.fixturenames:
+        return
+    for module in ("comparison_report", "evaluation_report", "explanation_report", "gains_report"):
+        monkeypatch.setattr(f"elmesh.report.{module}.figure", lambda *_, **__: Figure())
+    monkeypatch.setattr("elmesh.report.page.to_svg", lambda fig, *, prefix, **_: f'<svg id="{prefix}"></svg>')

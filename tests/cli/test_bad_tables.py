@@ -127,7 +127,7 @@ def test_hundreds_of_sites_of_two_rows_are_learned(tmp_path, target, n_sites):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_one_site_alone_is_learned_and_named_as_such(tmp_path, target):
+def test_one_site_alone_is_learned_and_named_as_such(tmp_path, target, drawings):
     frame = table(["only"], 30)
     every_command(frame, tmp_path, target)
     works("export", tmp_path / "model", "--onnx", tmp_path / "without-site.onnx")
@@ -136,7 +136,7 @@ def test_one_site_alone_is_learned_and_named_as_such(tmp_path, target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_target_that_is_constant_at_one_site_is_learned(tmp_path, target):
+def test_a_target_that_is_constant_at_one_site_is_learned(tmp_path, target, drawings):
     frame = table()
     frame.loc[frame["site"] == "alba", target] = "pass" if target == "grade" else 5.0
     every_command(frame, tmp_path, target)
@@ -153,7 +153,7 @@ def test_a_target_that_is_constant_everywhere_is_nothing_to_learn(tmp_path, targ
     assert words in message
 
 
-def test_a_class_at_one_site_only_is_a_class_of_that_site(tmp_path):
+def test_a_class_at_one_site_only_is_a_class_of_that_site(tmp_path, drawings):
     frame = table()
     frame.loc[(frame["site"] == "bera") & (frame["x"] > 0.5), "grade"] = "merit"
     every_command(frame, tmp_path, "grade")
@@ -164,7 +164,7 @@ def test_a_class_at_one_site_only_is_a_class_of_that_site(tmp_path):
     assert [("merit" in made["outputs"][1]["about"]) for made in classes.values()] == [False, True]
 
 
-def test_sites_without_a_class_in_common_are_learned_and_take_no_further_site(tmp_path):
+def test_sites_without_a_class_in_common_are_learned_and_take_no_further_site(tmp_path, drawings):
     frame = table()
     frame["grade"] = frame["site"] + " " + frame["grade"]
     works(*fit(frame, tmp_path, "grade"))
@@ -185,7 +185,7 @@ HOSTILE = ["مستشفى", "🏥", "e\u0301cole", "W" * 300, "都" * 100, "a/b",
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_sites_may_have_any_name(tmp_path, target):
+def test_sites_may_have_any_name(tmp_path, target, drawings):
     frame = table(HOSTILE, 6)
     every_command(frame, tmp_path, target)
     assert set(pd.read_csv(tmp_path / "p.csv")["site"]) == set(HOSTILE)
@@ -198,7 +198,7 @@ def test_sites_may_have_any_name(tmp_path, target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_columns_may_have_any_name(tmp_path, target):
+def test_columns_may_have_any_name(tmp_path, target, drawings):
     names = dict(zip(["x", "z", "ward", "day"], ["عمر المريض", "🩺 dose", "W" * 500, "$x_$ <b>"], strict=True))
     every_command(table().rename(columns=names), tmp_path, target)
     assert {"عمر المريض", "🩺 dose"} <= set(elmesh.load(tmp_path / "model").feature_names_in_)
@@ -215,7 +215,7 @@ def test_a_folder_with_a_file_per_site_may_have_any_names(tmp_path):
     assert set(pd.read_csv(tmp_path / "p.csv")["task"]) == set(names)
 
 
-def test_long_names_are_cut_in_a_sentence(tmp_path):
+def test_long_names_are_cut_in_a_sentence(tmp_path, drawings):
     works(*fit(table(["a" * 500, "b"]), tmp_path))
     message = fails(tmp_path, "export", tmp_path / "model", "--onnx", tmp_path / "m.onnx")
     assert f"('{'a' * 59}…', 'b')" in message

@@ -563,7 +563,7 @@ def test_many_tasks_are_sorted_by_error_and_small_ones_are_one_line(tmp_path):
     assert len(lines) == 13
 
 
-def test_task_names_that_look_like_markup_are_shown_as_they_are(tmp_path):
+def test_task_names_that_look_like_markup_are_shown_as_they_are(tmp_path, drawings):
     frame = patients(150, 0)
     frame["site"] = frame["site"].map({"007": "[red]7[/red]", "12": "x" * 120, "b": "b\x1b[2J"})
     frame.to_csv(tmp_path / "t.csv", index=False)

@@ -14,7 +14,7 @@ import solvers
 from elmesh import load
 from elmesh.agent.gate import Gate
 from elmesh.netconfig.toml import decode_toml
-from helpers.code_blocks import code_blocks, run_python
+from helpers.code_blocks import code_blocks, run_python, run_python_apart
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in [
@@ -24,7 +24,7 @@ README = PAGES["README.md"]
 
 
 def test_the_solver_on_the_page_runs_and_its_model_loads_where_it_is_not_defined(tmp_path):
-    score, stop, _ = run_python("\n".join(code_blocks(PAGES["docs/solvers.md"], "python")), tmp_path).split()
+    score, stop, _ = run_python_apart("\n".join(code_blocks(PAGES["docs/solvers.md"], "python")), tmp_path).split()
     assert float(score) > 0.95
     assert stop == "CONVERGED"
     assert load(tmp_path / "descent-model").tasks_[0] == "site-01"

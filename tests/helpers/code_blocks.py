@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -61,7 +64,20 @@ def run_commands(block: str, folder: Path) -> str:
 
 
 def run_python(code: str, folder: Path) -> str:
-    """Run Python code in a process of its own."""
+    """Run Python code in a folder, in this process, and return what it prints; warnings are no errors."""
+    script = folder / "script.py"
+    script.write_text(code, encoding="utf-8")
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(io.StringIO()) as printed,
+        warnings.catch_warnings(action="ignore"),
+    ):
+        runpy.run_path(str(script), run_name="__main__")
+    return printed.getvalue()
+
+
+def run_python_apart(code: str, folder: Path) -> str:
+    """The same in a process of its own, which alone has the solvers that the code defines."""
     script = folder / "script.py"
     script.write_text(code, encoding="utf-8")
     return run([sys.executable, str(script)], folder)
