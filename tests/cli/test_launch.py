@@ -37,7 +37,7 @@ needs_mpi = pytest.mark.skipif(
 
 # Functions of every rank. A rank does not run elmesh, and MPI only if it imports it.
 RANK = """
-import json, os, signal, sys, time
+import array, fcntl, json, os, signal, sys, termios, time
 from pathlib import Path
 
 rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
@@ -47,6 +47,13 @@ folder = Path(__file__).parent
 
 def emit(event, **more):
     print(json.dumps({"event": event, **more}), flush=True)
+
+def wait_for_reader(stream):  # mpiexec drops what it has not read of a rank that fails
+    stream.flush()
+    left = array.array("i", [1])
+    while left[0]:
+        fcntl.ioctl(stream.fileno(), termios.FIONREAD, left)
+        time.sleep(0.02)
 
 def linger():  # like a rank that waits for another
     time.sleep(300)
@@ -355,6 +362,7 @@ if rank == 0:
     emit("round", round=6, max_iter=9)
     for i in range(100_000):
         print("line", i, file=sys.stderr)
+    wait_for_reader(sys.stderr)
 {end}
 """
     assert failed([], 1, Output(), program=ranks(body)) == LOST
