@@ -8,15 +8,16 @@ import sys
 from pathlib import Path
 
 # Speed on random data; comparisons on USPS, MNIST and School; MPI; messages; networks; real tables, hard cases.
-SPEED, AHEAD, RANKS = ("startup", "rounds", "growth", "fit"), ("optimum", "bytes", "ways"), ("mpi",)
+SPEED, AHEAD, RANKS = ("startup", "rounds", "growth", "fit"), ("optimum", "bytes", "ways", "diffusion"), ("mpi",)
 LARGE = ("stream",)  # ten million rows, which take 2 GB of disk
+JUDGE = ("judge",)  # needs another Python
 PRIVACY, NETWORK = ("basis", "totals", "site_weights", "audit", "private_arena"), ("network", "masks")
-ARENA = ("arena", "adversarial", "fit_growth", "digits", "gains", "compare", "tune")
+ARENA = ("arena", "adversarial", "fit_growth", "digits", "gains", "compare", "tune", "federated")
 RESULTS = Path(__file__).parent / "results"
 
 
 def main(names: list[str]) -> int:
-    known = SPEED + LARGE + AHEAD + RANKS + PRIVACY + NETWORK + ARENA
+    known = SPEED + LARGE + AHEAD + RANKS + PRIVACY + NETWORK + ARENA + JUDGE
     unknown = set(names) - set(known)
     if unknown:
         print(f"Unknown benchmark: {', '.join(sorted(unknown))}; there are {', '.join(known)}.", file=sys.stderr)

@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import warnings
+from collections.abc import Container
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -24,6 +25,13 @@ TIME_LIMIT = 300
 def code_blocks(text: str, language: str) -> list[str]:
     """Return the blocks of a page in one language."""
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def markdown_pages(root: Path) -> list[Path]:
+    """Return the pages of the project: those beside the README and those of the docs, without what a build wrote."""
+    built = ("_build", "gallery", "reference", "paper-joss")
+    pages = [path for path in (root / "docs").rglob("*.md") if path.relative_to(root).parts[1] not in built]
+    return [*sorted(root.glob("*.md")), *sorted(pages)]
 
 
 def environment() -> dict[str, str]:
@@ -47,10 +55,10 @@ def run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def run_commands(block: str, folder: Path) -> str:
+def run_commands(block: str, folder: Path, codes: Container[int] = (0,)) -> str:
     """Run the commands of a block, each a line of ``elmesh``, in a folder, and return their output.
 
-    They run in this process, because a new one would import everything again.
+    Each must end with one of the exit codes. They run in this process, because a new one would import everything again.
     """
     shown = ""
     for line in block.strip().splitlines():
@@ -58,7 +66,7 @@ def run_commands(block: str, folder: Path) -> str:
         assert program == "elmesh"
         with contextlib.chdir(folder):
             done = CliRunner(env={"FORCE_COLOR": None, "NO_COLOR": "1"}).invoke(app, words)
-        assert done.exit_code == 0, f"{line}\n{done.output}"
+        assert done.exit_code in codes, f"{line}\n{done.output}"
         shown += done.stdout
     return shown
 

@@ -19,6 +19,10 @@ class NamedCredentials:
     def chain(self) -> list[bytes]:
         return [self._name.encode()]
 
+    @property
+    def former_chains(self) -> list[list[bytes]]:
+        return []
+
     def sign(self, data: bytes) -> bytes:
         return hashlib.sha256(self._name.encode() + data).digest()
 

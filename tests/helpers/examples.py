@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, settings
 
 #: A number below which properties have as many examples in every profile.
-FEW = 5
+FEW = 2
 
 
 def examples(n: int, *, suppress: tuple[HealthCheck, ...] = ()) -> settings:

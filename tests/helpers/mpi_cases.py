@@ -21,8 +21,8 @@ from elmesh.solvers.base import GroupedFeatures
 
 SEED = 3
 #: Numbers of ranks; jobs run in this order, and each resumes from the checkpoints of the one before it.
-RANKS = (3, 2, 1)
-#: Those on which everything is run; on one rank only the solvers are, and on others the chain of checkpoints.
+RANKS = (3, 1)
+#: Those on which everything is run; on one rank only the solvers and the chain of checkpoints are.
 COMPLETE = (3,)
 #: The same for the jobs of `make test-all`: more ranks than two cores take much longer.
 MANY = 5
@@ -131,6 +131,7 @@ _ON_ANY_GRAPH: dict[str, Callable[..., Solver]] = {
     ),
     "fo": partial(FODMTLELM, max_iter=15),
     "dif": partial(DifAltGDmin, rank=3, max_iter=8, tol=0.0),
+    "dif with 4 bits": partial(DifAltGDmin, rank=3, max_iter=8, tol=0.0, message_bits=4),
 }
 _ON_ONE_GRAPH: dict[str, Callable[..., Solver]] = {
     "admm with numbers and the paper's rule": partial(
@@ -143,6 +144,11 @@ _ON_A_STAR: dict[str, Callable[..., Solver]] = {
     "dnsp": partial(DNSP, rank=5),
     "dgsp with every direction": partial(DGSP, rank=13),
     "fedrep": partial(FedRep, rank=3, max_iter=8),
+    "dnsp with 4 bits": partial(DNSP, rank=5, message_bits=4),
+    "fedrep with automatic bits": partial(FedRep, rank=3, max_iter=8, message_bits="auto"),
+    "mesh from weights": partial(
+        MeshELM, common=False, private=False, graph="star", start="weights", message_bits=8, max_iter=6
+    ),
     "fedrep from a random start": partial(FedRep, rank=2, local_steps=3, init="random", step_scale=0.5, max_iter=5),
 }
 #: Runs that end for each reason, named after it.
@@ -200,15 +206,22 @@ ALL_PLACEMENTS = (
 
 #: Runs on another number of ranks than three, because `make test` has their solver on another graph.
 NOT_ON_THREE = (
+    "mesh, ring",
     "mesh, star",
+    "mesh with three parts, ring",
     "mesh with 2 bits, ring",
+    "mesh with 2 bits, random",
     "mesh with automatic bits, ring",
     "mesh with automatic bits, random",
+    "admm, ring",
     "admm, star",
+    "admm with the paper's rule, ring",
     "admm with the paper's rule, star",
     "admm with numbers, ring",
     "admm with numbers, random",
     "fo, random",
+    "fo, star",
+    "dif, ring",
     "dif, star",
 )
 

@@ -37,6 +37,15 @@ from elmesh.netconfig.layout import NetworkLayout
 ROOT = Path(__file__).parents[2]
 NAMES = ("east", "north", "south", "west")
 BASIS = {"mu1": 1.0, "mu2": 1.0, "rho": 1.0}
+#: Fields of a network whose sites exchange sums, without a shared part.
+SUMS_REGRESSION = {
+    "exchange": "sums",
+    "solver": "mesh-elm",
+    "rank": 0,
+    "kind": "regression",
+    "target_range": (-10.0, 10.0),
+    "parameters": {"common": "auto", "private": "auto"},
+}
 #: Fields of a private network.
 PRIVATE_REGRESSION = {
     "exchange": "sums",

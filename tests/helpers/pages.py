@@ -49,8 +49,11 @@ PROBE = """addEventListener("load", () => {
 });"""
 
 
-def browse(path, tmp_path, width=1200):
-    """Open a page; return the document as the browser has it, and what it wrote to the console."""
+def browse(path, tmp_path, width=1200, wait=None):
+    """Open a page; return the document as the browser has it, and what it wrote to the console.
+
+    ``wait`` lets so many milliseconds of the page's own time pass first, for scripts that need it.
+    """
     flags = (
         "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
         "disable-component-update disable-sync enable-logging=stderr v=0 dump-dom"
@@ -61,7 +64,8 @@ def browse(path, tmp_path, width=1200):
             *(f"--{flag}" for flag in flags.split()),
             f"--user-data-dir={tmp_path / 'profile'}",
             f"--window-size={width},900",
-            path.as_uri(),
+            *([] if wait is None else [f"--virtual-time-budget={wait}"]),
+            path if isinstance(path, str) else path.as_uri(),
         ],
         capture_output=True,
         text=True,

@@ -93,3 +93,11 @@ def usable_rank(problem: Problem) -> int:
     """The largest rank of U that can be of use: the number of directions that all tasks' targets span."""
     directions = int(np.sum(np.linalg.matrix_rank(problem.task.Y)))
     return max(1, min(int(problem.task.V.shape[-2]), directions))
+
+
+def followed(m: int, basis: int = 0) -> int:
+    """The bytes of the numbers by which a round is followed, along a tree of m agents and back.
+
+    They are five; where each agent has a U of its own, of ``basis`` numbers, also the mean and the distance from it.
+    """
+    return 2 * (m - 1) * 8 * (5 + (basis + 1 if basis else 0))

@@ -148,6 +148,33 @@ def quantised_sums_are_equal_to_the_bit_and_converge_to_the_exact_sum(open_: Ope
 
 
 @invariant
+def quantised_messages_to_neighbors_and_the_hub_are_those_of_one_process(open_: Open) -> bytes:
+    found = b""
+    for bits in () if open_(graph("star"), 64).transport.masked else (2, 8, "auto"):
+        for name in GRAPHS:
+            member, alone = open_(graph(name), bits), LocalTransport(graph(name), bits)
+            for seed, each in ((0, False), (1, True), (2, False)):
+                value = values(seed, ROWS, COLUMNS)
+                here = member.transport.neighbor_sum(NeighborSum(value[member.agents], each))
+                everywhere = alone.neighbor_sum(NeighborSum(value, each))
+                if isinstance(here, NeighborMessages) and isinstance(everywhere, NeighborMessages):
+                    own = np.isin(everywhere.receiver, member.agents)
+                    assert here.values.tobytes() == everywhere.values[own].tobytes()
+                else:
+                    assert here.tobytes() == everywhere[member.agents].tobytes()
+            if name == "star":
+                value[2, :, -1] = 0.0
+                here, everywhere = (
+                    transport.reduce_at_hub(HubReduce(own, lambda stack: stack.sum(axis=0)))
+                    for transport, own in ((member.transport, value[member.agents]), (alone, value))
+                )
+                assert here.tobytes() == everywhere.tobytes()
+                found += here.tobytes()
+            assert member.transport.traffic().counts().tolist() == alone.traffic().counts().tolist()
+    return found
+
+
+@invariant
 def integers_are_summed_exactly_over_every_graph_and_with_any_message_bits(open_: Open) -> bytes:
     equal = b""
     for name in (*GRAPHS, "path"):

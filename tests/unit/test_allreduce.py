@@ -11,7 +11,7 @@ from queue import Queue
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elmesh.comm.allreduce import GOSSIP_PRECISION, ROOT, ChannelSet, Relay, TreeAllReduce, fine_bits, uses_gossip
@@ -21,6 +21,7 @@ from elmesh.comm.local import LocalTransport
 from elmesh.comm.requests import AllReduce
 from elmesh.comm.traffic import TrafficLog
 from elmesh.errors import ElmeshError
+from helpers.examples import examples
 
 QUANTISED = (2, 4, 8, 16, 32, "auto")
 
@@ -164,7 +165,7 @@ class Tree:
         return [sums[t] for t in range(len(self.agents))]
 
 
-@settings(max_examples=30)
+@examples(40)
 @given(st.sampled_from(["ring", "path", "complete", "grid"]), st.integers(2, 14), st.integers(0, 1000))
 def test_gossip_gives_what_agents_obtain_from_their_neighbours_alone(graph, m, seed):
     topology, transport = make_transport(graph, m, 64)
@@ -194,7 +195,7 @@ def test_a_sum_over_a_complete_graph_takes_one_message_per_pair_of_agents():
     assert set(recorded(transport, topology).values()) == {8 * (6 * 3 + 2)}
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.sampled_from(GRAPH_NAMES),
     st.integers(2, 12),
@@ -243,7 +244,7 @@ def test_a_sum_of_exact_numbers_alone_sends_only_those(graph, bits):
         assert transport.traffic().total == 2 * 6 * 3 * 8
 
 
-@settings(max_examples=25)
+@examples(40)
 @given(st.sampled_from(GRAPH_NAMES), st.integers(1, 20), st.integers(0, 1000))
 def test_sums_of_64_bits_are_exact_by_gossip_and_along_a_tree(graph, m, seed):
     request = make_request(seed, m)
@@ -384,7 +385,7 @@ def test_the_transport_counts_rounds_and_its_table_has_every_edge(graph, bits):
         assert transport.n_exchanges == 3 * topology.tree.rounds
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.sampled_from(GRAPH_NAMES),
     st.integers(1, 9),
@@ -444,7 +445,7 @@ def test_quantised_sums_never_use_gossip(graph, bits):
     assert not uses_gossip(make_topology(graph, range(10)), bits)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.sampled_from(GRAPH_NAMES), st.integers(2, 40), st.integers(0, 1000))
 def test_gossip_is_used_only_where_it_takes_fewer_rounds(graph, m, seed):
     topology, transport = make_transport(graph, m, 64, seed)
@@ -711,7 +712,7 @@ def check_tree(topology, graph):
     return root
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.integers(1, 40), st.floats(0.02, 0.6), st.integers(0, 10_000))
 def test_the_tree_spans_the_graph_from_its_centre_with_the_least_height(m, density, seed):
     graph = nx.gnp_random_graph(m, density, seed)

@@ -51,7 +51,16 @@ def frame(n=150, seed=0):
 
 
 @pytest.fixture
-def spy(monkeypatch):
+def methods():
+    """The methods, to be changed; restored afterwards in their order, which tables of comparisons have."""
+    before = dict(METHODS)
+    yield METHODS
+    METHODS.clear()
+    METHODS.update(before)
+
+
+@pytest.fixture
+def spy(methods):
     """A method that records what it was given, and predicts means or shares of classes; so does elmesh, to be fast."""
     seen = []
 
@@ -62,8 +71,8 @@ def spy(monkeypatch):
         seen.append((train, new))
         return predict(train, new)
 
-    monkeypatch.setitem(METHODS, "elmesh", Method("elmesh together", predict, "use it"))
-    monkeypatch.setitem(METHODS, "spy", Method("spy", record, "use it"))
+    methods["elmesh"] = Method("elmesh together", predict, "use it")
+    methods["spy"] = Method("spy", record, "use it")
     return seen
 
 
@@ -160,9 +169,9 @@ def test_the_choice_of_boosting_sees_training_rows_only_and_never_fits_what_it_j
 def test_targets_of_rows_to_predict_change_no_prediction(tmp_path, few_trees):
     X, y, site = table(60)
     predictions = []
-    elmesh.compare(X, y, site, folds=3, repeats=1, log=tmp_path / "0")
-    tested = fold_numbers(Rows(X=X, sites=site, y=y), 3, (0, 0)) == 0
-    elmesh.compare(X, np.where(tested, 5.0 - y, y), site, folds=3, repeats=1, log=tmp_path / "1")
+    elmesh.compare(X, y, site, folds=2, repeats=1, log=tmp_path / "0")
+    tested = fold_numbers(Rows(X=X, sites=site, y=y), 2, (0, 0)) == 0
+    elmesh.compare(X, np.where(tested, 5.0 - y, y), site, folds=2, repeats=1, log=tmp_path / "1")
     for name in ("0", "1"):
         lines = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()[1:]]
         first = {x["trial"]["case"]: x["numbers"]["predicted"] for x in lines if x["trial"]["run"] == 0}
@@ -370,10 +379,10 @@ def test_what_cannot_be_compared_is_one_sentence(change, message):
         elmesh.compare(**given)
 
 
-def test_without_statsmodels_mixed_models_are_left_out_with_the_command_that_installs_it(monkeypatch, spy):
+def test_without_statsmodels_mixed_models_are_left_out_with_the_command_that_installs_it(monkeypatch, methods, spy):
     monkeypatch.setattr(rivals, "find_spec", lambda name: None)
     for name in set(METHODS) - {"elmesh", "spy", "mixed-slopes"}:
-        monkeypatch.delitem(METHODS, name)
+        del methods[name]
     X, y, site = table()
     found = elmesh.compare(X, y, site, folds=2, repeats=1)
     assert found.methods == ["elmesh", "spy"]
@@ -385,7 +394,7 @@ def test_without_statsmodels_mixed_models_are_left_out_with_the_command_that_ins
 
 
 @pytest.mark.parametrize("predicted", [np.nan, ArithmeticError("REML did not converge")])
-def test_a_method_that_fails_in_a_fold_is_left_out_with_the_reason(monkeypatch, spy, predicted):
+def test_a_method_that_fails_in_a_fold_is_left_out_with_the_reason(methods, spy, predicted):
     def predict(train, new):
         if len(spy) < 2:
             return np.zeros(len(new))
@@ -393,7 +402,7 @@ def test_a_method_that_fails_in_a_fold_is_left_out_with_the_reason(monkeypatch, 
             raise predicted
         return np.full(len(new), predicted)
 
-    monkeypatch.setitem(METHODS, "bad", Method("a bad method", predict, "use it"))
+    methods["bad"] = Method("a bad method", predict, "use it")
     X, y, site = table()
     found = elmesh.compare(X, y, site, methods=["bad", "spy"], folds=3, repeats=1)
     assert found.methods == ["elmesh", "spy"]

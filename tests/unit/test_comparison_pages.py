@@ -187,7 +187,7 @@ def test_no_labels_overlap_and_none_is_cut_off(sites, kind):
 
 @pytest.mark.thorough
 @needs_browser
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize(("page", "width"), one_of(2, PAGES, [400, 1280]), indirect=["page"])
 def test_a_browser_shows_the_page_inside_the_window_without_a_message(page, tmp_path, width):
     inner, scroll, boxes = measure(page, tmp_path, width)
     assert scroll <= inner

@@ -196,8 +196,9 @@ def test_above_the_dense_limit_the_spread_has_an_upper_bound(name, m, monkeypatc
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", GRAPH_NAMES)
-def test_the_schedule_averages_to_the_given_precision_on_every_named_graph(name):
-    for m in (*SIZES, 60, 200):
+@pytest.mark.parametrize("sizes", [(*SIZES, 60), pytest.param((200,), marks=pytest.mark.slow)], ids=["small", "large"])
+def test_the_schedule_averages_to_the_given_precision_on_every_named_graph(name, sizes):
+    for m in sizes:
         topology = make_topology(name, range(m), seed=m)
         for precision in (1e-3, 1e-6, 1e-10):
             error = remaining_error(topology, topology.averaging_roots(precision))

@@ -11,9 +11,9 @@ from elmesh.comm.graph import GRAPH_NAMES, Topology, make_topology
 from elmesh.comm.local import LocalTransport
 from elmesh.math.noise import noise_image
 from elmesh.run.runner import agent_context
+from elmesh.solvers.base import MESSAGE_BITS as BITS
 from elmesh.solvers.base import Problem
 from elmesh.solvers.initialization import initialize, random_block
-from elmesh.solvers.mesh_elm import BITS
 from helpers.examples import examples
 from helpers.peers import lockstep
 from helpers.problems import random_problem, ridge_of_rows, stack

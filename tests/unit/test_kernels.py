@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elmesh.data.statistics import Reduced, Task
@@ -21,6 +21,7 @@ from elmesh.math.kernels import (
     ridge,
     solve_A,
 )
+from helpers.examples import examples
 from helpers.problems import random_problem, ridge_of_rows
 
 sizes = st.tuples(
@@ -131,7 +132,7 @@ def test_curvature_bounds_the_kronecker_matrix(size):
         np.testing.assert_allclose(curvature(problem.task.agent(t), A[t]), bound[t], rtol=1e-12)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(sizes, st.floats(0.01, 10.0))
 def test_the_central_U_step_is_equation_9(size, mu1):
     problem, U, A, _ = draw(size)

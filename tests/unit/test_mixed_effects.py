@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Kernel
@@ -19,6 +19,7 @@ from elmesh.errors import ElmeshError
 from elmesh.run.runner import agent_context
 from elmesh.solvers.base import Problem
 from elmesh.solvers.mixed_effects import effects_bound, objective_shares, private_weights
+from helpers.examples import examples
 from helpers.mixed import digest, make_problem, mixed_problems, run_steps, solve_mixed
 
 pytestmark = pytest.mark.thorough
@@ -170,7 +171,7 @@ def objective_at(problem, effects, V):
     return float(total)
 
 
-@settings(max_examples=15)
+@examples(40)
 @given(mixed_problems(), st.sampled_from([(True, True), (True, False), (False, True)]))
 def test_the_certificate_is_tight_and_true(problem, parts):
     common, private = parts
@@ -187,7 +188,7 @@ def test_the_certificate_is_tight_and_true(problem, parts):
         assert made.objective == pytest.approx(exact, rel=1e-8, abs=room)
 
 
-@settings(max_examples=15)
+@examples(40)
 @given(mixed_problems(), st.floats(-3, 1), st.integers(0, 10**6))
 def test_a_w_that_is_not_the_best_is_promised_no_more_than_the_truth(problem, log_distance, seed):
     effects = solve_mixed(MeshELM(), problem).solution.effects

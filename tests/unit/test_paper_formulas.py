@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -18,6 +18,8 @@ from elmesh.math.objective import agent_objective, objective
 from elmesh.paper.reference_formulas import ReferenceADMM, alternating_step
 from elmesh.run import RunConfig, run_local
 from elmesh.solvers.base import Solution
+from helpers.examples import examples
+from helpers.marks import one_of
 from helpers.problems import Problem, figure_three, random_problem, usable_rank
 
 ROUNDS = 5
@@ -47,7 +49,7 @@ def even(seed: int, m: int, L: int, d: int) -> Problem:
     mu1=st.floats(0.05, 5),
     mu2=st.floats(0.05, 5),
 )
-@settings(max_examples=30)
+@examples(40)
 def test_an_alternating_step_solves_its_two_equations_and_lowers_the_objective(seed, m, L, r, d, mu1, mu2):
     problem = even(seed, m, L, d)
     H, T = problem.H, problem.T
@@ -68,7 +70,7 @@ def test_an_alternating_step_solves_its_two_equations_and_lowers_the_objective(s
 
 
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(3, 6), st.integers(1, 3))
-@settings(max_examples=20)
+@examples(40)
 def test_the_package_solves_the_system_9_without_building_it(seed, m, L, r):
     problem = even(seed, m, L, 2)
     A = np.random.default_rng(seed).normal(size=(m, r, 2))
@@ -76,7 +78,7 @@ def test_the_package_solves_the_system_9_without_building_it(seed, m, L, r):
     assert_allclose(CentralUStep(problem.task).solve(A, np.zeros((L, r)), 0.7), U, atol=1e-9 * np.abs(U).max())
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", one_of(3, range(3)))
 def test_mtl_elm_takes_the_steps_of_the_formulas(seed):
     problem = random_problem(seed, m=3, L=6, d=2, unequal=False)
     solver = MTLELM(rank=3, mu1=0.5, mu2=0.8, init="random", max_iter=20, tol=0.0)
@@ -159,7 +161,7 @@ def reference(setting: Setting, start: Solution, **changes) -> ReferenceADMM:
 
 @pytest.mark.thorough
 @given(drawn())
-@settings(max_examples=60)
+@examples(60)
 def test_the_formulas_give_the_rounds_of_the_package(setting):
     solver = FODMTLELM(**setting.parameters) if setting.first_order else DMTLELM(**setting.parameters)
     path = states(solver, setting.problem.task, setting.topology)
@@ -184,7 +186,7 @@ def test_the_formulas_give_the_rounds_of_the_package(setting):
 
 
 @given(drawn())
-@settings(max_examples=20)
+@examples(40)
 def test_the_printed_objective_is_the_sum_of_the_agents_shares(setting):
     solver = DMTLELM(**setting.parameters | {"max_iter": 1})
     start = states(solver, setting.problem.task, setting.topology)[0]
@@ -202,7 +204,7 @@ def test_the_printed_objective_is_the_sum_of_the_agents_shares(setting):
 
 
 @given(drawn())
-@settings(max_examples=20)
+@examples(40)
 def test_an_exact_step_solves_its_equation_and_does_not_change_the_start(setting):
     setting = replace(setting, first_order=False)
     rng = np.random.default_rng(0)
@@ -227,7 +229,7 @@ def test_an_exact_step_solves_its_equation_and_does_not_change_the_start(setting
         assert_allclose(gradient, 0, atol=1e-8 * (1 + np.abs(agents.U).max() * (1 + np.abs(h.T @ h).max())))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", one_of(3, range(3)))
 def test_the_printed_sign_drives_agents_apart_and_the_other_brings_them_together(seed):
     problem, ring = figure_three(seed), make_topology("ring", range(5))
     edges = [tuple(edge) for edge in ring.edges.tolist()]

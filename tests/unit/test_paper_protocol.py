@@ -354,6 +354,7 @@ def test_the_proposed_methods_have_the_papers_parameters(name, mu, weights, tau,
         assert parameters(method.solver) == {
             "rank": 6, "mu1": mu, "mu2": mu, "graph": "star", "rho": 1.0, "tau": own, "zeta": zeta, "gamma": "paper",
             "delta": 100.0, "proximal": "standard", "init": "random", "max_iter": 100, "tol": 0.0, "certify": False,
+            "message_bits": 64,
         }  # fmt: skip
 
 
@@ -366,7 +367,7 @@ def test_the_convergence_setting_is_the_papers():
             assert parameters(solver) == {
                 "rank": 2, "mu1": 2.0, "mu2": 2.0, "graph": "ring", "rho": 1.0, "tau": f"{panel.weight} + d",
                 "zeta": float(panel.weight), "gamma": "paper", "delta": 10.0, "proximal": "linear", "init": "ones",
-                "max_iter": 7, "tol": 0.0, "certify": False,
+                "max_iter": 7, "tol": 0.0, "certify": False, "message_bits": 64,
             }  # fmt: skip
         H, T = make_problem(panel, 3)
         task = stack_tasks(H, T)
@@ -599,7 +600,12 @@ def test_bytes_are_those_of_every_message_counted_by_hand():
     assert numbers["DNSP"]["bytes"] == rank * edges * number * DIGITS.components * (3 + 1)
     method = methods.paper_methods(DIGITS, weights=methods.FIGURE_WEIGHTS, rounds=4)["DMTL-ELM"]
     model, _ = methods.fit_and_test(method, draw_tasks("digits", 3, OF_IMAGES), 20, 3)
-    assert numbers["random"]["20"]["4"]["bytes"] == model.history_["bytes"].iloc[-1]
+    traffic = model.traffic_
+    assert numbers["random"]["20"]["4"]["bytes"] == (traffic["bytes"] - traffic["metric_bytes"]).sum()
+    # All that is sent includes the metrics of the start and of each round: along the nine edges of the star, both ways,
+    # the mean of U, the distance from it and five sums.
+    assert model.history_["bytes"].iloc[-1] == traffic["bytes"].sum()
+    assert traffic["metric_bytes"].sum() == 2 * edges * number * (20 * rank + 1 + 5) * (4 + 1)
 
 
 def test_the_summary_of_a_run_follows_from_its_objectives():

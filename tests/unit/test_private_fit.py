@@ -17,7 +17,7 @@ from elmesh.errors import ElmeshError, UnknownSiteWarning
 from elmesh.estimators.private_fit import PrivateFit, Scales, ScaleSearch, start_private_fit
 from elmesh.privacy.accounting import epsilon_of, rho_for
 from elmesh.privacy.discrete_gaussian import NoiseSource
-from elmesh.run.backend import LocalBackend
+from elmesh.run.local_backend import LocalBackend
 
 RANGES = {"input_range": (-1.8, 1.8), "target_range": (-3.0, 3.0)}
 SITES = [f"site {k}" for k in range(9)]

@@ -7,7 +7,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import scipy.optimize
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
@@ -22,6 +22,7 @@ from elmesh.math.random_effects import (
     site_evidence,
     whiten,
 )
+from helpers.examples import examples
 from helpers.mixed import (
     MixedProblem,
     central_difference,
@@ -218,7 +219,7 @@ def test_the_approximate_hessian_is_symmetric_and_positive_semidefinite(drawn, t
 
 
 @given(uncertain_weights())
-@settings(max_examples=20)
+@examples(40)
 def test_with_many_draws_the_approximate_hessian_is_the_average_information(drawn):
     problem, W, S, log_v, log_s2, prior = drawn
     found = at_all_sites(*drawn, tau2=0.0, n_draws=2_000)["hessian"]
@@ -326,7 +327,7 @@ def above_the_least(problem, noise_floor=0.0):
 STATIONARY = 0.02
 
 
-@settings(max_examples=10)
+@examples(40)
 @given(seeds, st.lists(st.integers(7, 20), min_size=1, max_size=3), st.integers(1, 2), st.sampled_from([0.0, 0.1]))
 def test_local_elm_is_at_a_stationary_point_of_the_evidence_of_each_task(seed, rows, d, noise_floor):
     assert np.all(above_the_least(make_problem(seed, rows, widths=(1, 2, 3), d=d), noise_floor) <= STATIONARY)

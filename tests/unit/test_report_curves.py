@@ -7,13 +7,14 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from elmesh.report import STYLES, Curve, draw_curves, figure, save_figure
 from elmesh.report.figures import COLORS, to_svg
+from helpers.examples import examples
 from helpers.marks import one_of
 from helpers.pictures import assert_legible
 
@@ -75,7 +76,7 @@ def test_no_two_texts_overlap_and_none_is_cut_off_alone_or_in_panels(curves, opt
 
 
 @pytest.mark.thorough
-@settings(deadline=None, max_examples=15)
+@examples(40)
 @given(st.lists(st.floats(0.5, 1.5), min_size=1, max_size=9))
 def test_labels_are_in_the_order_of_the_ends_within_the_height_of_the_axes(ends):
     fig = draw([Curve(f"line {i}", [0, 1, 2], [3, 2, end]) for i, end in enumerate(ends)])

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from elmesh import (
@@ -28,6 +28,7 @@ from elmesh.data import site_statistics
 from elmesh.tables import FILE_TASK, TableWarning, stream
 from elmesh.tables.duckdb_source import DuckDBStream
 from elmesh.tables.stream import ArrowStream, ParquetStream, SelectedStream, StreamStopped
+from helpers.examples import examples
 
 
 def table(n=240, seed=0, sites=4):
@@ -106,7 +107,7 @@ def test_weights_of_a_stream_are_a_column(small_parts, tmp_path):
     np.testing.assert_allclose(streamed.predict(frame[INPUTS]), expected.predict(frame[INPUTS]), atol=1e-6)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
+@examples(20, suppress=(HealthCheck.function_scoped_fixture,))
 @given(st.integers(5, 300), st.integers(1, 100))
 def test_the_size_of_parts_does_not_matter(tmp_path, monkeypatch, most, group):
     frame = table()

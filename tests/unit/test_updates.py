@@ -308,3 +308,23 @@ def test_updates_run_in_one_process():
     first, second = two_parts()
     with pytest.raises(ElmeshError, match="one process"):
         fit(first).partial_fit(*second[:2], tasks=second[2], run=elmesh.RunConfig(backend="mpi"))
+
+
+def test_a_model_that_was_replaced_since_it_was_loaded_does_not_lend_its_statistics(tmp_path):
+    first, second = two_parts()
+    fit(first).save(tmp_path / "model")
+    loaded, again = elmesh.load(tmp_path / "model"), elmesh.load(tmp_path / "model")
+    again.partial_fit(*second[:2], tasks=second[2]).save(tmp_path / "model", overwrite=True)
+    with pytest.raises(ElmeshError, match="load it again"):
+        loaded.partial_fit(*second[:2], tasks=second[2])
+    # What it has read before is its own.
+    assert again.known_rows(*second[:2], tasks=second[2]).all()
+
+
+def test_known_rows_are_as_many_as_the_model_has_copies():
+    first, second = two_parts()
+    model = fit(first)
+    X, y, site = joined(second, first, first)
+    expected = [False] * len(second[0]) + [True] * len(first[0]) + [False] * len(first[0])
+    assert model.known_rows(X, y, tasks=site).tolist() == expected
+    assert model.count_known_rows(X, y, tasks=site) == len(first[0])

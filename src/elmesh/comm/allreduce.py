@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.comm.codec import DeltaChannel, message_size
+from elmesh.comm.codec import DeltaChannel, message_size, most_bytes
 from elmesh.comm.graph import DENSE_LIMIT, Topology
 from elmesh.comm.requests import AllReduce, AllReduceResult
 from elmesh.comm.traffic import TrafficLog
@@ -105,6 +105,15 @@ class ChannelSet:
         ]
         return np.hstack(values) if values else np.zeros((rows, shape[1]))
 
+    def send(self, topic: str, value: FloatArray, sender: int) -> tuple[bytes, FloatArray]:
+        """Return the message for a matrix to neighbours or a hub, and the matrix that its receivers decode."""
+        channel = self._channel(topic, sender, 0, self._bits)
+        return channel.encode(value), channel.value
+
+    def receive(self, topic: str, message: bytes, sender: int, shape: tuple[int, ...]) -> FloatArray:
+        """Return the matrix that a message from another process encodes."""
+        return self._channel(topic, sender, 0, self._bits).decode(message, shape)
+
     def state_dict(self) -> dict[int, dict[str, FloatArray]]:
         """Return what to resume from, per sender."""
         state: dict[int, dict[str, FloatArray]] = {}
@@ -189,8 +198,7 @@ class TreeAllReduce:
         """Return an upper bound on what a sum sends, over all agents."""
         rows, columns = request.value.shape[-2:]
         fine = min(request.fine_columns, columns)
-        coarse = message_size((rows, columns - fine), 16 if self._bits == "auto" else int(self._bits))
-        finest = message_size((rows, fine), int(fine_bits(self._bits)))
+        coarse, finest = most_bytes((rows, columns - fine), self._bits), most_bytes((rows, fine), fine_bits(self._bits))
         return int(2 * (self._topology.n_agents - 1) * (coarse + finest + 8 * request.exact.shape[-1]))
 
     def sum(self, request: AllReduce) -> AllReduceResult:
@@ -282,12 +290,12 @@ class TreeAllReduce:
         self._relay.forward_total(received, shape)
         return total
 
-    def record(self, size: int) -> None:
+    def record(self, size: int, *, metrics: bool = False) -> None:
         """Record a message of some bytes from each agent here to its parent, and to each of its children."""
         for agent in self._own:
             others = self._children[agent] if agent == self._root else [*self._children[agent], self._parent[agent]]
             for other in others:
-                self._traffic.record(agent, other, size)
+                self._traffic.record(agent, other, size, metrics=metrics)
 
     def record_gather(self, size: int) -> None:
         """Record that some bytes of every agent reach all others: inwards those of a subtree, outwards all of them."""

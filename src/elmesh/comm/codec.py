@@ -8,7 +8,7 @@ number of bits. Nothing is random, and both ends compute the same numbers, to th
 A message is one byte for the number of bits (0: no change); up to 32 bits, two bytes for a power of two that scales
 all of it; up to 16 bits, one scale per column in single precision; then the numbers, packed. The levels of a column
 are spread evenly over its range; with 2 or 4 bits, over the part of the range that loses least of a normal
-distribution.
+distribution. A single number is sent as it is, which takes one byte more than two bits and a scale.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray
 
-__all__ = ["BITS", "DeltaChannel", "decode", "encode", "message_size"]
+__all__ = ["BITS", "DeltaChannel", "decode", "encode", "message_size", "most_bytes"]
 
 
 #: Bits per number that a message may have.
@@ -31,6 +31,7 @@ _RANGE = {2: 1.991, 4: 2.682}
 # With "auto", the fewest bits whose error is within this share of the difference; but the numbers of a message need not
 # take fewer bytes than its scales and its other _OVERHEAD bytes.
 _ERROR, _OVERHEAD = 0.4, 19
+*_COARSE, _FINEST = BITS[:4]
 
 
 def encode(difference: FloatArray, bits: int) -> bytes:
@@ -92,6 +93,14 @@ def message_size(shape: tuple[int, int], bits: int) -> int:
     if bits in (0, 64):
         return 1 + rows * columns * bits // 8
     return 3 + (4 * columns if bits < 32 else 0) + (rows * columns * bits + 7) // 8
+
+
+def most_bytes(shape: tuple[int, ...], bits: int | str) -> int:
+    """Return the bytes of the longest message that a channel of so many bits sends of a finite matrix."""
+    rows, columns = shape[-2:]
+    if rows * columns == 1:
+        return message_size((rows, columns), 64)
+    return message_size((rows, columns), _FINEST if bits == "auto" else int(bits))
 
 
 class DeltaChannel:
@@ -158,16 +167,17 @@ class DeltaChannel:
         size = float(np.linalg.norm(difference))
         if not difference.any() or 0 < size <= skip_below:
             return 0
+        if difference.size == 1:
+            return 64
         if self._bits != "auto":
             return int(self._bits)
         rows, columns = difference.shape
         overhead = 4 * columns + _OVERHEAD
-        *coarse, finest = BITS[:4]
-        for bits in (b for b in coarse if rows * columns * b >= 8 * overhead):
+        for bits in (b for b in _COARSE if rows * columns * b >= 8 * overhead):
             error = difference - decode(encode(difference, bits), (rows, columns))
             if float(np.linalg.norm(error)) <= _ERROR * size:
                 return bits
-        return finest
+        return _FINEST
 
 
 def _scale(difference: FloatArray, bits: int) -> NDArray[np.float32]:

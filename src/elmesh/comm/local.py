@@ -12,7 +12,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.comm.allreduce import GOSSIP_PRECISION, Relay, uses_gossip
+from elmesh.comm.allreduce import GOSSIP_PRECISION, ROOT, Relay, uses_gossip
 from elmesh.comm.graph import Topology
 from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce, NeighborMessages, NeighborSum, Request
 from elmesh.comm.traffic import TrafficLog
@@ -48,6 +48,11 @@ class LocalTransport(Transport):
         """Return the neighbours' sum, or each neighbour's value."""
         value, m = request.value, self._topology.n_agents
         self.n_exchanges += 1
+        if not self._exact:
+            _, sent = self._encode(request.topic, value)
+            receiver, sender = self._topology.ends
+            messages = NeighborMessages.decoded(value, sent, sent[sender], receiver)
+            return messages if request.each else messages.sum(messages.values, value)
         self._log.record_all(value.nbytes // m)
         if request.each:
             receiver, sender = self._topology.ends
@@ -57,14 +62,24 @@ class LocalTransport(Transport):
     def reduce_at_hub(self, request: HubReduce) -> FloatArray:
         """Return the hub's result; agent 0 sends itself no message."""
         check_hub(self._topology)
-        value, m = request.value, self._topology.n_agents
-        result = request.function(value)
+        value, m, channels = request.value, self._topology.n_agents, self._tree.channels
+        sizes = trimmed_widths(value[1:m]) * value.shape[1] * value.itemsize
         if m > 1:
             self.n_exchanges += 2  # to the hub and back
-        sizes = trimmed_widths(value[1:m]) * value.shape[1] * value.itemsize
+        if self._exact or m == 1:
+            result = request.function(value)
+            back = result.nbytes
+        else:
+            value, received = value.copy(), value
+            for agent, width in enumerate(trimmed_widths(value[1:m]).tolist(), start=1):
+                message, decoded = channels.send(request.topic, received[agent][:, :width], agent)
+                value[agent, :, :width], sizes[agent - 1] = decoded, len(message)
+            result = request.function(value)
+            message, decoded = channels.send(request.topic, result.reshape(len(result), -1), ROOT)
+            result, back = decoded.reshape(result.shape), len(message)
         for agent, size in enumerate(sizes.tolist(), start=1):
             self._log.record(agent, 0, size)
-            self._log.record(0, agent, result.nbytes)
+            self._log.record(0, agent, back)
         return result
 
     def allreduce(self, request: AllReduce) -> AllReduceResult:
@@ -116,7 +131,7 @@ class LocalTransport(Transport):
 
     def start_metrics(self, local: LocalMetrics, halt: bool) -> PendingMetrics:
         """Return a round's metrics, which need no communication."""
-        distance, size, sums = 0.0, 1.0, local.values.sum(axis=0)
+        distance, size, sums = 0.0, 1.0, local.values.sum(axis=0) if local.totals is None else local.totals
         if local.U is not None:
             m, U = self._topology.n_agents, local.U.reshape(len(local.U), -1)
             mean = np.full(m, 1.0 / m) @ U

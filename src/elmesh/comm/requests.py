@@ -29,10 +29,16 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class NeighborSum:
-    """Send ``value`` to every neighbour; the result is their sum, or with ``each`` :class:`NeighborMessages`."""
+    """Send ``value`` to every neighbour; the result is their sum, or with ``each`` :class:`NeighborMessages`.
+
+    Quantised messages encode the difference from the last value on the same ``topic``. What an agent's own message
+    lost in rounding is then added to each neighbour's value, so that differences from the agent's own value are those
+    of the values as sent: over both ends of an edge they cancel, as those of exact values do.
+    """
 
     value: FloatArray
     each: bool = False
+    topic: str = "value"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +55,11 @@ class NeighborMessages:
 
     values: FloatArray
     receiver: IndexArray | None = None
+
+    @classmethod
+    def decoded(cls, value: FloatArray, sent: FloatArray, theirs: FloatArray, receiver: IndexArray) -> NeighborMessages:
+        """Return neighbours' quantised values, to which each receiver adds what its own message lost in rounding."""
+        return cls(theirs + (value - sent)[receiver], receiver)
 
     def own(self, value: FloatArray) -> FloatArray:
         """Repeat the receiver's own value beside each neighbour's."""
@@ -81,10 +92,13 @@ class HubReduce:
     function : callable
         From the values of all agents, of shape (m, rows, columns), to the result. Without side effects; it depends on
         nothing but what all agents hold alike, and is called in the hub's process only.
+    topic : str
+        Quantised messages, to the hub and back, encode the difference from the last value on the same topic.
     """
 
     value: FloatArray
     function: Callable[[FloatArray], FloatArray]
+    topic: str = "value"
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,19 +15,23 @@ __all__ = ["TrafficLog"]
 
 Counts = NDArray[np.int64]
 
+_COUNTED = ("messages", "bytes", "metric_bytes")
+
 
 class TrafficLog:
     """Messages and bytes along both directions of every edge.
 
-    Bytes are those of a message's content as it is sent: the numbers in their bits, scales and markers included.
-    Not counted are what a transport adds (addresses, checks, encryption) and the few numbers per agent and round
-    that monitor the run.
+    Bytes are those of a message's content as it is sent: the numbers in their bits, scales and markers included. They
+    include the metrics of each round (objective, residuals, distance from consensus), which are summed along the
+    spanning tree unless every agent knows them anyway; these are also counted by themselves. Not counted is what a
+    transport adds (addresses, checks, encryption, requests to stop).
     """
 
     def __init__(self, topology: Topology, counts: Counts | None = None) -> None:
         self._receiver, self._sender = topology.ends
         self._index = {(int(s), int(r)): k for k, (r, s) in enumerate(zip(self._receiver, self._sender, strict=True))}
-        self._messages, self._bytes = np.zeros((2, len(self._receiver)), np.int64) if counts is None else counts
+        zeros = np.zeros((3, len(self._receiver)), np.int64)
+        self._messages, self._bytes, self._metric_bytes = zeros if counts is None else counts
         self.total = int(self._bytes.sum())
         # Edges sorted by sender and receiver, and where those of each sender begin.
         self._order = np.lexsort((self._receiver, self._sender))
@@ -45,11 +49,12 @@ class TrafficLog:
         self._bytes += sizes
         self.total += int(sizes.sum())
 
-    def record(self, sender: int, receiver: int, size: int, messages: int = 1) -> None:
+    def record(self, sender: int, receiver: int, size: int, messages: int = 1, *, metrics: bool = False) -> None:
         """Record one message, or with ``messages=0`` bytes within one that is recorded already."""
         edge = self._index[sender, receiver]
         self._messages[edge] += messages
         self._bytes[edge] += size
+        self._metric_bytes[edge] += size * metrics
         self.total += size
 
     def record_senders(self, agents: IndexArray, size: int) -> None:
@@ -63,30 +68,29 @@ class TrafficLog:
         self.total += size * len(edges)
 
     def counts(self) -> Counts:
-        """Return messages and bytes along each direction of an edge."""
-        return np.stack([self._messages, self._bytes])
+        """Return messages, bytes and bytes of metrics along each direction of an edge."""
+        return np.stack([self._messages, self._bytes, self._metric_bytes])
 
     def state_dict(self, agents: IndexArray) -> dict[int, dict[str, FloatArray]]:
         """Return the counts of each of these senders as arrays."""
-        messages, sizes = self.counts()[:, self._order].astype(np.float64)
+        counts = self.counts()[:, self._order].astype(np.float64)
         parts = {agent: slice(*self._starts[agent : agent + 2]) for agent in agents.tolist()}
-        return {agent: {"messages": messages[part], "bytes": sizes[part]} for agent, part in parts.items()}
+        return {agent: dict(zip(_COUNTED, counts[:, part], strict=True)) for agent, part in parts.items()}
 
     def load_state_dict(self, state: Mapping[int, Mapping[str, FloatArray]]) -> None:
         """Set the counts of senders from :meth:`state_dict`."""
         for agent, arrays in state.items():
             edges = self._order[slice(*self._starts[agent : agent + 2])]
-            self._messages[edges], self._bytes[edges] = arrays["messages"], arrays["bytes"]
+            self._messages[edges], self._bytes[edges], self._metric_bytes[edges] = (arrays[name] for name in _COUNTED)
         self.total = int(self._bytes.sum())
 
     def table(self, labels: Sequence[object]) -> pd.DataFrame:
-        """Return one row per direction of an edge: ``sender``, ``receiver``, ``messages``, ``bytes``."""
+        """Return a row per direction of an edge: sender, receiver, messages, bytes and ``metric_bytes``."""
         names, order = np.array(labels), self._order
         return pd.DataFrame(
             {
                 "sender": names[self._sender[order]],
                 "receiver": names[self._receiver[order]],
-                "messages": self._messages[order],
-                "bytes": self._bytes[order],
+                **dict(zip(_COUNTED, self.counts()[:, order], strict=True)),
             }
         )

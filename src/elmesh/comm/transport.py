@@ -14,6 +14,8 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from elmesh.comm.allreduce import ROOT, Relay, TreeAllReduce
+from elmesh.comm.codec import most_bytes
+from elmesh.comm.fixed_point import LIMBS
 from elmesh.comm.graph import Topology
 from elmesh.comm.integer_sums import IntegerAllReduce
 from elmesh.comm.requests import (
@@ -46,6 +48,7 @@ class LocalMetrics:
     round: int  # rounds done
     values: FloatArray  # (n, 5): objective, squared residuals in U and in A, and what these are compared with
     U: FloatArray | None  # (n, L, r), where each agent has a basis of its own; None if they share one
+    totals: FloatArray | None = None  # (5,): the sums of values over all agents, where every agent knows them
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class Transport(ABC):
         masked: bool = False,
         noise: Noise | None = None,
     ) -> None:
-        self._topology, self._noise = topology, noise
+        self._topology, self._bits, self._noise = topology, message_bits, noise
         self.agents: IndexArray = np.asarray(agents, dtype=np.intp)
         self._log = TrafficLog(topology)
         self._tree = TreeAllReduce(topology, self.agents.tolist(), message_bits, self._log, relay)
@@ -133,7 +136,9 @@ class Transport(ABC):
     @property
     def remote_senders(self) -> list[int]:
         """Agents of other processes whose channels end in this one."""
-        return self._tree.remote_senders
+        own = set(self.agents.tolist())
+        neighbors = {j for agent in own for j in self._topology.neighbors(agent).tolist()}
+        return sorted({*self._tree.remote_senders, *neighbors} - own)
 
     @abstractmethod
     def neighbor_sum(self, request: NeighborSum) -> FloatArray | NeighborMessages:
@@ -146,6 +151,25 @@ class Transport(ABC):
     @abstractmethod
     def start_metrics(self, local: LocalMetrics, halt: bool) -> PendingMetrics:
         """Start to collect a round's metrics; ``halt`` asks all processes to stop."""
+
+    def record_metrics(self, local: LocalMetrics) -> None:
+        """Record what the agents here send for a round's metrics, as sums along the tree."""
+        if local.totals is not None or not self.global_metrics:
+            return
+        if self.masked:
+            self._tree.record(8 * LIMBS * local.values.shape[1] + CHECK_BITS // 8, metrics=True)
+        else:
+            # The mean of all U, and the squared distance from it.
+            basis = 0 if local.U is None else local.U[0].size + 1
+            self._tree.record(8 * (local.values.shape[1] + basis), metrics=True)
+
+    def _encode(self, topic: str, value: FloatArray) -> tuple[list[bytes], FloatArray]:
+        """Return the messages of the agents here, and the values that their neighbours decode."""
+        send, agents = self._tree.channels.send, self.agents.tolist()
+        coded = [send(topic, own, agent) for own, agent in zip(value, agents, strict=True)]
+        for k, (message, _) in enumerate(coded):
+            self._log.record_senders(self.agents[k : k + 1], len(message))
+        return [message for message, _ in coded], np.stack([decoded for _, decoded in coded])
 
     def allreduce(self, request: AllReduce) -> AllReduceResult:
         """Return the sum over all agents."""
@@ -200,7 +224,7 @@ class Transport(ABC):
             if self._integers is None:
                 return self._tree.max_bytes(request)
             return 2 * (self._topology.n_agents - 1) * self._integers.max_bytes(request)
-        size = request.value[0].nbytes
+        size = request.value[0].nbytes if self._bits == 64 else most_bytes(request.value.shape, self._bits)
         copies = self._topology.n_agents if isinstance(request, HubReduce) else len(self._topology.edges)
         return int(2 * copies * size)
 

@@ -61,7 +61,7 @@ def group_rows(tasks: object, n_rows: int) -> Groups:
 def match_tasks(tasks: object, n_rows: int, known: Collection[Label], *, allow_unknown: bool = False) -> Groups:
     """Return the rows of each task that occurs; raise if a model with the ``known`` tasks lacks one.
 
-    ``tasks`` may be None if a single task is known. With ``allow_unknown`` other tasks may occur; a warning says so if
+    ``tasks`` may be None if a single task is known. With ``allow_unknown`` other tasks may occur; there is a warning if
     no row is of a known task, or if labels are of another type.
 
     Examples

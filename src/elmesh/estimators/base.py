@@ -37,8 +37,10 @@ from elmesh.estimators.target_encoding import ClassEncoding, TargetEncoding
 from elmesh.estimators.training_statistics import TrainingStatistics
 from elmesh.math.blas import limit_blas_threads
 from elmesh.privacy.report import PrivacyReport
-from elmesh.run.backend import Backend, FitContext, LocalBackend, check_consistent, resolve_backend
+from elmesh.run.backend import Backend, FitContext, check_consistent
 from elmesh.run.config import RunConfig
+from elmesh.run.local_backend import LocalBackend
+from elmesh.run.resolve_backend import resolve_backend
 from elmesh.run.result import RunResult, StopReason
 from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.admm import ProximalADMM
@@ -229,7 +231,7 @@ class MultiTaskELM(FittedMethods):
         joint = backend.in_one_place and private is None
         statistics = TrainingStatistics(sites, encoding, context.seed, joint, rows.whole.y.ndim)
         self._learn(layer, statistics, context, backend, totals)
-        self.statistics_, self._statistics_path = statistics, None
+        self.statistics_, self._statistics_source = statistics, None
 
     def _fit_stream(
         self, stream: TableStream, y: Any, tasks: object, sample_weight: Any, config: RunConfig, backend: Backend
@@ -313,7 +315,7 @@ class MultiTaskELM(FittedMethods):
         context = FitContext(solver, assignment, statistics.seed, fields, config)
         self.privacy_ = None
         self._learn(layer, statistics, context, backend)
-        self.statistics_, self._statistics_path = statistics, None
+        self.statistics_, self._statistics_source = statistics, None
 
     def _solve(
         self,
@@ -353,7 +355,7 @@ class MultiTaskELM(FittedMethods):
         # A run may be resumed for longer than was first asked.
         fields = {name: value for name, value in context.fields.items() if name != "solver__max_iter"}
         result = backend.run(replace(context, fields=fields), tasks)
-        failed = (StopReason.MAX_ITER, StopReason.DIVERGED, StopReason.BUDGET)
+        failed = (StopReason.MAX_ITER, StopReason.DIVERGED, StopReason.BUDGET, StopReason.ALONE)
         if result.stop in failed and backend.communicator.rank == 0:
             warnings.warn(f"After {result.n_iter} rounds: {result.stop.value}", ConvergenceWarning, stacklevel=4)
 

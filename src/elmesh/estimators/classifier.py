@@ -131,7 +131,8 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
     penalties_ : tuple of float or None
         mu1 and mu2 in use.
     traffic_ : DataFrame or None
-        ``messages`` and ``bytes`` from each ``sender`` to each ``receiver``.
+        ``messages`` and ``bytes`` from each ``sender`` to each ``receiver``; ``metric_bytes`` are those by which the
+        run is followed.
     conditions_ : Margins or None
         By how much each agent of an ADMM run meets the condition of its convergence theorem (sufficient, not
         necessary).
@@ -223,6 +224,11 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
                     "A common or a private part is for classes that tasks share, and here no class is at two tasks or "
                     'shared_classes is False; set shared_classes=True, or leave common and private at "auto".'
                 )
+            if solver.one_model and any(own.tolist() != next(iter(every.values())).tolist() for own in every.values()):
+                raise ElmeshError(
+                    f"{solver.name} fits one model for all tasks, so that all of them must have the same classes; "
+                    "leave out tasks that lack one, or use another solver, such as mesh-elm."
+                )
             if self._declared is None or not solver.has_common_part:
                 check_two_classes(every, shared and solver.has_common_part)
         names = [name for values in every.values() for name in values.tolist()]
@@ -297,21 +303,25 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         own = {t: encoding.present(t, site.target_sums, site.weight) for t, site in statistics.sites.items()}
         self.classes_ = encoding.classes
         with limit_blas_threads(always=True) if backend.one_thread else nullcontext():
-            if encoding.by_task is None:
+            if encoding.by_task is None and fitted.common is not None:
                 self._finish_shared(fitted, statistics.sites, own, encoding, backend)
                 return
-            self.task_classes_ = dict(encoding.by_task)
+            # Where classes are shared but nothing else is, each task has a column for every class, less its mean.
+            shared = encoding.by_task is None
+            self.task_classes_ = _or_all(own, self.classes_) if encoding.by_task is None else dict(encoding.by_task)
             heads = {}
             for t, head in fitted.heads.items():
-                site = statistics.sites[t]
-                features, T = head.features(layer(site.rows.X)), site.rows.T
-                scores, centred = features @ head.A + head.t_mean, self.fit_intercept
+                site, offset = statistics.sites[t], encoding.mean if shared else np.zeros(head.A.shape[1])
+                columns = np.searchsorted(self.classes_, self.task_classes_[t]) if shared else np.arange(len(offset))
+                A, t_mean = head.A[:, columns], (head.t_mean + offset)[columns]
+                features, T = head.features(layer(site.rows.X)), (site.rows.T + offset)[:, columns]
+                scores, centred = features @ A + t_mean, self.fit_intercept
                 if fitted.prior is not None:
                     features, centred = features * fitted.prior[t], False
                 weights = site.row_weights
-                scores = leave_one_out(features, head.A, scores, T, fitted.penalty, centred, weights)
-                temperature = fit_temperature(scores, T, weights)
-                heads[t] = replace(head, classes=self.task_classes_[t], temperature=temperature)
+                scores = leave_one_out(features, A, scores, T, fitted.penalty, centred, weights)
+                temperature = fit_temperature(scores, T, weights) if len(own[t]) > 1 else _USUAL_TEMPERATURE
+                heads[t] = replace(head, A=A, t_mean=t_mean, classes=self.task_classes_[t], temperature=temperature)
         self._set_model(layer, heads, 1)
 
     @property
@@ -369,7 +379,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         if common is None or not isinstance(layer, FeatureMap):
             raise TypeError("A fit of shared classes lacks its common part.")
         # A task with one class alone chooses among all classes, as a task that is not known.
-        self.task_classes_ = {t: own if len(own) > 1 else self.classes_ for t, own in classes.items()}
+        self.task_classes_ = _or_all(classes, self.classes_)
         columns = {t: np.searchsorted(self.classes_, own) for t, own in self.task_classes_.items()}
         temperatures: dict[Label, float] = {}
         usual = common.temperature
@@ -508,6 +518,11 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         own = np.unique(np.concatenate(list(self.task_classes_.values())))
         # A model of one task is that of its own classes; other tasks' are part of a model for tasks that are not known.
         self.classes_ = own if model.classes is None or len(model.heads) == 1 else model.classes
+
+
+def _or_all(classes: Mapping[Label, NDArray[Any]], every: NDArray[Any]) -> dict[Label, NDArray[Any]]:
+    """Return the classes of each task, and all classes for a task that has one alone."""
+    return {t: own if len(own) > 1 else every for t, own in classes.items()}
 
 
 def _usual_temperature(own: Mapping[Label, float], tasks: Sequence[Label], backend: Backend) -> float:

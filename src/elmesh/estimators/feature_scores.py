@@ -23,7 +23,7 @@ from elmesh.estimators.search_rows import SearchRows
 from elmesh.estimators.sites import CLASS_NOISE
 from elmesh.math.left_out import left_out_errors
 from elmesh.math.random_effects import SiteBatch, site_batches
-from elmesh.run.backend import LocalBackend
+from elmesh.run.local_backend import LocalBackend
 from elmesh.run.runner import agent_context
 from elmesh.solvers import make_solver
 from elmesh.solvers.integer_sums import run_in_one_place

@@ -26,8 +26,8 @@ from elmesh.estimators.notebook import task_table
 from elmesh.estimators.parameters import describe
 from elmesh.estimators.updates import UpdateMethods
 from elmesh.privacy.report import PrivacyReport
-from elmesh.run.backend import resolve_backend
 from elmesh.run.config import RunConfig
+from elmesh.run.resolve_backend import resolve_backend
 from elmesh.solvers import make_solver
 from elmesh.tables import TableSchema
 from elmesh.typing import FloatArray, Label, StrPath

@@ -40,7 +40,7 @@ __all__ = ["GainRows", "SiteGains", "TaskGain", "format_error", "measure_gains"]
 
 # Most names that a sentence lists.
 _MOST_NAMES = 5
-# An interval of more than this share of the error to either side says nothing.
+# An interval of more than this share of the error to either side is too wide for a statement.
 _WIDE = 0.1
 # Fewest rows of which an interval is known well enough.
 _FEWEST = 5

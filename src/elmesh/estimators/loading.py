@@ -10,7 +10,7 @@ from elmesh.estimators.classifier import MultiTaskELMClassifier
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.estimators.parameters import restore
 from elmesh.estimators.regressor import MultiTaskELMRegressor
-from elmesh.estimators.storage import statistics_folder
+from elmesh.estimators.storage import document_digest, statistics_folder
 
 __all__ = ["load"]
 
@@ -33,6 +33,7 @@ def load(path: str | os.PathLike[str]) -> MultiTaskELMClassifier | MultiTaskELMR
     ElmeshError
         If the folder is missing, cut short, altered, or of a newer version.
     """
+    digest = document_digest(Path(path)) if (Path(path) / "model.json").is_file() else ""
     model, description, extra = MultiTaskModel.load(Path(path))
     kind = MultiTaskELMClassifier if model.kind == "classification" else MultiTaskELMRegressor
     try:
@@ -40,5 +41,6 @@ def load(path: str | os.PathLike[str]) -> MultiTaskELMClassifier | MultiTaskELMR
     except (TypeError, LookupError, AttributeError) as error:
         raise ElmeshError(f"The model in {path} describes an estimator that this version does not know.") from error
     estimator._adopt(model, model.layer.n_inputs, extra)
-    estimator._statistics_path = statistics_folder(Path(path))
+    folder = statistics_folder(Path(path))
+    estimator._statistics_source = None if folder is None else (folder, digest)
     return estimator

@@ -65,7 +65,7 @@ class PrivateFit:
 
     @property
     def honest(self) -> int:
-        """Number of sites whose noise nobody else knows."""
+        """Number of sites whose noise no one else knows."""
         return self.sites - self.privacy.colluders(self.sites)
 
     def mechanism(self, p: int, d: int) -> Mechanism:
@@ -74,7 +74,7 @@ class PrivateFit:
         left = total - sum(release.rho for release in self.releases)
         mechanism = make_mechanism(p, d, left, self.most_rows, self.honest, classes=self.classes)
         _, sigma = mechanism.noise(self.honest)
-        # The norm of the noise, and that of correlations in which every row says the same.
+        # The norm of the noise, and that of correlations in which every row is the same.
         noise, signal = sigma * np.sqrt(p * d), self.rows * mechanism.limit * np.sqrt(d)
         if noise > signal:
             needed = epsilon_of(total * (noise / signal) ** 2, self.privacy.delta)

@@ -26,7 +26,7 @@ from elmesh.estimators.rows import ArrayRows
 from elmesh.estimators.target_encoding import ClassEncoding, TargetEncoding
 from elmesh.estimators.training_statistics import TrainingStatistics
 from elmesh.math.calibration import fit_temperature
-from elmesh.run.backend import LocalBackend
+from elmesh.run.local_backend import LocalBackend
 from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.settings import with_settings
 from elmesh.typing import FloatArray, Label

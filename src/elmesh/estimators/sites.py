@@ -27,6 +27,7 @@ from elmesh.estimators.inputs import InputReader, array_rows, check_weights
 from elmesh.estimators.learning_curve import LearningCurve, measure_curve
 from elmesh.estimators.model import MultiTaskModel
 from elmesh.estimators.rows import ArrayRows
+from elmesh.estimators.storage import document_digest
 from elmesh.estimators.target_encoding import TargetEncoding, weighted
 from elmesh.estimators.training_statistics import TrainingStatistics
 from elmesh.files import atomic_write
@@ -51,7 +52,7 @@ class SiteMethods(InputReader):
     tasks_: NDArray[Any]
     statistics_: TrainingStatistics | None
     # Where the statistics of a model are that was read from a file, until they are needed.
-    _statistics_path: Path | None
+    _statistics_source: tuple[Path, str] | None
 
     @abstractmethod
     def _adopt(self, model: MultiTaskModel, n_features: int, extra: dict[str, Any]) -> None:
@@ -183,9 +184,15 @@ class SiteMethods(InputReader):
 
     def _statistics(self) -> TrainingStatistics | None:
         """Return what is kept of the rows of the fit, read from the model's folder if need be; None if nothing is."""
-        path: Path | None = getattr(self, "_statistics_path", None)
-        if path is not None:
-            self.statistics_, self._statistics_path = TrainingStatistics.read(path), None
+        source: tuple[Path, str] | None = getattr(self, "_statistics_source", None)
+        if source is not None:
+            folder, digest = source
+            if not folder.is_dir() or document_digest(folder.parent) != digest:
+                raise ElmeshError(
+                    f"{folder.parent} does not hold the model any more that was loaded from it, so that its statistics "
+                    "are not those of this model; load it again."
+                )
+            self.statistics_, self._statistics_source = TrainingStatistics.read(folder), None
         statistics: TrainingStatistics | None = getattr(self, "statistics_", None)
         return statistics
 

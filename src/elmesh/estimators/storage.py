@@ -39,6 +39,7 @@ __all__ = [
     "Arrays",
     "Parts",
     "Tensors",
+    "document_digest",
     "read_folder",
     "read_statistics",
     "remove_parts",
@@ -169,6 +170,11 @@ def statistics_folder(path: Path) -> Path | None:
     """Return the folder of the statistics of a model; None if it has none."""
     folder = path / STATISTICS
     return folder if folder.is_dir() else None
+
+
+def document_digest(path: Path) -> str:
+    """Return a digest of the document of a model, by which a model that was put in its place is noticed."""
+    return hashlib.sha256((path / _DOCUMENT).read_bytes()).hexdigest()
 
 
 def read_statistics(folder: Path, *, of_model: bool = True) -> Parts:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from elmesh.data.features import FeatureMap, Features
@@ -189,13 +189,31 @@ class UpdateMethods(SiteMethods):
         -------
         int
         """
+        return int(self.known_rows(X, y, tasks, sample_weight=sample_weight).sum())
+
+    def known_rows(
+        self, X: ArrayLike, y: ArrayLike, tasks: object = None, *, sample_weight: ArrayLike | None = None
+    ) -> NDArray[np.bool_]:
+        """Return which rows are equal to rows that the model was learned from; of several copies, as many as it has.
+
+        Parameters
+        ----------
+        X, y, tasks, sample_weight
+            The rows, as for :meth:`partial_fit`.
+
+        Returns
+        -------
+        array of bool of shape (n_samples,)
+        """
         statistics = self._needed_statistics()
         rows = self._new_rows(X, y, tasks, sample_weight)
-        known = 0
+        known = np.zeros(len(rows.whole.y), dtype=bool)
         for label, site in statistics.sites.items():
             if label in rows.sizes:
                 own = keyed_rows(rows.whole, statistics.encoding, label, statistics.seed)
-                known += len(own) - len(site.missing(own))
+                places = rows.whole.groups[label]
+                known[places] = True
+                known[places[site.missing(own)]] = False
         return known
 
     def _learn_again(

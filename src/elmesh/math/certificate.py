@@ -54,7 +54,10 @@ class Certificate:
     Parameters
     ----------
     gap : float
-        Relative duality gap: the objective is at most this share above the least that any rank can reach.
+        Relative duality gap: the objective is at most this share above the least that any rank can reach. It is a
+        proof, up to rounding, where the operator norm that scales the dual is exact: with all tasks in one place
+        (``graph=None``, :func:`certify`), and without a shared part. Over a graph that norm is approached from below,
+        by a few sums of vectors, until it no longer changes; there the gap is an estimate, which may be too small.
     rank_sufficient : bool
         Whether no direction outside U would lower the objective by more than convergence leaves open: a larger rank
         would not help.
@@ -63,7 +66,7 @@ class Certificate:
     objective : float
         The objective (6), with every A_t at its best.
     lower_bound : float
-        What no U of whatever rank can undercut.
+        What no U of whatever rank can undercut; over a graph an estimate of that, which may be too large.
 
     Examples
     --------

@@ -93,7 +93,7 @@ def solve_A(task: Task, HU: FloatArray, A: FloatArray, mu2: float, zeta: FloatAr
         return _overflown(right.shape)
 
 
-def ridge(task: Task, mu: float) -> FloatArray:
+def ridge(task: Task, mu: float | FloatArray) -> FloatArray:
     r"""Return :math:`(H'H + \mu I)^{-1} H'T`: a task's own weights, equation (4)."""
     return np.asarray(task.V @ (task.sY / (task.s2 + mu)))
 

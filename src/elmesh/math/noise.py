@@ -18,7 +18,7 @@ from elmesh.data.statistics import Task
 from elmesh.math.kernels import project, square
 from elmesh.typing import FloatArray
 
-__all__ = ["noise_image", "noise_variance", "noise_within"]
+__all__ = ["noise_image", "noise_variance", "noise_within", "own_penalty"]
 
 
 # Penalties tried, as shares of the largest eigenvalue of H'H.
@@ -34,16 +34,28 @@ def noise_variance(task: Task) -> FloatArray:
     With :math:`f = \mu/(s^2 + \mu)` and :math:`n` rows it is :math:`n\,|f Y|^2 / (n - \sum s^2/(s^2 + \mu))^2`, over
     penalties that leave the residuals some freedom.
     """
+    return _cross_validated(task)[0]
+
+
+def own_penalty(task: Task) -> FloatArray:
+    """Return the penalty with the least generalised cross-validation of each task's own ridge, of those tried."""
+    return _cross_validated(task)[1]
+
+
+def _cross_validated(task: Task) -> tuple[FloatArray, FloatArray]:
+    """Return the least generalised cross-validation of each task's own ridge, and the finite penalty nearest to it."""
     largest = task.s2.max(axis=(-2, -1))
-    best = np.full(np.shape(largest), np.inf)
+    best, penalty = np.full(np.shape(largest), np.inf), _TRIED[-1] * largest
     for share in (*_TRIED, np.inf):
         mu = (share * largest)[..., None] if share < np.inf else np.inf
         kept = task.s**2 / np.where(task.s > 0, task.s**2 + mu, 1.0)
         free = task.rows - kept.sum(axis=-1)
         rest = np.sum(((1.0 - kept)[..., None] * task.Y) ** 2, axis=(-2, -1)) + task.rest
         score = task.rows * rest / np.where(free > 0, free, 1.0) ** 2
-        best = np.where((free >= _FREE * task.rows) & (score < best), score, best)
-    return best
+        better = (free >= _FREE * task.rows) & (score < best)
+        best = np.where(better, score, best)
+        penalty = np.where(better, min(share, _TRIED[-1]) * largest, penalty)
+    return best, np.where(penalty > 0, penalty, 1.0)
 
 
 def noise_within(task: Task, directions: FloatArray) -> FloatArray:

@@ -16,7 +16,7 @@ largest, and W has the posterior
           \bar W = S\,\tilde G(s^2\tilde G + \nu^2)^{-1}\tilde b .
 
 All of it follows from what was released, so that it costs no privacy. Where there is nothing but noise, W stays at its
-prior: S says that nothing is known.
+prior, and S at its variance C.
 """
 
 from __future__ import annotations

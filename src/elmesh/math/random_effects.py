@@ -274,8 +274,8 @@ def site_evidence(batch: SiteBatch, log_v: FloatArray, floor: FloatArray) -> tup
     r"""Return -2 log evidence of each site for weights of its own alone, its gradient and approximate Hessian in log v.
 
     With the noise profiled out it is :math:`\sum_c N_t\log q_c + d\log|K_t|`, :math:`q_c = T_c'K_t^{-1}T_c`, up to a
-    constant. ``log_v`` is of shape (m, G); ``floor`` (m, d) is added to q. A column of zeros says nothing: it does not
-    count, so that a site with fewer columns than others of its stack finds what it finds alone.
+    constant. ``log_v`` is of shape (m, G); ``floor`` (m, d) is added to q. A column of zeros does not count,
+    so that a site with fewer columns than others of its stack finds what it finds alone.
     """
     (m, G, n, _), v = batch.B.shape, np.exp(log_v)
     d = np.count_nonzero(batch.squares > 0, axis=-1)

@@ -71,7 +71,7 @@ def average_site(
     noise_floor : float
         Least variance of noise, in units of the variance of what W leaves.
     classes : bool
-        Whether targets are indicators of classes, whose sum is known: one of them says nothing new.
+        Whether targets are indicators of classes, whose sum is known: one of them follows from the others.
     """
     Phi, d = site.Phi, W.shape[1]
     R = site.T - Phi @ W

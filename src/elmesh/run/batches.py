@@ -20,7 +20,7 @@ from elmesh.solvers.base import Program, RoundReport, Solution
 from elmesh.solvers.state import MixedEffects
 from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["cache_batches", "join_programs", "shape_batches"]
+__all__ = ["cache_batches", "join_programs", "join_solutions", "shape_batches"]
 
 # Bytes of V per batch, and the fewest agents that make a batch worth its overhead.
 _CACHE_BYTES, _FEWEST = 4 << 20, 16
@@ -54,11 +54,11 @@ def join_programs(programs: Sequence[Program], batches: Sequence[IndexArray]) ->
             except StopIteration as end:
                 solutions.append(end.value)
         if solutions:
-            return _join_solutions(solutions, batches, None)
+            return join_solutions(solutions, batches, None)
         first = requests[0]
         if isinstance(first, NeighborSum):
             sent = _Joined([request.value for request in requests if isinstance(request, NeighborSum)], batches)
-            received = yield NeighborSum(sent.whole, first.each)
+            received = yield replace(first, value=sent.whole)
             answers = [_part(received, batch) for batch in batches]
         elif isinstance(first, AllReduce):
             sums = [request for request in requests if isinstance(request, AllReduce)]
@@ -70,7 +70,7 @@ def join_programs(programs: Sequence[Program], batches: Sequence[IndexArray]) ->
             answers = [(yield replace(first, value=np.sum(integers, axis=0)))] * len(programs)
         elif isinstance(first, HubReduce):
             values = _scatter([request.value for request in requests if isinstance(request, HubReduce)], batches)
-            answers = [(yield HubReduce(values, first.function))] * len(programs)
+            answers = [(yield replace(first, value=values))] * len(programs)
         else:
             reports = [request for request in requests if isinstance(request, RoundReport)]
             answers = [(yield _join_reports(reports, batches, sent))] * len(programs)
@@ -122,15 +122,16 @@ def _join_reports(reports: Sequence[RoundReport], batches: Sequence[IndexArray],
         return _scatter([take(report) for report in reports], batches)
 
     return RoundReport(
-        _join_solutions([report.solution for report in reports], batches, sent),
+        join_solutions([report.solution for report in reports], batches, sent),
         join(lambda report: report.objective),
         (join(lambda report: report.residual[0]), join(lambda report: report.residual[1])),
         (join(lambda report: report.scale[0]), join(lambda report: report.scale[1])),
         tuple(state for report in reports for state in report.states),
+        reports[0].totals,
     )
 
 
-def _join_solutions(solutions: Sequence[Solution], batches: Sequence[IndexArray], sent: _Joined | None) -> Solution:
+def join_solutions(solutions: Sequence[Solution], batches: Sequence[IndexArray], sent: _Joined | None) -> Solution:
     """Join the batches' variables; if the batches have just sent their U, ``sent`` has it joined already."""
     first = solutions[0]
     Us = [solution.U for solution in solutions if solution.U is not None]

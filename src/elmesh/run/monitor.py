@@ -24,11 +24,9 @@ from elmesh.comm.requests import (
     Request,
 )
 from elmesh.comm.transport import CommState, LocalMetrics, PendingMetrics, RoundMetrics, Transport
-from elmesh.errors import ElmeshError
 from elmesh.run.result import Progress, RunHistory, RunResult, StopReason
 from elmesh.solvers.base import Decision, Program, RoundReport, Solution
 from elmesh.solvers.state import SolverState
-from elmesh.text import data_size
 from elmesh.typing import FloatArray, IntArray
 
 __all__ = ["RoundSnapshot", "RunMonitor", "local_metrics"]
@@ -66,6 +64,8 @@ class RunMonitor:
         What consensus gap and dual residual must fall below; None for a method that ends by itself.
     zero_objective : float
         Objective at zero weights, the yardstick for divergence.
+    alone : callable or None
+        Returns the solution of each task by itself, for a run that may not send enough for a common one.
     history : RunHistory or None
         The rounds before the first report, if the run is resumed.
     callback, save : callable or None
@@ -79,6 +79,7 @@ class RunMonitor:
         tol: float | None,
         zero_objective: float,
         max_bytes: float | None = None,
+        alone: Callable[[], Solution] | None = None,
         history: RunHistory | None = None,
         callback: Callable[[Progress], bool | None] | None = None,
         save: SaveSnapshot | None = None,
@@ -88,7 +89,7 @@ class RunMonitor:
         self._max_bytes = math.inf if max_bytes is None else max_bytes
         self._ceiling, self._floors, self._rows = history.ceiling, history.floors, list(history.rows)
         self._stop = StopReason.DIRECT
-        self._callback, self._save = callback, save
+        self._callback, self._save, self._alone = callback, save, alone
         self._pending: deque[RoundSnapshot] = deque()
         # Whether all processes have synchronised since the last report.
         self._synchronised = True
@@ -121,7 +122,7 @@ class RunMonitor:
                         return self._result(self._sound or request.solution, StopReason.DIVERGED)
                     if rollback is not None and resume is not None:
                         program.close()
-                        self._transport.restore(rollback.comm)
+                        self._restore(rollback)
                         program = resume(rollback.report.states)
                         next(program)  # the report that the answer is to
                 elif self._affordable(request):
@@ -149,8 +150,11 @@ class RunMonitor:
         """
         transport, pending = self._transport, self._pending
         known = [next(snapshot.pending) for snapshot in pending]
-        started = transport.start_metrics(local_metrics(report), self._halt)
+        local = local_metrics(report)
+        # A run that resumes from this round makes its report again, so what that sends is not part of the state.
         comm = CommState() if wait and self._save is None else transport.state()
+        transport.record_metrics(local)
+        started = transport.start_metrics(local, self._halt)
         pending.append(RoundSnapshot(report, comm, transport.n_exchanges, started))
         known.append(None)
         # Nothing is gained by continuing if all processes synchronise anyway, and nothing can be at the end.
@@ -168,9 +172,14 @@ class RunMonitor:
                 self._complete_pending()
                 earlier = None if snapshot.report is report else snapshot
                 if decision is None and earlier is not None:
-                    transport.restore(earlier.comm)  # later messages do not count
+                    self._restore(earlier)
                 return decision, earlier
         return Decision.CONTINUE, None
+
+    def _restore(self, snapshot: RoundSnapshot) -> None:
+        """Return to a round: later messages do not count."""
+        self._transport.restore(snapshot.comm)
+        self._transport.record_metrics(local_metrics(snapshot.report))
 
     def _complete_pending(self) -> None:
         """Complete pending reductions, for which other processes wait, and discard them."""
@@ -221,13 +230,12 @@ class RunMonitor:
         return self._transport.traffic().total + self._transport.max_request_bytes(request) <= self._max_bytes
 
     def _out_of_budget(self) -> RunResult:
-        """Return the last sound variables: the next request might exceed ``max_bytes``."""
+        """Return the last sound variables, or each task's own: the next request might exceed ``max_bytes``."""
         self._complete_pending()
+        if self._sound is None and self._alone is not None:
+            return self._result(self._alone(), StopReason.ALONE)
         if self._sound is None:
-            raise ElmeshError(
-                f"max_bytes={self._max_bytes:,.0f} is not enough for the start, which has sent "
-                f"{data_size(self._transport.traffic().total)} already; raise it, or lower message_bits or rank."
-            )
+            raise TypeError("A run with a limit on bytes needs solutions of each task by itself.")
         return self._result(self._sound, self._stop if self._stop is StopReason.CONVERGED else StopReason.BUDGET)
 
     def _result(self, solution: Solution, stop: StopReason | None = None) -> RunResult:
@@ -246,7 +254,7 @@ def local_metrics(report: RoundReport) -> LocalMetrics:
     """Return what the agents of a report contribute to a round's metrics."""
     values = np.stack([report.objective, *report.residual, *report.scale], axis=-1)
     U = report.solution.U
-    return LocalMetrics(report.round, values, U if U is not None and U.ndim == 3 else None)
+    return LocalMetrics(report.round, values, U if U is not None and U.ndim == 3 else None, report.totals)
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -15,7 +15,7 @@ __all__ = ["Progress", "RunHistory", "RunResult", "StopReason"]
 
 
 class StopReason(Enum):
-    """Why a fit ended; the value says what to do about it."""
+    """Why a fit ended; the value states what to do about it."""
 
     CONVERGED = "Converged."
     MAX_ITER = "Not converged within max_iter rounds; raise max_iter, or raise tol if this is good enough."
@@ -23,6 +23,10 @@ class StopReason(Enum):
     INTERRUPTED = "Interrupted; the state after the last complete round is kept."
     SETTLED = "No step lowers the objective any further; this is as close as rounding allows."
     BUDGET = "Another round might have sent more than max_bytes; raise it, or lower message_bits or rank."
+    ALONE = (
+        "max_bytes is not enough for what all tasks must send before their first common model: every task has the "
+        "model of its own rows alone. Raise max_bytes, or lower message_bits or rank."
+    )
     DIRECT = "The method has no rounds; its solution is exact."
     COMPLETED = "All rounds are done, or there is no direction left to add; the method has no tolerance."
 

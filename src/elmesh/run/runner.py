@@ -13,10 +13,11 @@ from elmesh.comm.graph import Topology
 from elmesh.comm.transport import Transport
 from elmesh.data.statistics import Statistics
 from elmesh.run.array_io import SavedRun
-from elmesh.run.batches import join_programs
+from elmesh.run.batches import join_programs, join_solutions
 from elmesh.run.monitor import RoundSnapshot, RunMonitor
 from elmesh.run.result import Progress, RunHistory, RunResult
 from elmesh.solvers.base import AgentContext, Problem, Program, Solver, rounds
+from elmesh.solvers.local_elm import solve_alone
 from elmesh.solvers.state import SolverState, StateDict
 from elmesh.typing import IndexArray
 
@@ -94,6 +95,7 @@ def run_solver(
         # Agents with a U of their own that see only their own metrics would stop at different rounds: they take all.
         tol=solver.tol if transport.global_metrics or not solver.per_agent_basis else None,
         zero_objective=zero_objective,
+        alone=lambda: join_solutions([solve_alone(problem) for problem in agents.problems], agents.batches, None),
         max_bytes=solver.max_bytes,
         history=None if saved is None else saved.history,
         callback=callback,

@@ -120,6 +120,7 @@ class ProximalADMM(LowRankSolver, abstract=True):
     max_iter: int = 1000
     tol: float = 1e-2
     certify: bool = True
+    message_bits: int | str = 64
 
     @property
     def requires(self) -> Set[type[Request]]:

@@ -27,7 +27,8 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from elmesh.checks import check_count, check_flag, check_number
+from elmesh.checks import check_choice, check_count, check_flag, check_number
+from elmesh.comm.codec import BITS
 from elmesh.comm.requests import Request
 from elmesh.data.statistics import SiteRows, Statistics, Task
 from elmesh.errors import ElmeshError, RankWarning
@@ -40,6 +41,7 @@ from elmesh.solvers.state import MixedEffects, SolverState
 from elmesh.typing import FloatArray, IndexArray, IntArray
 
 __all__ = [
+    "MESSAGE_BITS",
     "AgentContext",
     "Decision",
     "GroupedFeatures",
@@ -57,6 +59,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+#: Bits per number that ``message_bits`` may be.
+MESSAGE_BITS = (*BITS, "auto")
 #: Halves of the rows of sites: all first ones, and all second ones.
 Halves = tuple[Sequence[SiteRows], Sequence[SiteRows]]
 #: A generator that yields requests, is sent their results, and returns a T.
@@ -244,6 +248,9 @@ class RoundReport:
         Squared norms of the Lagrangian's gradient in U and in A, and what they are compared with.
     states : tuple of SolverState
         What to resume from, one per batch of agents.
+    totals : ndarray of shape (5,) or None
+        The sums of these five numbers over all agents, where every agent knows them, equal to the bit: then nothing
+        is sent to follow the run.
     """
 
     solution: Solution
@@ -251,6 +258,7 @@ class RoundReport:
     residual: tuple[FloatArray, FloatArray]
     scale: tuple[FloatArray, FloatArray]
     states: tuple[SolverState, ...]
+    totals: FloatArray | None = None
 
     @property
     def round(self) -> int:
@@ -268,6 +276,7 @@ _COMMON_CHECKS: dict[str, Callable[[str, Any], None]] = {
     "max_iter": check_count,
     "tol": partial(check_number, zero=True),
     "certify": check_flag,
+    "message_bits": partial(check_choice, choices=MESSAGE_BITS),
 }
 
 
@@ -290,6 +299,8 @@ class Solver(BaseEstimator, ABC):
     sends_only_basis: ClassVar[bool] = False
     #: The least number of columns of U that may be asked for.
     least_rank: ClassVar[int] = 1
+    #: Whether all tasks have the same weights but for a private part, so that columns of targets mean the same.
+    one_model: ClassVar[bool] = False
     #: Whether there are rounds; if not, the initial state is the solution.
     iterative: ClassVar[bool] = True
     #: The graph of agents; None where the method has none.
@@ -298,7 +309,7 @@ class Solver(BaseEstimator, ABC):
     max_iter: int | None = None
     #: What relative residuals must fall below; None for a method without a tolerance.
     tol: float | None = None
-    #: Bits per number of sums over all agents, and bytes that all agents together may send.
+    #: Bits per number of messages, and bytes that all agents together may send.
     message_bits: int | str = 64
     max_bytes: float | None = None
     #: Least number of rows for each feature of which totals are summed; 0 for no limit.

@@ -109,5 +109,6 @@ def _losses(scores: FloatArray, T: FloatArray, weights: FloatArray) -> FloatArra
     if len(own) < 2:
         return np.zeros(len(_TEMPERATURES))
     T, share = T[:, own], 1.0 - T[:, own].max(axis=0)
-    chosen = np.arange(len(T)), np.argmax(T, axis=1)
-    return np.array([-(w @ log_softmax((scores[:, own] + share) / t, axis=1)[chosen]) for t in _TEMPERATURES])
+    logs = log_softmax((scores[:, own] + share) / _TEMPERATURES[:, None, None], axis=2)
+    of_truth = np.take_along_axis(logs, np.argmax(T, axis=1)[None, :, None], axis=2)[..., 0]
+    return np.array([-(w @ of_rows) for of_rows in of_truth])

@@ -74,6 +74,8 @@ class DifAltGDmin(AltGDmin):
         Most rounds.
     tol : float, default=1e-2
         Stop when agents are within ``tol`` of their mean and the bases move less than ``tol``, both relative.
+    message_bits : {2, 4, 8, 16, 32, 64, "auto"}, default=64
+        Bits per number in messages to neighbours, as for :class:`MeshELM`.
 
     Notes
     -----
@@ -111,6 +113,7 @@ class DifAltGDmin(AltGDmin):
     power_iterations: int = 6
     max_iter: int = 200
     tol: float = 1e-2
+    message_bits: int | str = 64
 
     def check(self) -> None:
         """Check every parameter."""
@@ -125,7 +128,7 @@ class DifAltGDmin(AltGDmin):
         A, R = solve_heads(task, U, self.mu)
         own = np.asarray(np.linalg.eigvalsh(sharpness(task, A, self.mu))[..., -1:, None])
         largest = yield from _maximum(own, context)
-        degrees: NeighborMessages = yield NeighborSum(context.degree[..., None, None], each=True)
+        degrees: NeighborMessages = yield NeighborSum(context.degree[..., None, None], each=True, topic="degree")
         eta = float(self.step_scale) * step_length(largest)
         return DifAltGDminState(0, U, A, R, eta, None, _metropolis_weights(context, degrees))
 
@@ -134,7 +137,7 @@ class DifAltGDmin(AltGDmin):
         eta = state.eta
         U = state.U - eta * gradient(problem.task, state.U, state.A, state.R, self.mu)
         for _ in range(self.mixing):
-            messages: NeighborMessages = yield NeighborSum(U, each=True)
+            messages: NeighborMessages = yield NeighborSum(U, each=True, topic="basis")
             U = U + messages.sum(state.weight * (messages.values - messages.own(U)), U)
         U = orthonormal(U)
         slope2 = square((U - state.U) / np.where(eta > 0, eta, 1.0))
@@ -159,7 +162,7 @@ def _average(x: FloatArray, context: AgentContext) -> Steps[FloatArray]:
     """Return the average of all agents' matrices."""
     degree = context.degree[..., None, None]
     for root in context.averaging_roots(_PRECISION):
-        S = yield NeighborSum(x)
+        S = yield NeighborSum(x, topic="average")
         x = x - (degree * x - S) / root
     return x
 
@@ -168,7 +171,7 @@ def _maximum(x: FloatArray, context: AgentContext) -> Steps[FloatArray]:
     """Return the largest of all agents' matrices, entry by entry."""
     # An averaging schedule reaches all agents, so it has as many rounds as a maximum needs.
     for _ in context.averaging_roots(_PRECISION):
-        messages: NeighborMessages = yield NeighborSum(x, each=True)
+        messages: NeighborMessages = yield NeighborSum(x, each=True, topic="maximum")
         if messages.receiver is None:
             x = np.maximum(x, messages.values.max(axis=0))
         else:

@@ -49,6 +49,8 @@ class DMTLELM(ProximalADMM):
         Stop when agents are within ``tol`` of their mean and the Lagrangian's gradient is within ``tol``, relatively.
     certify : bool, default=True
         Whether to bound, in the end, how far the mean of the agents' U is from the best of any rank.
+    message_bits : {2, 4, 8, 16, 32, 64, "auto"}, default=64
+        Bits per number in messages, as for :class:`MeshELM`.
 
     Examples
     --------

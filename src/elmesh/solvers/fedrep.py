@@ -45,8 +45,8 @@ class FedRep(AltGDmin):
         A_t &= \arg\min_A f_t(UA), \qquad f_t(W) = \tfrac12 |H_t W - T_t|^2 + \tfrac\mu2 |W|^2 \\
         U_t &= U - \eta\, \nabla_U f_t(U A_t), \text{ as many times as there are local steps},
 
-    and sends U_t to the hub, which sends back the orthonormal factor of the mean of all of them. The sum of all
-    :math:`f_t` is the objective in ``history_``, and ``dual_residual`` how far U still moves, divided by the step,
+    and sends U_t to the hub, which sends back the mean of all of them; its orthonormal factor is the next U. The sum of
+    all :math:`f_t` is the objective in ``history_``, and ``dual_residual`` how far U still moves, divided by the step,
     relative to the force of the targets :math:`H_t'T_tA_t'`.
 
     Parameters
@@ -66,6 +66,8 @@ class FedRep(AltGDmin):
         Most rounds.
     tol : float, default=1e-2
         Stop when U moves less than ``tol``, relative.
+    message_bits : {2, 4, 8, 16, 32, 64, "auto"}, default=64
+        Bits per number in messages to the hub and back, as for :class:`MeshELM`.
 
     Notes
     -----
@@ -97,6 +99,7 @@ class FedRep(AltGDmin):
     init: str = "moments"
     max_iter: int = 200
     tol: float = 1e-2
+    message_bits: int | str = 64
 
     def check(self) -> None:
         """Check every parameter."""
@@ -109,9 +112,9 @@ class FedRep(AltGDmin):
         task = problem.task
         U = random_block(task.V.shape[-2], problem.rank, problem.context.seed)
         if self.init == "moments":
-            U = yield HubReduce(task.V @ task.sY, partial(leading_subspace, U))
+            U = orthonormal((yield HubReduce(task.V @ task.sY, partial(leading_subspace, U), "moments")))
         A, R = solve_heads(task, U, self.mu)
-        length = yield HubReduce(sharpness(task, A, self.mu), _common_step_length)
+        length = yield HubReduce(sharpness(task, A, self.mu), _common_step_length, "sharpness")
         return FedRepState(0, U, A, R, float(self.step_scale) * float(length.item()), None)
 
     def step(self, problem: Problem, state: FedRepState) -> Steps[FedRepState]:
@@ -120,7 +123,7 @@ class FedRep(AltGDmin):
         own = state.U - eta * gradient(task, state.U, A, R, mu)
         for _ in range(self.local_steps - 1):
             own = own - eta * gradient(task, own, A, residual(task, project(task, own), A), mu)
-        U = yield HubReduce(own, _mean_basis)
+        U = orthonormal((yield HubReduce(own, _mean, "basis")))
         slope2 = square((U - state.U) / (self.local_steps * eta if eta > 0 else 1.0))
         A, R = solve_heads(task, U, mu)
         return replace(state, round=state.round + 1, U=U, A=A, R=R, slope2=slope2)
@@ -158,5 +161,5 @@ def _common_step_length(sharpnesses: FloatArray) -> FloatArray:
     return step_length(np.linalg.eigvalsh(sharpnesses.mean(axis=0))[-1:, None])
 
 
-def _mean_basis(bases: FloatArray) -> FloatArray:
-    return orthonormal(bases.mean(axis=0))
+def _mean(bases: FloatArray) -> FloatArray:
+    return np.asarray(bases.mean(axis=0))

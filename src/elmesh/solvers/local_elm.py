@@ -11,14 +11,16 @@ from typing import ClassVar
 
 import numpy as np
 
+from elmesh.data.statistics import Task
 from elmesh.math.evidence import HYPERPRIOR
 from elmesh.math.kernels import ridge
+from elmesh.math.noise import own_penalty
 from elmesh.math.random_effects import SiteBatch, site_evidence, whiten
 from elmesh.solvers.base import Problem, Solution, Solver, Steps
 from elmesh.solvers.state import PerAgent, SolverState
 from elmesh.typing import FloatArray
 
-__all__ = ["LocalELM", "LocalState", "local_variances", "local_weights"]
+__all__ = ["LocalELM", "LocalState", "local_variances", "local_weights", "solve_alone"]
 
 # Variance of the constant's weight in units of the noise: as good as unpenalised; and where the others start.
 _CONSTANT, _FIRST = 1e4, 1.0
@@ -68,16 +70,34 @@ class LocalELM(Solver):
         yield from ()
         if self.mu != "auto":
             return LocalState(0, ridge(problem.task, float(self.mu)))
-        A, prior = np.zeros(problem.shape), np.ones(problem.shape[:-1])
-        for batch in problem.sites:
-            log_v = local_variances(batch, problem.noise_floor)
-            A[batch.index] = local_weights(batch, log_v)
-            prior[batch.index] = np.exp(log_v / 2)[:, batch.groups]
-        return LocalState(0, A, prior)
+        return LocalState(0, *_by_evidence(problem))
 
     def solution(self, problem: Problem, state: LocalState) -> Solution:
         """Return the weights, with the identity as basis."""
         return Solution(None, state.A, mu2=1.0 if self.mu == "auto" else float(self.mu), prior=state.prior)
+
+
+def solve_alone(problem: Problem) -> Solution:
+    """Return each task's own ridge regression, without a message: penalties are by evidence where features have groups.
+
+    Where they have none, each task's penalty has the least generalised cross-validation.
+    """
+    if not isinstance(problem.data, Task):
+        A, prior = _by_evidence(problem)
+        return Solution(None, A, mu2=1.0, prior=prior)
+    mu = np.asarray(own_penalty(problem.data))[..., None]
+    A = ridge(problem.data, mu[..., None])
+    return Solution(None, A, mu2=1.0, prior=np.broadcast_to(mu**-0.5, A.shape[:-1]).copy())
+
+
+def _by_evidence(problem: Problem) -> tuple[FloatArray, FloatArray]:
+    """Return each site's weights, and the root of their prior variances at the maximum of its evidence."""
+    A, prior = np.zeros(problem.shape), np.ones(problem.shape[:-1])
+    for batch in problem.sites:
+        log_v = local_variances(batch, problem.noise_floor)
+        A[batch.index] = local_weights(batch, log_v)
+        prior[batch.index] = np.exp(log_v / 2)[:, batch.groups]
+    return A, prior
 
 
 def local_weights(batch: SiteBatch, log_v: FloatArray) -> FloatArray:

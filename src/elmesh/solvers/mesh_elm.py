@@ -21,7 +21,7 @@ import numpy as np
 
 from elmesh.checks import check_choice, check_number
 from elmesh.comm.integer_sums import sum_wide
-from elmesh.comm.requests import AllReduce, IntegerSum, NoisySum, Request
+from elmesh.comm.requests import AllReduce, HubReduce, IntegerSum, NoisySum, Request
 from elmesh.errors import ElmeshError
 from elmesh.math.certificate import Certificate, CertificateData, certificate_without_basis
 from elmesh.math.kernels import fit, project, residual, square
@@ -29,7 +29,7 @@ from elmesh.math.lbfgs import LBFGSMemory
 from elmesh.privacy.budget import Privacy
 from elmesh.solvers.base import Decision, LowRankSolver, Problem, RoundReport, Solution, Steps
 from elmesh.solvers.graph_certificate import certificate_over_graph
-from elmesh.solvers.initialization import Start, even_shares, initialize
+from elmesh.solvers.initialization import Start, even_shares, initialize, spectral_at_hub
 from elmesh.solvers.integer_sums import with_integer_sums
 from elmesh.solvers.mixed_effects import (
     common_penalty,
@@ -47,10 +47,7 @@ from elmesh.solvers.state import MixedEffects, SolverState
 from elmesh.solvers.variable_projection import Evaluation, ReducedProblem, change_columns, line_search, rough_fit
 from elmesh.typing import FloatArray
 
-__all__ = ["BITS", "Evaluation", "MeshELM", "MeshState"]
-
-#: Bits per number that ``message_bits`` may be.
-BITS = (2, 4, 8, 16, 32, 64, "auto")
+__all__ = ["Evaluation", "MeshELM", "MeshState"]
 
 # Most changes of the number of columns, and rounds without convergence after which the certificate is asked: too few
 # columns make for many rounds.
@@ -137,7 +134,12 @@ class MeshELM(LowRankSolver):
         change, and more where a message is short anyway. The solution is the same.
     max_bytes : float or None, default=None
         Bytes that all agents together may send; the run ends before a message that might exceed it, without a
-        certificate if there is no room for one.
+        certificate if there is no room for one. If there is no room for a first common model, every task has the model
+        of its own rows alone.
+    start : {"sums", "weights"}, default="sums"
+        How the first U of the paper's problem alone is found. "sums": by two sums over all agents. "weights": every
+        task sends its own weights to the first one, the hub of a star, which sends back their leading directions: a
+        fraction of the bytes, but the hub sees the weights of each task.
     max_iter : int, default=1000
         Most rounds; a round takes as many rounds of messages as a sum over the graph.
     tol : float, default=1e-2
@@ -170,6 +172,7 @@ class MeshELM(LowRankSolver):
     max_iter: int = 1000
     tol: float = 1e-2
     certify: bool = True
+    start: str = "sums"
 
     def check(self) -> None:
         """Check every parameter."""
@@ -177,7 +180,12 @@ class MeshELM(LowRankSolver):
         for name in ("common", "private"):
             check_choice(name, getattr(self, name), (True, False, "auto"))
         check_choice("weigh_sites", self.weigh_sites, (True, False))
-        check_choice("message_bits", self.message_bits, BITS)
+        check_choice("start", self.start, ("sums", "weights"))
+        if self.start == "weights" and (self.grouped_features or self.graph is None):
+            raise ElmeshError(
+                'start="weights" is for the shared part alone, on a graph with a hub; set common=False, private=False '
+                'and graph="star", or leave start at "sums".'
+            )
         check_number("rows_per_feature", self.rows_per_feature, zero=True)
         if self.max_bytes is not None:
             check_number("max_bytes", self.max_bytes)
@@ -209,8 +217,10 @@ class MeshELM(LowRankSolver):
 
     @property
     def requires(self) -> Set[type[Request]]:
-        """Sums over all agents, or one with noise."""
-        return frozenset({AllReduce, IntegerSum}) if self.privacy is None else frozenset({NoisySum})
+        """Sums over all agents, or one with noise; a hub for a start from weights."""
+        if self.privacy is not None:
+            return frozenset({NoisySum})
+        return frozenset({AllReduce, IntegerSum, HubReduce} if self.start == "weights" else {AllReduce, IntegerSum})
 
     def rank_for(self, outputs: int, width: int, directions: int) -> int:
         """Return the rank to start with; an automatic one starts with a moderate number of columns."""
@@ -257,6 +267,10 @@ class MeshELM(LowRankSolver):
             effects = yield from release_common(problem)
             return MeshState(0, 1.0, 1.0, 0, 0, 0, _no_evaluation(problem), LBFGSMemory(), None, effects)
         common, private = self._has("common", problem), self._has("private", problem)
+        if not (common or private) and self.start == "weights":
+            start = yield from spectral_at_hub(problem, self.mu1, self.mu2)
+            here = ReducedProblem(problem, start.mu1, start.mu2).local(start.U)
+            return MeshState(0, start.mu1, start.mu2, 0, 0, 0, here, LBFGSMemory())
         if not (common or private):
             start = yield from initialize(problem, self.mu1, self.mu2, "spectral")
             return (yield from self._evaluate(problem, start))
@@ -312,6 +326,9 @@ class MeshELM(LowRankSolver):
     ) -> Steps[MeshState]:
         """Advance U: alone, or on the whitened problem beside the other parts, with W fitted again where it stays."""
         if state.mixed is None:
+            if not state.n_evaluations:
+                start = yield from self._evaluate(problem, Start(state.here.U, state.mu1, state.mu2))
+                state = replace(start, round=state.round)
             return (yield from advance(problem, state))
         if not state.has_basis:
             return state
@@ -393,10 +410,15 @@ class MeshELM(LowRankSolver):
         here, even = state.here, even_shares(state.here.share.shape, problem.context)
         # U belongs to all: its norms are spread evenly, so that sums over tasks are right.
         gradient2, penalty2 = float(square(here.gradient)), float(square(state.mu1 * here.U))
-        solution, share = self.solution(problem, state), here.share
+        solution, share, value = self.solution(problem, state), here.share, here.value
         if state.mixed is not None and state.has_basis:
-            share = share + 0.5 * common_penalty(problem, state.mixed) * even
-        return RoundReport(solution, share, (gradient2 * even, 0.0 * even), (penalty2 * even, even), (state,))
+            penalty = 0.5 * common_penalty(problem, state.mixed)
+            share, value = share + penalty * even, value + penalty
+        totals: FloatArray | None = np.array([value, gradient2, 0.0, penalty2, 1.0])
+        if state.mixed is None and not state.n_evaluations:
+            # After a start from weights only shares are known; the gradient counts as large until it is.
+            gradient2, totals = penalty2, None
+        return RoundReport(solution, share, (gradient2 * even, 0.0 * even), (penalty2 * even, even), (state,), totals)
 
     @property
     def pooled(self) -> bool:

@@ -62,6 +62,7 @@ class SubspacePursuit(LowRankSolver, abstract=True):
 
     rank: int | str = "auto"
     mu: float = 1.0
+    message_bits: int | str = 64
 
     @abstractmethod
     def direction(self, task: Task, W: FloatArray, R: FloatArray) -> FloatArray:
@@ -84,6 +85,8 @@ class SubspacePursuit(LowRankSolver, abstract=True):
         # A task that has converged sends zeros, and not the direction of its rounding errors.
         sent = np.where((square(G) > _ROUNDING**2 * state.first)[..., None, None], G, 0.0)
         u = yield HubReduce(sent, partial(new_direction, U))
+        if self.message_bits != 64:
+            u = _orthonormal_to(U, u)
         if not u.any():
             return PursuitState(state.round + 1, U, state.A, state.HU, G, state.first)
         U = np.column_stack([U, u])
@@ -122,6 +125,8 @@ class DGSP(SubspacePursuit):
         widest target, as far as the features can use them.
     mu : float, default=1.0
         Penalty on the weights.
+    message_bits : {2, 4, 8, 16, 32, 64, "auto"}, default=64
+        Bits per number in messages to the hub and back, as for :class:`MeshELM`.
 
     Notes
     -----
@@ -169,6 +174,8 @@ class DNSP(SubspacePursuit):
         widest target, as far as the data can use them.
     mu : float, default=1.0
         Penalty on the weights.
+    message_bits : {2, 4, 8, 16, 32, 64, "auto"}, default=64
+        Bits per number in messages to the hub and back, as for :class:`MeshELM`.
 
     Notes
     -----
@@ -214,10 +221,15 @@ def new_direction(U: FloatArray, directions: FloatArray) -> FloatArray:
         if np.linalg.norm(beyond) <= _ROUNDING * np.linalg.norm(G):
             return np.zeros(len(U))
         u = _outside(U, _leading(beyond))
-    u /= np.linalg.norm(u)
-    u = _outside(U, u)  # once more, for rounding: twice is enough
-    u *= np.sign(u[np.argmax(np.abs(u))]) / np.linalg.norm(u)
-    return np.asarray(u)
+    u = _orthonormal_to(U, u / np.linalg.norm(u))  # once more, for rounding: twice is enough
+    return np.asarray(u * np.sign(u[np.argmax(np.abs(u))]))
+
+
+def _orthonormal_to(U: FloatArray, u: FloatArray) -> FloatArray:
+    """Return the unit vector of what of u is outside of U; zero if that is rounding."""
+    u = _outside(U, u)
+    norm = float(np.linalg.norm(u))
+    return u / norm if norm > _INSIDE else np.zeros_like(u)
 
 
 def _outside(U: FloatArray, X: FloatArray) -> FloatArray:

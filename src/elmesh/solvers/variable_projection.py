@@ -100,6 +100,15 @@ class ReducedProblem:
             return certificate_data(task, here.U, here.R, float(np.sqrt(self.mu1 * self.mu2)), slack_for(tol))
         return (yield from certificate_over_graph(self.problem, here.U, here.R, self.mu1, self.mu2, tol))
 
+    def local(self, U: FloatArray) -> Evaluation:
+        """Return what each agent knows of U by itself; value and gradient are not known."""
+        task = self.problem.task
+        HU = project(task, U)
+        A = solve_A(task, HU, np.zeros(1), self.mu2, 0.0)
+        R = residual(task, HU, A)
+        share = fit(task, R) + self.mu2 / 2 * square(A) + self.mu1 / 2 * float(square(U)) * self.even
+        return Evaluation(U, 0.0, np.zeros_like(U), 0.0, 0.0, 0.0, A, R, share)
+
     def evaluate(
         self,
         U: FloatArray,
@@ -114,12 +123,9 @@ class ReducedProblem:
         With A_t at its best, :math:`\langle\nabla f - \mu_1 U, U\rangle = -\mu_2\sum|A_t|^2`. So f, its gradient and
         the targets' squares, which are asked for once, give :math:`\sum|H_tUA_t|^2` too.
         """
-        task, mu1, mu2 = self.problem.task, self.mu1, self.mu2
-        HU = project(task, U)
-        A = solve_A(task, HU, np.zeros(1), mu2, 0.0)
-        R = residual(task, HU, A)
-        U2 = float(square(U))
-        share = fit(task, R) + mu2 / 2 * square(A) + mu1 / 2 * U2 * self.even
+        task, mu1 = self.problem.task, self.mu1
+        own, U2 = self.local(U), float(square(U))
+        A, R, share = own.A, own.R, own.share
         exact = [share, slope * self.even, *([task.target_energy] if before is None else [])]
         average = U if self.n_evaluations % _AVERAGE_EVERY == 0 else None
         self.n_evaluations += 1

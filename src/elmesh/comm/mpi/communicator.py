@@ -121,6 +121,14 @@ class MPICommunicator(Communicator):
         self.comm.Bcast(values, root)
         return values
 
+    def broadcast_bytes(self, data: bytes, root: int) -> bytes:
+        """Return the bytes of one process."""
+        size = np.array([len(data)])
+        self.comm.Bcast(size, root)
+        buffer = bytearray(data if self.rank == root else int(size[0]))
+        self.comm.Bcast(buffer, root)
+        return bytes(buffer)
+
     def abort(self, code: int) -> None:
         """End all processes at once."""
         if self._detector is not None:
@@ -144,7 +152,7 @@ def world_communicator() -> MPICommunicator:
 
 
 def mpi_module() -> Any:
-    """Return ``mpi4py.MPI``, or raise an error that says what to install."""
+    """Return ``mpi4py.MPI``, or raise an error that states what to install."""
     try:
         return importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from itertools import repeat
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.comm.allreduce import Relay
+from elmesh.comm.allreduce import ROOT, Relay
 from elmesh.comm.graph import Topology
 from elmesh.comm.integer_sums import run_sums, sum_wide
 from elmesh.comm.local import check_hub, trimmed_widths
@@ -78,6 +78,13 @@ class MPITransport(Transport):
         """Return the neighbours' sum, or each neighbour's value."""
         value = np.ascontiguousarray(request.value)
         self.n_exchanges += 1
+        if self._bits != 64:
+            messages, sent = self._encode(request.topic, value)
+            receive, routes = self._tree.channels.receive, self._routes
+            others = [receive(request.topic, m, s, value.shape[1:]) for s, m in routes.swap(messages)]
+            pool = np.stack([*sent, *others])
+            decoded = NeighborMessages.decoded(value, sent, pool[routes.source], routes.receiver)
+            return decoded if request.each else decoded.sum(decoded.values, value)
         self._log.record_senders(self.agents, value.nbytes // len(value))
         shape = value.shape[1:]
         if shape not in self._exchanges:
@@ -89,31 +96,52 @@ class MPITransport(Transport):
         """Return the hub's result; agent 0 sends itself no message."""
         check_hub(self._topology)
         m, hub = self._topology.n_agents, int(self._ranks[0])
-        values, rows = request.value, request.value.shape[1]
-        widths = trimmed_widths(values)
-        trimmed = [value[:, :width].ravel() for value, width in zip(values, widths, strict=True)]
-        gathered = self._world.gather_bytes(np.concatenate([widths.astype(np.float64), *trimmed]).tobytes(), hub)
-        result = np.empty(0)
+        rows, send = request.value.shape[1], self._tree.channels.send
+        matrices: dict[int, FloatArray] = {}
+        messages: dict[int, bytes] = {}
+        for agent, value, width in zip(self.agents.tolist(), request.value, trimmed_widths(request.value), strict=True):
+            matrices[agent] = np.ascontiguousarray(value[:, :width])
+            messages[agent] = matrices[agent].tobytes()
+            if agent and self._bits != 64:
+                messages[agent], matrices[agent] = send(request.topic, matrices[agent], agent)
+        widths = np.array([matrix.shape[1] for matrix in matrices.values()], np.int64)
+        gathered = self._world.gather_bytes(widths.tobytes() + _framed(messages.values()), hub)
+        result, back = np.empty(0), b""
         if gathered:
-            matrices: dict[int, FloatArray] = {}
             for rank, data in enumerate(gathered):
-                agents, numbers = np.flatnonzero(self._ranks == rank).tolist(), np.frombuffer(data)
-                ends = np.cumsum(numbers[: len(agents)]).astype(np.intp) * rows
-                parts = np.split(numbers[len(agents) :], ends[:-1])
-                matrices |= {agent: part.reshape(rows, -1) for agent, part in zip(agents, parts, strict=True)}
+                matrices = matrices if rank == hub else matrices | self._received(request, rank, data)
             stack = np.zeros((m, rows, max(matrix.shape[1] for matrix in matrices.values())))
             for agent, matrix in matrices.items():
                 stack[agent, :, : matrix.shape[1]] = matrix
             result = np.ascontiguousarray(request.function(stack))
-        result = self._world.broadcast(result, hub)
+            back = result.tobytes()
+            if m > 1 and self._bits != 64:
+                back, decoded = send(request.topic, result.reshape(len(result), -1), ROOT)
+                result = decoded.reshape(result.shape)
+        shape = tuple(int(n) for n in self._world.broadcast(np.array(result.shape, dtype=np.float64), hub))
+        back = self._world.broadcast_bytes(back, hub)
+        if self._world.rank != hub:
+            result = self._decoded(request, back, ROOT, (shape[0], math.prod(shape[1:]))).reshape(shape)
         if m > 1:
             self.n_exchanges += 2  # to the hub and back
-        for agent, width in zip(self.agents.tolist(), widths.tolist(), strict=True):
+        for agent, message in messages.items():
             if agent:
-                self._log.record(agent, 0, 8 * rows * width)
+                self._log.record(agent, 0, len(message))
             else:
-                self._log.record_senders(np.zeros(1, np.intp), result.nbytes)
+                self._log.record_senders(np.zeros(1, np.intp), len(back))
         return result
+
+    def _received(self, request: HubReduce, rank: int, data: bytes) -> dict[int, FloatArray]:
+        """Return the matrices that a process has sent to the hub, by agent."""
+        agents, rows = np.flatnonzero(self._ranks == rank).tolist(), request.value.shape[1]
+        widths = np.frombuffer(data[: 8 * len(agents)], np.int64).tolist()
+        parts = zip(agents, widths, _unframed(data[8 * len(agents) :]), strict=True)
+        return {agent: self._decoded(request, part, agent, (rows, width)) for agent, width, part in parts}
+
+    def _decoded(self, request: HubReduce, message: bytes, sender: int, shape: tuple[int, int]) -> FloatArray:
+        if self._bits == 64:
+            return np.frombuffer(message).reshape(shape)
+        return self._tree.channels.receive(request.topic, message, sender, shape)
 
     def allreduce(self, request: AllReduce) -> AllReduceResult:
         """Return the sum over all agents."""
@@ -135,7 +163,7 @@ class MPITransport(Transport):
     def start_metrics(self, local: LocalMetrics, halt: bool) -> PendingMetrics:
         """Start to gather a round's metrics; where sums are masked, the numbers of all agents are summed first."""
         self._world.set_round(local.round)
-        if self._masks is not None:
+        if local.totals is None and self._masks is not None:
             sums = run_sums(sum_wide(local.values), self._masks.sum)
             # What is gathered then is the same at every agent, and its sum is theirs.
             local = replace(local, values=np.zeros_like(local.values))
@@ -159,6 +187,20 @@ class MPITransport(Transport):
         """Resume from a state."""
         super().restore(state)
         self._gatherer.exponent = int(state.common["scale"]) if "scale" in state.common else None
+
+
+def _framed(messages: Iterable[bytes]) -> bytes:
+    """Return messages one after the other, each with its length."""
+    return b"".join(len(message).to_bytes(4, "little") + message for message in messages)
+
+
+def _unframed(data: bytes) -> list[bytes]:
+    messages, start = [], 0
+    while start < len(data):
+        end = start + 4 + int.from_bytes(data[start : start + 4], "little")
+        messages.append(data[start + 4 : end])
+        start = end
+    return messages
 
 
 class _MPIRelay(Relay):
@@ -217,6 +259,7 @@ class _Routes:
         self.n_own = len(own)
         # The row of each agent's value: own agents first, then arrivals.
         row = {agent: k for k, agent in enumerate([*own, *(s for _, s in arriving)])}
+        self._arriving = [s for _, s in arriving]
         self.leaving: IndexArray = np.array([row[r] for _, r in leaving], dtype=np.intp)
         #: For each directed edge to an agent here, the rows of its receiver and of its sender.
         self.receiver: IndexArray = np.array([row[r] for r, _ in edges], dtype=np.intp)
@@ -227,6 +270,23 @@ class _Routes:
         waiting[self.receiver[self.source >= self.n_own]] = True
         self.local = self._by_neighbor(~waiting[self.receiver])
         self.remote = self._by_neighbor(waiting[self.receiver])
+
+    def swap(self, messages: Sequence[bytes]) -> list[tuple[int, bytes]]:
+        """Send the messages of the agents here; return the senders and messages that arrive, in their order."""
+        sending, arrived, start = [], list[bytes](), 0
+        for peer, n in zip(self.peers, self.outgoing, strict=True):
+            data = _framed(messages[k] for k in self.leaving[start : start + n].tolist())
+            sending.append((self.comm.Isend(data, peer), data))  # the buffer must live until it is sent
+            start += n
+        for peer in self.peers:
+            status = mpi_module().Status()
+            self.comm.Probe(peer, 0, status)
+            buffer = bytearray(status.Get_count())
+            self.comm.Recv(buffer, peer, 0)
+            arrived += _unframed(bytes(buffer))
+        for message, _ in sending:
+            message.Wait()
+        return list(zip(self._arriving, arrived, strict=True))
 
     def _by_neighbor(self, chosen: NDArray[np.bool_]) -> list[tuple[IndexArray, IndexArray]]:
         receiver, source = self.receiver[chosen], self.source[chosen]
@@ -308,6 +368,13 @@ class _MetricsGatherer:
 
         The first step starts the first collective. Buffers live as long as this generator.
         """
+        if local.totals is not None:
+            counts = np.empty((self._world.size, _PER_PROCESS))
+            pending = self._world.comm.Iallgather(np.array([float(sent), float(halt)]), counts)
+            yield None
+            pending.Wait()
+            total, halts = counts.sum(axis=0).tolist()
+            yield from repeat(RoundMetrics.from_sums(local.totals, 0.0, 1.0, int(total), halts > 0))
         own, size = np.concatenate([local.values, np.zeros((len(local.values), 1))], axis=-1), 1.0
         if local.U is not None:
             U = local.U.reshape(len(local.U), -1)

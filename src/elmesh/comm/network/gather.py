@@ -70,7 +70,7 @@ class TreeGather:
             try:
                 check(name, whole[name])
             except WireError as error:
-                # Whoever has forwarded it could have changed it, so that nobody is named but the entry.
+                # Whoever has forwarded it could have changed it, so that only the entry is named.
                 raise RefusedError([], f"The entry of {name} in a list of all sites was refused: {error}.") from None
         return [whole[name] for name in self._names]
 

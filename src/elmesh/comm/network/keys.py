@@ -42,6 +42,10 @@ class Credentials(Protocol):
     def chain(self) -> list[bytes]:
         """The certificate and any intermediate ones, each in DER."""
 
+    @property
+    def former_chains(self) -> list[list[bytes]]:
+        """The same of certificates that the agent had before."""
+
     def sign(self, data: bytes) -> bytes:
         """Sign with the key of the certificate."""
 

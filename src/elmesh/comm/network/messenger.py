@@ -369,10 +369,12 @@ class ReliableMessenger:
 
     def status(self) -> dict[str, dict[str, Any]]:
         """Return the state of each link, for status files."""
+        now, clock = time.monotonic(), time.time()
         with self._change:
             return {
                 name: {
                     "present": peer.present,
+                    "since": clock - (now - peer.changed),
                     "sent": peer.edge.sent,
                     "received": peer.edge.received,
                     "buffered": peer.edge.buffered,

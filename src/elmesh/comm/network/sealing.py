@@ -59,7 +59,7 @@ class SealedSession:
     credentials : Credentials
         Whom to trust.
     routed : bool
-        Whether a router forwards frames. Then it may have made what is not valid, and nobody is blamed for it.
+        Whether a router forwards frames. Then it may have made what is not valid, and no site is blamed for it.
     log : callable
         Receives the event "dropped".
     """

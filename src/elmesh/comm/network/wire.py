@@ -68,7 +68,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
 
 class WireError(ElmeshError):
-    """A message that is not valid; the text says why."""
+    """A message that is not valid; the text states why."""
 
 
 class Kind(IntEnum):

@@ -238,7 +238,7 @@ def _rule(name: str, flow: str, messages: Sequence[str], keys: Sequence[str]) ->
 
 
 def import_zenoh() -> Any:
-    """Return the module zenoh, or raise an error that says what to install."""
+    """Return the module zenoh, or raise an error that states what to install."""
     try:
         import zenoh  # noqa: PLC0415  (optional: the error below names it)
     except ImportError:

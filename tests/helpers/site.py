@@ -1,0 +1,97 @@
+"""The built documentation as a reader has it: links between its files, and pages in a browser."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from helpers.pages import Reader, browse
+
+#: Reports, once a page has loaded, what a browser made of it.
+PROBE = """addEventListener("load", () => setTimeout(() => {
+  const wide = [...document.querySelectorAll("main *")].filter(part => {
+    for (let box = part; box && box !== document.body; box = box.parentElement)
+      if (["auto", "scroll", "hidden", "clip"].includes(getComputedStyle(box).overflowX)) return false;
+    return part.getBoundingClientRect().right > innerWidth + 1;
+  }).map(part => part.tagName + "." + part.className);
+  const light = color => color.match(/[\\d.]+/g).slice(0, 3).reduce((sum, x) => sum + Number(x), 0) / 765;
+  const style = getComputedStyle(document.body);
+  parent.postMessage(JSON.stringify({
+    width: innerWidth, scroll: document.documentElement.scrollWidth, wide: wide.slice(0, 5),
+    ground: light(style.backgroundColor), ink: light(style.color),
+    broken: [...document.images].filter(image => image.complete && !image.naturalWidth).map(image => image.src),
+  }), "*");
+}, 200));"""
+FRAME = """<!doctype html><body><iframe style="border:0;width:{width}px;height:900px" src="{name}"></iframe>
+<script>addEventListener("message", event => document.body.dataset.seen = event.data)</script></body>"""
+
+
+def html_pages(site: Path) -> list[Path]:
+    """Return the pages of a site."""
+    return sorted(
+        path for path in site.rglob("*.html") if not path.name.startswith("probe-") and "_static" not in path.parts
+    )
+
+
+def broken_links(site: Path) -> list[str]:
+    """Return links and resources that lead to no file of the site, or to no element with that id."""
+    readers = {path: Reader(path.read_text(encoding="utf-8")) for path in html_pages(site)}
+    ids = {path: {tag[1]["id"] for tag in reader.tags if tag[1].get("id")} for path, reader in readers.items()}
+    broken = []
+    for path, reader in readers.items():
+        for _, attributes in reader.tags:
+            for link in filter(None, (attributes.get("href"), attributes.get("src"))):
+                address = urlsplit(link)
+                if address.scheme or address.netloc:
+                    continue
+                target = (path.parent / unquote(address.path)).resolve() if address.path else path
+                missing = not target.exists() or (
+                    bool(address.fragment) and target in ids and unquote(address.fragment) not in ids[target]
+                )
+                if missing:
+                    broken.append(f"{path.relative_to(site)}: {link}")
+    return broken
+
+
+def outside_resources(site: Path) -> list[str]:
+    """Return what pages would load from another host: scripts, styles, pictures, fonts."""
+    found = []
+    for path in html_pages(site):
+        for tag, attributes in Reader(path.read_text(encoding="utf-8")).tags:
+            address = attributes.get("src") or (attributes.get("href") if tag == "link" else None)
+            if address and urlsplit(address).netloc and tag != "a":
+                found.append(f"{path.relative_to(site)}: {address}")
+    for style in site.rglob("*.css"):
+        text = style.read_text(encoding="utf-8", errors="replace")
+        found += [
+            f"{style.relative_to(site)}: {url}"
+            for url in re.findall(r"(?:url\(|@import )[\"']?(https?:[^)\"']+)", text)
+        ]
+    return found
+
+
+def open_page(address: str, folder: Path, width: int) -> tuple[str, list[str]]:
+    """Return a page as the browser has it, and what it wrote to the console but for the notes of the theme."""
+    document, console = browse(address, folder, width, wait=8000)
+    return document, [line for line in console if '"[PST]: ' not in line]
+
+
+def look_at(page: Path, folder: Path, width: int, theme: str) -> tuple[dict, list[str]]:
+    """Open a page in a frame of a width, light or dark; return what the browser made of it, and its console."""
+    probed, frame = page.with_name(f"probe-{page.name}"), page.with_name(f"probe-frame-{page.name}")
+    text = page.read_text(encoding="utf-8")
+    choice = f'<script>localStorage.setItem("theme", "{theme}"); localStorage.setItem("mode", "{theme}")</script>'
+    try:
+        probed.write_text(
+            text.replace("<head>", f"<head>{choice}", 1).replace("</body>", f"<script>{PROBE}</script></body>"),
+            encoding="utf-8",
+        )
+        frame.write_text(FRAME.format(width=width, name=probed.name), encoding="utf-8")
+        document, console = open_page(frame.as_uri(), folder, max(width, 600))
+    finally:
+        probed.unlink(missing_ok=True)
+        frame.unlink(missing_ok=True)
+    return json.loads(html.unescape(re.search(r'data-seen="([^"]*)"', document).group(1))), console
