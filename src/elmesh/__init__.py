@@ -27,11 +27,13 @@ if TYPE_CHECKING:
         SiteGainDisplay,
         SiteMapDisplay,
     )
-    from elmesh.run.backend import MPIBackend
     from elmesh.run.config import CheckpointConfig, RunConfig
+    from elmesh.run.mpi_backend import MPIBackend
     from elmesh.solvers.base import Solver
     from elmesh.solvers.dif_altgdmin import DifAltGDmin
     from elmesh.solvers.dmtl_elm import DMTLELM
+    from elmesh.solvers.fed_avg import FedAvg
+    from elmesh.solvers.federated_ridge import FederatedRidge
     from elmesh.solvers.fedrep import FedRep
     from elmesh.solvers.fo_dmtl_elm import FODMTLELM
     from elmesh.solvers.go_mtl import GOMTL
@@ -51,11 +53,13 @@ _MODULES = {
     "DifAltGDmin": "solvers.dif_altgdmin",
     "EffectDisplay": "report.displays",
     "FODMTLELM": "solvers.fo_dmtl_elm",
+    "FedAvg": "solvers.fed_avg",
     "FedRep": "solvers.fedrep",
+    "FederatedRidge": "solvers.federated_ridge",
     "GOMTL": "solvers.go_mtl",
     "ImportanceDisplay": "report.displays",
     "LocalELM": "solvers.local_elm",
-    "MPIBackend": "run.backend",
+    "MPIBackend": "run.mpi_backend",
     "MTFL": "solvers.mtfl",
     "MTLELM": "solvers.mtl_elm",
     "MeshELM": "solvers.mesh_elm",
@@ -87,7 +91,9 @@ __all__ = [
     "DifAltGDmin",
     "EffectDisplay",
     "ElmeshError",
+    "FedAvg",
     "FedRep",
+    "FederatedRidge",
     "ImportanceDisplay",
     "LocalELM",
     "MPIBackend",

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import accumulate, islice
 from typing import Any
 
-__all__ = ["abbreviated", "count", "data_size", "listed", "more", "row", "shortened"]
+__all__ = ["abbreviated", "count", "data_size", "duration", "listed", "more", "row", "shortened"]
 
 
 def listed(items: Iterable[object], most: int = 10) -> str:
@@ -64,6 +64,25 @@ def data_size(n_bytes: float) -> str:
     power = next((i for i in range(len(units)) if n_bytes < 999.5 * 1000 ** (i + 1)), len(units) - 1)
     size = n_bytes / 1000 ** (power + 1)
     return f"{size:,.0f} {units[power]}" if size >= 100 else f"{size:.3g} {units[power]}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time span in its two largest units.
+
+    Examples
+    --------
+    >>> [duration(s) for s in (0.4, 59, 61, 7_260, 200_000)]
+    ['0 s', '59 s', '1 min 1 s', '2 h 1 min', '2 d 7 h']
+    """
+    parts: list[str] = []
+    rest = round(seconds)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        number, rest = divmod(rest, size)
+        if number or (unit == "s" and not parts):
+            parts.append(f"{number} {unit}")
+        elif parts:
+            break
+    return " ".join(parts[:2])
 
 
 def abbreviated(value: Any, most: int = 60) -> str:

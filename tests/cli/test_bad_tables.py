@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,12 @@ from elmesh.cli import app
 SITES = ("alba", "bera", "cora")
 #: The target of each model, and the other one, which it does not learn from.
 TARGETS = {"amount": "grade", "grade": "amount"}
+#: Each target, with drawings for one of them; `make test-all` draws the pages of both.
+TARGETS_ONE_DRAWN = [
+    pytest.param("amount", marks=pytest.mark.drawings),
+    "grade",
+    pytest.param("grade", marks=[pytest.mark.drawings, pytest.mark.slow], id="grade, drawn"),
+]
 CONFIDENTIAL = "note: This model was learned from rows without differential privacy."
 
 
@@ -120,14 +127,20 @@ def every_command(frame: pd.DataFrame, folder: Path, target: str, *fit_notes: st
 # ------------------------------------------------------------------------------------------------- sites and targets
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("n_sites", [150, pytest.param(1000, marks=pytest.mark.slow)])
-def test_hundreds_of_sites_of_two_rows_are_learned(tmp_path, target, n_sites):
+@pytest.mark.parametrize(
+    ("target", "n_sites"),
+    [
+        ("amount", 150),
+        ("grade", 40),
+        *(pytest.param(target, n, marks=pytest.mark.slow) for target, n in [("grade", 150), *product(TARGETS, [1000])]),
+    ],
+)
+def test_many_sites_of_two_rows_are_learned(tmp_path, target, n_sites):
     every_command(table([f"site {i}" for i in range(n_sites)], 2), tmp_path, target)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_one_site_alone_is_learned_and_named_as_such(tmp_path, target, drawings):
+@pytest.mark.parametrize("target", TARGETS_ONE_DRAWN)
+def test_one_site_alone_is_learned_and_named_as_such(tmp_path, target):
     frame = table(["only"], 30)
     every_command(frame, tmp_path, target)
     works("export", tmp_path / "model", "--onnx", tmp_path / "without-site.onnx")
@@ -135,8 +148,8 @@ def test_one_site_alone_is_learned_and_named_as_such(tmp_path, target, drawings)
     assert "With one task there is no other to learn with" in again
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_target_that_is_constant_at_one_site_is_learned(tmp_path, target, drawings):
+@pytest.mark.parametrize("target", TARGETS_ONE_DRAWN)
+def test_a_target_that_is_constant_at_one_site_is_learned(tmp_path, target):
     frame = table()
     frame.loc[frame["site"] == "alba", target] = "pass" if target == "grade" else 5.0
     every_command(frame, tmp_path, target)
@@ -153,7 +166,8 @@ def test_a_target_that_is_constant_everywhere_is_nothing_to_learn(tmp_path, targ
     assert words in message
 
 
-def test_a_class_at_one_site_only_is_a_class_of_that_site(tmp_path, drawings):
+@pytest.mark.drawings
+def test_a_class_at_one_site_only_is_a_class_of_that_site(tmp_path):
     frame = table()
     frame.loc[(frame["site"] == "bera") & (frame["x"] > 0.5), "grade"] = "merit"
     every_command(frame, tmp_path, "grade")
@@ -164,7 +178,8 @@ def test_a_class_at_one_site_only_is_a_class_of_that_site(tmp_path, drawings):
     assert [("merit" in made["outputs"][1]["about"]) for made in classes.values()] == [False, True]
 
 
-def test_sites_without_a_class_in_common_are_learned_and_take_no_further_site(tmp_path, drawings):
+@pytest.mark.drawings
+def test_sites_without_a_class_in_common_are_learned_and_take_no_further_site(tmp_path):
     frame = table()
     frame["grade"] = frame["site"] + " " + frame["grade"]
     works(*fit(frame, tmp_path, "grade"))
@@ -184,8 +199,8 @@ HOSTILE = ["مستشفى", "🏥", "e\u0301cole", "W" * 300, "都" * 100, "a/b",
            "tab\there", "..", "-x", "NUL", "{y}", "\N{RIGHT-TO-LEFT OVERRIDE}abc"]  # fmt: skip
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_sites_may_have_any_name(tmp_path, target, drawings):
+@pytest.mark.parametrize("target", TARGETS_ONE_DRAWN)
+def test_sites_may_have_any_name(tmp_path, target):
     frame = table(HOSTILE, 6)
     every_command(frame, tmp_path, target)
     assert set(pd.read_csv(tmp_path / "p.csv")["site"]) == set(HOSTILE)
@@ -197,8 +212,8 @@ def test_sites_may_have_any_name(tmp_path, target, drawings):
     assert max(map(len, shown.splitlines())) < 250
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_columns_may_have_any_name(tmp_path, target, drawings):
+@pytest.mark.parametrize("target", TARGETS_ONE_DRAWN)
+def test_columns_may_have_any_name(tmp_path, target):
     names = dict(zip(["x", "z", "ward", "day"], ["عمر المريض", "🩺 dose", "W" * 500, "$x_$ <b>"], strict=True))
     every_command(table().rename(columns=names), tmp_path, target)
     assert {"عمر المريض", "🩺 dose"} <= set(elmesh.load(tmp_path / "model").feature_names_in_)
@@ -215,7 +230,7 @@ def test_a_folder_with_a_file_per_site_may_have_any_names(tmp_path):
     assert set(pd.read_csv(tmp_path / "p.csv")["task"]) == set(names)
 
 
-def test_long_names_are_cut_in_a_sentence(tmp_path, drawings):
+def test_long_names_are_cut_in_a_sentence(tmp_path):
     works(*fit(table(["a" * 500, "b"]), tmp_path))
     message = fails(tmp_path, "export", tmp_path / "model", "--onnx", tmp_path / "m.onnx")
     assert f"('{'a' * 59}…', 'b')" in message

@@ -196,9 +196,10 @@ def test_a_file_is_not_replaced_by_a_folder_even_with_force(tmp_path):
     assert (tmp_path / "demo").read_text() == "precious"
 
 
-def test_sites_make_fewer_mistakes_together_than_alone_over_several_draws():
+@pytest.mark.parametrize("draws", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_sites_make_fewer_mistakes_together_than_alone_over_several_draws(draws):
     mistakes = {"alone": 0, "together": 0}
-    for seed in range(4):
+    for seed in range(draws):
         split = load_digits_tasks(n_train=60, n_test=111, pca=None, seed=seed)
         for name, solver in (("alone", LocalELM()), ("together", MeshELM())):
             model = MultiTaskELMClassifier(solver=solver, random_state=seed)

@@ -509,6 +509,12 @@ def test_leaving_a_job_ends_all_processes_of_its_session(ranks, tmp_path):
 # Signals
 
 
+def test_the_launcher_starts_without_numerical_libraries():
+    code = "import sys, elmesh.cli.launch; print({'numpy', 'scipy', 'sklearn', 'pandas'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=BOUND)
+    assert done.stdout == "set()\n"
+
+
 @pytest.fixture
 def start(tmp_path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start the command in a process of its own."""

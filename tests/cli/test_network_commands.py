@@ -1,8 +1,10 @@
 """Commands and metrics for operators of a network: check, status, router, log."""
 
 import json
+import re
 import subprocess
 import sys
+import time
 import urllib.request
 
 import pytest
@@ -73,15 +75,23 @@ def test_status_and_metrics_show_an_agent_that_waits(tmp_path):
         assert 'elmesh_neighbor_present{agent="left",neighbor="right",network="test"} 0.0' in metrics
         assert "elmesh_sent_bytes_total" in metrics
         assert "elmesh_certificate_days_left" in metrics
+        seconds = dict(re.findall(r'elmesh_certificate_expires_seconds\{.*what="(\w+)"\} (\S+)', metrics))
+        assert 29 * 86400 < float(seconds["certificate"]) < 30 * 86400 < float(seconds["authority"])
+        (warning,) = left.events("expires")
+        assert warning["text"].startswith("The certificate of left expires in 30 days")
         report = json.loads(elmesh("network", "status", file, "--json").stdout)
         assert report["running"]
         assert report["phase"] == "fitting"
-        link = {"present": False, "sent": 1, "received": 0, "buffered": 1, "done": False}
-        assert report["neighbors"]["right"] == link
+        assert report["warnings"] == [warning["text"]]
+        assert [one["what"] for one in report["expires"]] == ["certificate", "authority"]
+        link = report["neighbors"]["right"]
+        assert time.time() - link.pop("since") < LIMIT
+        assert link == {"present": False, "sent": 1, "received": 0, "buffered": 1, "done": False}
         network.kill("left")
         killed = elmesh("network", "status", file)
         assert killed.exit_code == 0
-        assert "Agent left of test: killed" in killed.stdout
+        assert "Agent left of test is not running: its process was killed" in killed.stdout
+        assert warning["text"] in killed.stdout
 
 
 def test_an_agent_that_refuses_its_output_folder_has_failed_in_its_status(tmp_path):

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner, Result
 
-from elmesh.cli import app, main
+from elmesh.cli import main
 
 pytest.importorskip("cryptography", reason="keys and certificates need cryptography, of elmesh[network]")
 
@@ -22,32 +21,14 @@ from elmesh.netconfig.columns import InputColumn
 from elmesh.netconfig.config import NetworkConfig
 from elmesh.netconfig.identity import Identity
 from elmesh.netconfig.schema import make_schema
+from helpers.commands import Command
 
 FOUR = ["--agents", "north,south,east,west", "--listen", "127.0.0.1:7451"]
 REGRESSION = ["--kind", "regression", "--target-range", "0,1"]
 TWO = ["--agents", "north,south", "--listen", "north.example.org:7451,192.0.2.7:7451", "--fewest-sites", "2"]
 FILES = ["agent.toml", "ca.pem", "certificate.pem", "key.pem", "network.toml"]
-
-
-def run(*args: object) -> Result:
-    env = {"FORCE_COLOR": None, "NO_COLOR": "1", "COLUMNS": "200"}
-    return CliRunner(env=env).invoke(app, ["network", *(str(arg) for arg in args)])
-
-
-def worked(*args: object) -> Result:
-    result = run(*args)
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def refused(*args: object) -> str:
-    """The error message of a command."""
-    result = run(*args)
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    sentence = result.stderr.splitlines()[-1]
-    assert sentence.startswith("elmesh: ")
-    return sentence
+NETWORK = Command("network")
+run, worked, refused = NETWORK.run, NETWORK.worked, NETWORK.refused
 
 
 def mode(path: Path) -> int:
@@ -84,7 +65,7 @@ def test_every_agent_gets_a_complete_folder(tmp_path):
     net = tmp_path / "net"
     worked("create", net, *FOUR)
     assert sorted(path.name for path in net.iterdir()) == ["ca", "east", "network.toml", "north", "south", "west"]
-    assert sorted(path.name for path in (net / "ca").iterdir()) == ["ca.key", "ca.pem"]
+    assert sorted(path.name for path in (net / "ca").iterdir()) == ["ca.key", "ca.pem", "issued"]
     config = NetworkConfig.read(net / "network.toml")
     assert [(agent.name, agent.address) for agent in config.agents] == [
         ("east", "127.0.0.1:7453"),
@@ -234,9 +215,11 @@ def test_nothing_is_overwritten_without_force(tmp_path):
     assert tree(tmp_path / "net") == before
     worked("create", tmp_path / "net", *FOUR, "--force")
     after = tree(tmp_path / "net")
-    assert set(after) == set(before)
+    # The record of what the former authority has signed stays, and the new one has its own certificates.
+    record = {name for name in before if name.startswith("ca/issued/")}
+    assert {name for name in after if not name.startswith("ca/issued/")} == set(before) - record
     kept = {name for name in before if after[name] == before[name]}
-    assert kept == {"north/state/journal", *(name for name in before if name.endswith(".toml"))}
+    assert kept == {"north/state/journal", *record, *(name for name in before if name.endswith(".toml"))}
     for name in ("north", "south", "east", "west"):
         Identity.read(tmp_path / "net" / name / "agent.toml")
 
@@ -260,6 +243,7 @@ def test_json_output_is_one_object_and_quiet_prints_nothing(tmp_path, table):
         "address": "127.0.0.1:7451",
         "neighbors": ["south", "west"],
         "folder": str(tmp_path / "net" / "north"),
+        "invitation": None,
     }
     assert any("names no feature columns" in note for note in data["notes"])
     assert worked("create", tmp_path / "other", *FOUR, "--quiet").output == ""
@@ -331,8 +315,8 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path):
 def test_with_csr_sites_make_their_keys_and_the_authority_signs(tmp_path):
     net = tmp_path / "net"
     result = worked("create", net, *TWO, "--csr")
-    assert [path.name for path in net.iterdir()] == ["network.toml"]
-    assert "elmesh network csr network.toml --agent NAME" in result.stdout
+    assert sorted(path.name for path in net.iterdir()) == ["ca", "invitations", "network.toml"]
+    assert "north.toml: send it to north. There: elmesh network join north.toml" in result.stdout
     # At the site, with the file that was sent there.
     result = worked("csr", net / "network.toml", "--agent", "north", "--out", tmp_path / "site")
     site = tmp_path / "site"

@@ -14,9 +14,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from elmesh.cli import app, main
+from elmesh.cli import main
 from elmesh.errors import ElmeshError
 from elmesh.paper import protocol, reproduction
 from elmesh.paper.analysis.estimates import Analysis, Estimate
@@ -26,23 +25,17 @@ from elmesh.paper.reproduction import EXPERIMENTS, Experiment, reproduce
 from elmesh.paper.trials import run_trials
 from elmesh.report import Claim, Figure, Section, figure
 from helpers import paper_measures as measures
+from helpers.commands import Command
 from helpers.paper_cases import DIGITS, invent_fig6, remove_datasets, simulate_release
 from helpers.paper_measures import alive, children, until
+from helpers.quick_pages import drawn
 
 ROOT = Path(__file__).parents[2]
 SMALL = [sys.executable, str(ROOT / "tests" / "helpers" / "small_elmesh.py"), "reproduce"]
 RUN_INLINE = partial(run_trials, workers=measures.inline_workers)
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are looked for in /proc")
-
-
-def run(*args: object) -> Result:
-    return CliRunner(env={"FORCE_COLOR": None, "NO_COLOR": "1"}).invoke(app, ["reproduce", *map(str, args)])
-
-
-def worked(*args: object) -> Result:
-    result = run(*args)
-    assert result.exit_code == 0, result.output
-    return result
+REPRODUCE = Command("reproduce")
+run, worked = REPRODUCE.run, REPRODUCE.worked
 
 
 def refused(*args: object) -> str:
@@ -332,31 +325,39 @@ def test_an_experiment_without_data_sets_misses_none(bare, ran, tmp_path, monkey
 # A short version of a real experiment
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> Path:
-    """Return a folder of Fig. 3 in eight runs of few rounds, run in this process."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    with pytest.MonkeyPatch.context() as patch:
+def run_fig3(folder: Path, runs: int) -> Path:
+    """Run Fig. 3 of few rounds in this process, and return its folder."""
+    with drawn(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(reproduction, "run_trials", RUN_INLINE)
         patch.setitem(EXPERIMENTS, "fig3", replace(EXPERIMENTS["fig3"], measure=partial(measure_fig3, rounds=40)))
-        worked("fig3", "--runs", 8, "--seed", 3, "--out", folder)
+        worked("fig3", "--runs", runs, "--seed", 3, "--out", folder)
     return folder
 
 
-def test_the_report_is_self_contained(undisturbed):
-    page = (undisturbed / "report.html").read_text()
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    return run_fig3(tmp_path_factory.mktemp("undisturbed"), 8)
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory) -> Path:
+    return run_fig3(tmp_path_factory.mktemp("reported"), 2)
+
+
+def test_the_report_is_self_contained(reported):
+    page = (reported / "report.html").read_text()
     assert page.count("<svg") >= 1
     # Names of XML namespaces look like addresses but are not.
     rest = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
     assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", rest, re.IGNORECASE)
     assert not re.search(r"<(script|link|iframe|img|object|embed)\b[^>]*(src|href)=[\"'](?!#|data:)", rest)
-    assert (undisturbed / "fig-3.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (undisturbed / "fig-3.svg").read_text()
+    assert (reported / "fig-3.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (reported / "fig-3.svg").read_text()
 
 
-def test_the_report_has_the_claims_of_the_results(undisturbed):
-    page = html.unescape((undisturbed / "report.html").read_text()).replace("\u00a0", " ")
-    claims = results(undisturbed)["experiments"]["fig3"]["claims"]
+def test_the_report_has_the_claims_of_the_results(reported):
+    page = html.unescape((reported / "report.html").read_text()).replace("\u00a0", " ")
+    claims = results(reported)["experiments"]["fig3"]["claims"]
     assert len(claims) > 4
     for claim in claims:
         assert claim["statement"] in page

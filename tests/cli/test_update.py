@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 import elmesh
 from elmesh.cli import app
 from elmesh.datasets import simulate_visits
-from helpers.network import LocalNetwork, make_config, rows_of
+from helpers.forked import ForkedNetwork
+from helpers.network import make_config, rows_of
 
 
 def run(*args: object, code: int = 0):
@@ -54,7 +55,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_rows_that_are_added_and_forgotten_leave_the_folder_as_it_was(fitted, model, drawings):
+def test_rows_that_are_added_and_forgotten_leave_the_folder_as_it_was(fitted, model):
     before = files(model)
     shown = json.loads(run("update", model, fitted / "new.csv", "--json").stdout)
     assert (shown["command"], shown["changed_rows"]) == ("update", 30)
@@ -151,7 +152,7 @@ def test_at_a_site_of_a_network_only_its_own_part_changes(tmp_path):
     parts = {"common": "auto", "private": "auto"}
     config = make_config(("left", "right"), graph="path", kind="regression", target_range=(-6.0, 6.0),
         exchange="sums", solver="mesh-elm", rank=0, rounds=20, parameters=parts)  # fmt: skip
-    with LocalNetwork(tmp_path, config) as network:
+    with ForkedNetwork(tmp_path, config) as network:
         network.start_all()
         assert set(network.wait("left", "right").values()) == {0}, network.logs()
         out = network.agents["left"].out

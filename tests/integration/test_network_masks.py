@@ -179,7 +179,7 @@ def test_an_agent_waits_for_a_person_if_its_gate_says_so(tmp_path, answer):
         network.until(lambda: (north.status or {}).get("phase") == "waiting")
         assert released(north) == []
         shown = elmesh("network", "status", north.folder / "agent.toml")
-        assert "It waits for a person: elmesh network confirm." in shown.stdout
+        assert "Agent north of test waits for a person: elmesh network confirm." in shown.stdout
         done = elmesh("network", "confirm", north.folder / "agent.toml", answer)
         assert done.exit_code == 0, done.stderr
         if answer == "--yes":

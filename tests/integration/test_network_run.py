@@ -62,13 +62,15 @@ for file, out in zip(sys.argv[1::2], sys.argv[2::2]):
 """
 
 
+# The same for the parts, from the identity of one agent of each network.
 PARTS_REFERENCE = """
 import sys
 import numpy as np
 from helpers.thread_agents import DeclaredMPI, fit_all_parts
 from elmesh.netconfig.identity import Identity
-found = fit_all_parts(Identity.read(sys.argv[1]), DeclaredMPI(mask=True))
-np.savez(sys.argv[2], **{f"{name}/{part}": x for name, parts in found.items() for part, x in parts.items()})
+for file, out in zip(sys.argv[1::2], sys.argv[2::2]):
+    found = fit_all_parts(Identity.read(file), DeclaredMPI(mask=True))
+    np.savez(out, **{f"{name}/{part}": x for name, parts in found.items() for part, x in parts.items()})
 """
 
 
@@ -78,16 +80,21 @@ def environment() -> dict[str, str]:
     return os.environ | root | {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"}
 
 
-def mpi_results(folder: Path, configs: dict[str, NetworkConfig]) -> dict[str, dict[str, np.ndarray]]:
-    """Fit configs under MPI, in one job."""
-    words = []
-    for k, config in enumerate(configs.values()):
-        (folder / f"{k}.toml").write_text(config.to_toml())
-        words += [str(folder / f"{k}.toml"), str(folder / f"{k}.npz")]
+def mpi_results(folder: Path, program: str, files: dict[str, Path]) -> dict[str, dict[str, np.ndarray]]:
+    """Fit the networks of files under MPI, in one job."""
+    words = [str(word) for k, file in enumerate(files.values()) for word in (file, folder / f"{k}.npz")]
     subprocess.run(
-        [sys.executable, "-c", REFERENCE, *words], check=True, cwd=folder, env=environment(), timeout=3 * LIMIT
+        [sys.executable, "-c", program, *words], check=True, cwd=folder, env=environment(), timeout=3 * LIMIT
     )
-    return {name: dict(np.load(folder / f"{k}.npz")) for k, name in enumerate(configs)}
+    return {name: dict(np.load(folder / f"{k}.npz")) for k, name in enumerate(files)}
+
+
+def written(folder: Path, configs: dict[str, NetworkConfig]) -> dict[str, Path]:
+    """Write network files, and return their paths."""
+    files = {name: folder / f"{k}.toml" for k, name in enumerate(configs)}
+    for name, config in configs.items():
+        files[name].write_text(config.to_toml())
+    return files
 
 
 @dataclass
@@ -104,7 +111,20 @@ def reference(tmp_path_factory):
     configs = {name: make_config(graph=graph, **changes) for name, (graph, changes) in CASES.items()}
     configs["script"] = make_config(("a", "b", "c"), **SCRIPTED)
     configs["script, sums"] = make_config(("a", "b", "c"), **SCRIPTED, **SUMS, parameters={})
-    return Reference(configs, mpi_results(tmp_path_factory.mktemp("mpi"), configs))
+    folder = tmp_path_factory.mktemp("mpi")
+    return Reference(configs, mpi_results(folder, REFERENCE, written(folder, configs)))
+
+
+@pytest.fixture(scope="module")
+def parts_reference(tmp_path_factory):
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    folder = tmp_path_factory.mktemp("mpi-parts")
+    configs = {name: make_config(graph=graph, **changes) for name, (graph, changes) in PARTS.items()}
+    files = {}
+    for name, config in configs.items():
+        NetworkLayout(folder / name, config).write(days=2)
+        files[name] = folder / name / config.agent_names[0] / "agent.toml"
+    return Reference(configs, mpi_results(folder, PARTS_REFERENCE, files))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -156,15 +176,11 @@ def test_the_command_computes_the_same_bits_as_mpi(tmp_path, reference):
 
 
 @pytest.mark.parametrize("case", PARTS)
-def test_all_parts_have_the_bits_of_one_process_and_of_mpi(tmp_path, case):
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    graph, changes = PARTS[case]
-    config = make_config(graph=graph, **changes)
+def test_all_parts_have_the_bits_of_one_process_and_of_mpi(tmp_path, parts_reference, case):
+    config, mpi = parts_reference.configs[case], parts_reference.found[case]
     found = run_agents(config, tmp_path / "net", fit_parts)
     file = tmp_path / "net" / config.agent_names[0] / "agent.toml"
-    words = [sys.executable, "-c", PARTS_REFERENCE, str(file), str(tmp_path / "mpi.npz")]
-    subprocess.run(words, check=True, env=environment(), timeout=LIMIT)
-    mpi, local = dict(np.load(tmp_path / "mpi.npz")), fit_all_parts(Identity.read(file), DeclaredLocal(mask=True))
+    local = fit_all_parts(Identity.read(file), DeclaredLocal(mask=True))
     for name, parts in found.items():
         for part, value in parts.items():
             assert np.array_equal(value, local[name][part]), (name, part)

@@ -33,7 +33,7 @@ from elmesh.run.array_io import DamagedError, HistoryArrays, SavedRun, read_arra
 from elmesh.run.monitor import RoundSnapshot
 from elmesh.run.result import RunHistory
 
-__all__ = ["AgentCheckpoint", "CheckpointTiming", "is_locked"]
+__all__ = ["AgentCheckpoint", "CheckpointTiming", "is_locked", "lock_folder"]
 
 _VERSION = 3
 # The number of sums so far, among the arrays of a state.
@@ -78,7 +78,7 @@ class AgentCheckpoint:
 
     def __init__(self, folder: Path, timing: CheckpointTiming, log: Log) -> None:
         self._folder, self._timing, self._log = folder, timing, log
-        self._lock = _lock(folder)
+        self._lock = lock_folder(folder)
         self._state_file, self._run_file = folder / "checkpoint.safetensors", folder / "run.json"
         self._idle, self._closing = threading.Event(), threading.Event()
         self._idle.set()
@@ -355,17 +355,18 @@ def is_locked(folder: Path) -> bool:
         return False
 
 
-def _lock(folder: Path) -> int:
+def lock_folder(folder: Path, name: str = "lock") -> int:
+    """Lock an agent's folder for this process, and return the descriptor that holds the lock."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise ElmeshError(
             f"The agent's folder {folder} cannot be used: {(error.strerror or str(error)).lower()}."
         ) from None
     if not _try_lock(descriptor):
         os.close(descriptor)
-        raise ElmeshError(f"Another process runs this agent already (it holds {folder / 'lock'}); end that one first.")
+        raise ElmeshError(f"Another process runs this agent already (it holds {folder / name}); end that one first.")
     return descriptor
 
 

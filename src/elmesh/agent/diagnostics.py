@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
 
+from cryptography import x509
+
 from elmesh.comm.network.endpoint import Endpoint
 from elmesh.comm.network.messenger import Session
 from elmesh.comm.network.wire import Kind, WireError, encode, parse
 from elmesh.comm.network.zenoh_session import ZenohSession
 from elmesh.errors import ElmeshError
+from elmesh.netconfig.pki.revocation import Revocations
 
 __all__ = ["PeerCheck", "Pinger", "check_neighbors"]
 
@@ -43,7 +46,7 @@ class PeerCheck:
     problem: str | None = None
 
 
-def check_neighbors(endpoint: Endpoint, seconds: float, listening: bool) -> list[PeerCheck]:
+def check_neighbors(endpoint: Endpoint, seconds: float, listening: bool, revocations: Revocations) -> list[PeerCheck]:
     """Check every neighbour, and wait so many seconds for those that do not answer yet.
 
     With ``listening`` neighbours that check at the same time can connect; not if this agent runs already.
@@ -58,7 +61,7 @@ def check_neighbors(endpoint: Endpoint, seconds: float, listening: bool) -> list
         while True:
             for check in checks.values():
                 if not check.reachable and not endpoint.routers:
-                    _connect(endpoint, check)
+                    _connect(endpoint, check, revocations)
             pinger.ping()
             if pinger.wait_for_answers(0.5):
                 # Others that check at the same time may be about to ping.
@@ -83,7 +86,7 @@ def _problem(check: PeerCheck) -> str | None:
     return None
 
 
-def _connect(endpoint: Endpoint, check: PeerCheck) -> None:
+def _connect(endpoint: Endpoint, check: PeerCheck, revocations: Revocations) -> None:
     """Connect by TLS alone and inspect the certificate."""
     host, _, port = check.address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -95,7 +98,7 @@ def _connect(endpoint: Endpoint, check: PeerCheck) -> None:
             socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT) as plain,
             context.wrap_socket(plain, server_hostname=host.strip("[]")) as link,
         ):
-            shown = link.getpeercert() or {}
+            shown, certificate = link.getpeercert() or {}, link.getpeercert(binary_form=True)
     except ssl.SSLCertVerificationError as error:
         check.problem = f"its certificate is not valid: {error.verify_message}"
         return
@@ -112,6 +115,10 @@ def _connect(endpoint: Endpoint, check: PeerCheck) -> None:
     ends = shown.get("notAfter")
     if isinstance(ends, str):
         check.valid_until = datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), UTC)
+    try:
+        revocations.check(x509.load_der_x509_certificate(certificate or b""), "its certificate")
+    except ElmeshError as error:
+        check.problem = str(error).rstrip(".")
 
 
 def _open_session(endpoint: Endpoint, listening: bool) -> ZenohSession:

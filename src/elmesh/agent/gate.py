@@ -1,7 +1,7 @@
 """A site's own policy on what may leave it: ``gate.toml``, which the site's officer writes.
 
-The network file says what agents exchange. The gate of a site allows that, or less: whatever it does not allow does not
-leave. Without the file nothing is asked, and what the network file has is allowed.
+The network file states what agents exchange. The gate of a site allows that, or less: whatever it does not allow does
+not leave. Without the file nothing is asked, and what the network file has is allowed.
 """
 
 from __future__ import annotations

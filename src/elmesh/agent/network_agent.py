@@ -28,6 +28,7 @@ from elmesh.agent.confirmation import pending_confirmation
 from elmesh.agent.limits import max_message_bytes
 from elmesh.agent.run_security import RunSecurity
 from elmesh.agent.site_data import load_table, table_digest
+from elmesh.agent.status import seconds_left
 from elmesh.checks import check_choice, check_number
 from elmesh.comm.masking import MaskedSums
 from elmesh.comm.network.errors import EvictionError, FailedError, LostError, PeerError, RefusedError, StoppedError
@@ -54,7 +55,7 @@ from elmesh.typing import StrPath
 
 __all__ = ["AgentResult", "NetworkAgent", "Phase"]
 
-Phase = Literal["starting", "waiting", "fitting", "staying", "ended", "failed", "stopped"]
+Phase = Literal["starting", "waiting", "fitting", "staying", "scheduled", "ended", "failed", "stopped"]
 # Seconds between looks for a person's answer.
 _CONFIRMATION_INTERVAL = 0.2
 Estimator = MultiTaskELMClassifier | MultiTaskELMRegressor
@@ -156,6 +157,8 @@ class NetworkAgent:
         self.phase: Phase = "starting"
         self.problem: str | None = None
         self.progress: Progress | None = None
+        self._first: tuple[float, int] | None = None  # time and number of the first round of this process
+        self._latest = 0.0  # time of the last round
 
     def __enter__(self) -> Self:
         return self
@@ -282,7 +285,8 @@ class NetworkAgent:
             self.log("undeclared classes", network=config.name)
 
         def on_round(progress: Progress) -> bool | None:
-            self.progress = progress
+            self.progress, self._latest = progress, time.monotonic()
+            self._first = self._first or (self._latest, progress.round)
             return None if callback is None else callback(progress)
 
         def on_estimate(estimate: TrafficEstimate) -> None:
@@ -489,13 +493,17 @@ class NetworkAgent:
         messenger, step = self._messenger, self.progress
         names = ("round", "rounds", "objective", "consensus_gap", "residual")
         figures: Sequence[float | None] = [None] * len(names)
+        left = None
         if step is not None:
             figures = [step.round, step.max_iter, step.objective, step.consensus_gap, step.dual_residual]
+        if step is not None and self._first is not None and self.phase == "fitting":
+            left = seconds_left(self._first, (self._latest, step.round), step.max_iter)
         return {
             "time": time.time(),
             "phase": self.phase,
             "problem": self.problem,
             **{name: x if x is None or math.isfinite(x) else None for name, x in zip(names, figures, strict=True)},
+            "seconds_left": left,
             "agent": self.name,
             "network": self.identity.config.name,
             "file": self.identity.config.digest.hex(),

@@ -206,11 +206,14 @@ def _read_seal(path: Path, name: str, credentials: Credentials) -> _Seal | None:
 
 
 def _check_signature(path: Path, number: int, line: Line, name: str, credentials: Credentials) -> None:
-    try:
-        signature = bytes.fromhex(str(line.get("signature")))
-        credentials.verify(name, credentials.chain, _statement(name, line["hash"]), signature)
-    except ValueError:
-        raise LogDamagedError(f"Line {number} of {path} was not written by this agent.") from None
+    # Lines after the seal may have been signed before the certificate was renewed.
+    with contextlib.suppress(ValueError):
+        signature, time = bytes.fromhex(str(line.get("signature"))), datetime.fromisoformat(str(line.get("time")))
+        for chain, at in [(credentials.chain, None), *((former, time) for former in credentials.former_chains)]:
+            with contextlib.suppress(ElmeshError):
+                credentials.verify(name, chain, _statement(name, line["hash"]), signature, at)
+                return
+    raise LogDamagedError(f"Line {number} of {path} was not written by this agent.")
 
 
 def _seal_file(path: Path) -> Path:

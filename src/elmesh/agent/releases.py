@@ -34,7 +34,7 @@ __all__ = ["MOST_MATRIX_TOTALS", "Releases", "RunFacts"]
 
 # Rounding of a budget that is spent exactly.
 _TOLERANCE = 1 + 1e-9
-#: Totals of matrices of the same rows, over all runs, unless the gate says otherwise: those of three runs.
+#: Totals of matrices of the same rows, over all runs, unless the gate has another limit: those of three runs.
 MOST_MATRIX_TOTALS = 9
 
 
@@ -316,6 +316,7 @@ class Releases:
             "releases": 0 if run is None else run.releases,
             "matrices": 0 if run is None else run.matrices,
             "epsilon": None if self._without_noise or not self._rho else self._epsilon(self._rho),
+            "largest_epsilon": self._gate.largest_epsilon,
         }
 
     def close(self) -> None:

@@ -1,5 +1,8 @@
 """The status file of an agent: its state for those who operate it, renewed every second.
 
+A process that was killed leaves its last status behind. So a status is believed only while its process exists, and an
+agent whose status has not been renewed for a while hangs, or its disk does.
+
 Neighbours are not asked for it, and nothing of it leaves the site.
 """
 
@@ -9,29 +12,29 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from elmesh.errors import ElmeshError
 
-if TYPE_CHECKING:
-    from elmesh.agent.network_agent import NetworkAgent
+__all__ = ["RENEWED", "read_status", "seconds_left", "status_file"]
 
-__all__ = ["read_status", "status_file"]
-
-_NAME, _VERSION = "status.json", 3
+_NAME, _VERSION = "status.json", 4
+#: Seconds after which a status that is renewed every second counts as old.
+RENEWED = 15.0
 _ENDED = ("ended", "failed", "stopped")
 
 
 @contextmanager
-def status_file(agent: NetworkAgent) -> Iterator[None]:
-    """Write an agent's status to its folder every second, and once more at the end, with the failure if it is one."""
-    path, end = agent.identity.state / _NAME, threading.Event()
+def status_file(folder: Path, status: Callable[[], dict[str, Any]]) -> Iterator[None]:
+    """Write an agent's status to its folder every second, and once more at the end."""
+    path, end = folder / _NAME, threading.Event()
 
     def write() -> None:
-        _write(path, {"version": _VERSION, "pid": os.getpid(), **agent.status()})
+        _write(path, {"version": _VERSION, "pid": os.getpid(), **status()})
 
     def renew() -> None:
         while not end.wait(1.0):
@@ -40,8 +43,7 @@ def status_file(agent: NetworkAgent) -> Iterator[None]:
     thread = threading.Thread(target=renew, name="elmesh-status", daemon=True)
     thread.start()
     try:
-        with agent.record_failure():
-            yield
+        yield
     finally:
         end.set()
         thread.join()
@@ -63,7 +65,7 @@ def _write(path: Path, status: dict[str, Any]) -> None:
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:
-    """Return the last status in an agent's folder, and whether it still runs; None if there is none."""
+    """Return the last status in an agent's folder, whether it still runs, and its age in seconds; None if none."""
     path = folder / _NAME
     if not path.exists():
         return None
@@ -72,9 +74,24 @@ def read_status(folder: Path) -> dict[str, Any] | None:
         if not isinstance(status, dict) or status.get("version") != _VERSION:
             raise TypeError
         status["running"] = _is_running(int(status["pid"])) and status["phase"] not in _ENDED
+        status["age"] = max(time.time() - float(status["time"]), 0.0)
     except (ValueError, TypeError, KeyError, OSError, RecursionError):
         raise ElmeshError(f"{path} is not a status file of this version of elmesh.") from None
     return status
+
+
+def seconds_left(started: tuple[float, int], now: tuple[float, int], rounds: int) -> float | None:
+    """Return the seconds until a run has done all its rounds, at its pace so far; None before its second round.
+
+    ``started`` and ``now`` are pairs of a time and the round that it had reached. A run that converges ends earlier.
+
+    Examples
+    --------
+    >>> seconds_left((100.0, 0), (110.0, 20), rounds=50)
+    15.0
+    """
+    elapsed, done = now[0] - started[0], now[1] - started[1]
+    return elapsed / done * max(rounds - now[1], 0) if done > 0 else None
 
 
 def _is_running(pid: int) -> bool:

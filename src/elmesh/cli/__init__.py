@@ -147,6 +147,19 @@ _COMMANDS = [
         module="update",
     ),
     _LazyCommand(
+        "versions",
+        "List the versions of a model that is learned by a schedule.",
+        "elmesh versions north-model/",
+        "elmesh versions north-model/ --json",
+    ),
+    _LazyCommand(
+        "rollback",
+        "Return to an earlier version of a model.",
+        "elmesh rollback north-model/",
+        "elmesh rollback north-model/ --to 3",
+        module="versions",
+    ),
+    _LazyCommand(
         "export",
         "Export one site's model as an ONNX file, for other programs.",
         "elmesh export model/ --site leeds --onnx leeds.onnx",
@@ -165,16 +178,31 @@ _COMMANDS = [
         "elmesh agent net/north/agent.toml --data north.csv --target y --out north-model/",
         "elmesh agent north/agent.toml --data rows.parquet --target dose --out model/ --on-loss continue "
         "--patience 3600",
+        "elmesh agent north/agent.toml --data rows.parquet --target dose --out model/ --at 02:00Z",
     ),
 ]
 
 _NETWORK_COMMANDS = [
     _LazyCommand(
         "create",
-        "Create a network: its file, and for a trial an authority and one folder per agent.",
+        "Create a network: its file, an authority, and a folder or an invitation per agent.",
         "elmesh network create net/ --agents north,south,west --listen 127.0.0.1:7451 --like synthetic.csv --target y",
         "elmesh network create net/ --agents a,b,c --listen a.org:7451,b.org:7451,c.org:7451 --csr",
         module="network_create",
+    ),
+    _LazyCommand(
+        "invite",
+        "Write the invitations of a network again, after a change of its file or its authority.",
+        "elmesh network invite net/ --force",
+        module="network_join",
+    ),
+    _LazyCommand(
+        "join",
+        "At a site: join a network with an invitation, step by step.",
+        "elmesh network join north.toml",
+        "elmesh network join north.toml --certificate north.pem",
+        "elmesh network join north.toml --certificate north.pem --data north.csv --target y",
+        module="network_join",
     ),
     _LazyCommand(
         "csr",
@@ -203,6 +231,13 @@ _NETWORK_COMMANDS = [
         module="network_status",
     ),
     _LazyCommand(
+        "page",
+        "Show a live page of an agent, for browsers of this machine.",
+        "elmesh network page net/north/agent.toml",
+        "elmesh network page net/north/agent.toml --listen 127.0.0.1:9000",
+        module="network_page",
+    ),
+    _LazyCommand(
         "audit",
         "Show and verify the log of all that has left a site.",
         "elmesh network audit net/north/agent.toml",
@@ -215,6 +250,42 @@ _NETWORK_COMMANDS = [
         "elmesh network confirm net/north/agent.toml",
         "elmesh network confirm net/north/agent.toml --refuse",
         module="network_confirm",
+    ),
+    _LazyCommand(
+        "renew",
+        "At a site: renew the certificate of an agent, which may run meanwhile.",
+        "elmesh network renew north/agent.toml",
+        "elmesh network renew north/agent.toml --certificate north.pem",
+        module="network_renew",
+    ),
+    _LazyCommand(
+        "trust",
+        "At a site: trust other authorities, when the network's is replaced.",
+        'elmesh network trust north/agent.toml ca.pem --fingerprint "d96d ab0e b97d 3bcf 5f86 e655 ddaf 9df5"',
+        "elmesh network trust north/agent.toml ca.pem",
+        module="network_renew",
+    ),
+    _LazyCommand(
+        "revoke",
+        "Revoke the certificates of an agent.",
+        "elmesh network revoke net/ north",
+        "elmesh network revoke net/",
+        module="network_keep",
+    ),
+    _LazyCommand(
+        "rotate",
+        "Replace the authority of a network.",
+        "elmesh network rotate net/",
+        "elmesh network rotate net/ --finish",
+        module="network_keep",
+    ),
+    _LazyCommand(
+        "unit",
+        "Print a systemd unit that runs an agent with few rights.",
+        "elmesh network unit north/agent.toml --data /srv/north.csv --target y --model /srv/models/north",
+        "elmesh network unit north/agent.toml --data /srv/north.csv --target y --model /srv/models/north "
+        "--timer 02:00 --write /etc/systemd/system",
+        module="network_unit",
     ),
     _LazyCommand(
         "router",

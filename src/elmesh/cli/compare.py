@@ -77,8 +77,7 @@ def compare(options: CompareOptions) -> None:
         for note in found.notes:
             output.note(note)
         results = {"command": "compare", **found.to_json()}
-        # Matplotlib takes a second to import.
-        from elmesh.report import comparison_page, comparison_table, site_table  # noqa: PLC0415
+        from elmesh.report import comparison_page, comparison_table, site_table  # noqa: PLC0415 (imports Matplotlib)
 
         output.print(found.sentence())
         if not options.quiet:

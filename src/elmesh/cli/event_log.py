@@ -1,4 +1,4 @@
-"""The log of an agent or a router on standard error: sentences, or one JSON object per line.
+"""The log of an agent or a router, on standard error or in a file: sentences, or one JSON object per line.
 
 It never contains keys, rows, targets or coefficients: events are names, numbers and reasons. Connections that TLS
 rejects come from the log of zenoh, which writes it to standard output only.
@@ -13,9 +13,11 @@ import re
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from elmesh.cli.console import plain
@@ -26,6 +28,9 @@ __all__ = ["EventLog", "capture_zenoh_log"]
 # Anyone can try to connect, so the log must not grow with every attempt: so many events at once, then one per interval
 # in seconds.
 _BURST, _INTERVAL = 20.0, 1.0
+# Sentences that are kept for status files.
+_RECENT = 30
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]+")
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _REJECTED = re.compile(r"WARN.*zenoh_link_tls[^:]*(?:::\w+)*:\s*(.*?)(?:\. Hint:.*)?$")
 
@@ -66,7 +71,13 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     ),
     "saved": lambda f: f"Saved in {f['out']}; staying until the neighbours have what they need.",
     "unconfirmed": lambda f: f"Leaving, although {', '.join(f['names'])} did not confirm the end of the run.",
-    "certificate": lambda f: f"The certificate of {f['agent']} expires in {f['days']:.0f} days; renew it in time.",
+    "expires": lambda f: f["text"],
+    "scheduled": lambda f: f"Next run: {datetime.fromtimestamp(f['next']).astimezone():%Y-%m-%d %H:%M:%S %Z}.",
+    "missed": lambda f: f"This run is skipped, because not all sites have come: {f['reason']}",
+    "run failed": lambda f: f"This run has no result: {f['reason']}",
+    "unchanged": lambda _: "No new rows since the last version, so that there is nothing to learn.",
+    "not compared": lambda f: f"The new model is not compared with the former one: {f['reason']}",
+    "version": lambda f: f"{f['text']} {f['warning']}".strip(),
 }
 
 
@@ -79,26 +90,53 @@ def _restarted(evicted: list[str], parts: list[list[str]], rest: list[str]) -> s
 
 
 class EventLog:
-    """Writes the events of an agent, as JSON or as sentences; events without a sentence are then left out."""
+    """Writes the events of an agent, as JSON or as sentences; events without a sentence are then left out.
 
-    def __init__(self, agent: str, as_json: bool, quiet: bool) -> None:
-        self._agent, self._json, self._quiet = agent, as_json, quiet
-        self._lock = threading.Lock()
+    With ``file`` they are appended to that file, which is opened for every event: it may be moved, truncated or removed
+    at any time, and whoever rotates it need not signal the agent.
+    """
+
+    def __init__(self, agent: str, as_json: bool, quiet: bool, file: Path | None = None) -> None:
+        self._agent, self._json, self._quiet, self._file = agent, as_json, quiet, file
+        if file is not None:
+            _append(file, "")  # an error is one of the command, before it does anything
+        # Two locks: whoever asks for the last events does not wait for a reader of standard error.
+        self._lock, self._writing = threading.Lock(), threading.Lock()
+        self._recent: deque[tuple[float, str]] = deque(maxlen=_RECENT)
 
     def __call__(self, event: str, **fields: Any) -> None:
         """Write an event."""
+        now = datetime.now(UTC)
+        sentence = _SENTENCES[event](fields) if event in _SENTENCES else None
+        if sentence is not None:
+            with self._lock:
+                self._recent.append((now.timestamp(), _CONTROL.sub(" ", sentence)))
         if self._quiet:
             return
-        now = datetime.now(UTC)
         if self._json:
             line = json.dumps(plain({"time": now.isoformat(), "agent": self._agent, "event": event, **fields}))
-        elif event in _SENTENCES:
-            line = f"{now.astimezone():%H:%M:%S} {_SENTENCES[event](fields)}"
+        elif sentence is not None:
+            line = f"{now.astimezone():%H:%M:%S} {sentence}"
         else:
             return
-        with self._lock, contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(re.sub(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]+", " ", line) + "\n")
-            sys.stderr.flush()
+        line = _CONTROL.sub(" ", line) + "\n"
+        with self._writing, contextlib.suppress(OSError, ValueError):
+            if self._file is not None:
+                _append(self._file, line)
+            else:
+                sys.stderr.write(line)
+                sys.stderr.flush()
+
+    def recent(self) -> list[tuple[float, str]]:
+        """Return the times and sentences of the last events."""
+        with self._lock:
+            return list(self._recent)
+
+
+def _append(file: Path, text: str) -> None:
+    """Append to a file that only this user can read."""
+    with open(file, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
+        stream.write(text)
 
 
 @contextmanager

@@ -25,11 +25,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elmesh.cli.console import Output, at_intervals, plain
 from elmesh.cli.errors import BAD_INPUT
-from elmesh.run import Progress
+
+if TYPE_CHECKING:
+    from elmesh.run.result import Progress
 
 __all__ = ["EventOutput", "EventReader", "JobFailure", "rank_output"]
 

@@ -59,10 +59,9 @@ def fit(options: FitOptions) -> None:
     runtime = "local" if options.runtime == "stacked" else options.runtime  # as it was named in 0.4
     check_option("--runtime", runtime, "local", "mpi")
     output = Output(options.as_json, options.quiet)
-    if options.solver == "dmtl-elm" and (options.message_bits is not None or options.max_bytes is not None):
+    if options.solver == "dmtl-elm" and options.max_bytes is not None:
         output.note(
-            "--message-bits and --max-bytes are options of mesh-elm, the method of dmtl-elm in 0.4; it is used, with "
-            "--parts shared."
+            "--max-bytes is an option of mesh-elm, the method of dmtl-elm in 0.4; it is used, with --parts shared."
         )
         options = replace(options, solver="mesh-elm", parts=options.parts or "shared")
     if runtime != "mpi":

@@ -397,7 +397,7 @@ def with_options(cls: type[_Options]) -> Callable[[Callable[[_Options], None]], 
         signature, hints = inspect.signature(cls), get_type_hints(cls, include_extras=True)
         options = [option.replace(annotation=hints[name]) for name, option in signature.parameters.items()]
         # typer takes the parameters of a command from this attribute, which types of functions do not declare.
-        command.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+        vars(command)["__signature__"] = signature.replace(parameters=options)
         command.__annotations__ = {}
         return command
 

@@ -43,7 +43,7 @@ def write_model_report(
         show(1, 1, "")
     summary["explanation"] = explanation.to_json()
     # Matplotlib takes a second to import, for which errors in the table and --help should not wait.
-    from elmesh.report import gains_page, gains_table, page_without_gains, render  # noqa: PLC0415
+    from elmesh.report import gains_page, gains_table, page_without_gains, render  # noqa: PLC0415 (as stated above)
 
     page = page_without_gains(summary, explanation) if gains is None else gains_page(gains, summary, explanation)
     atomic_write(folder / REPORT, render(page).encode())

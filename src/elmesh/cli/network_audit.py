@@ -27,7 +27,7 @@ def audit(
         list[str] | None,
         typer.Option(
             metavar="SITE=FILE",
-            help="Compare with what another site's log says about this one; may be repeated.",
+            help="Compare with what another site's log has about this one; may be repeated.",
             show_default=False,
         ),
     ] = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,9 +11,10 @@ from elmesh.agent.checkpoint import is_locked
 from elmesh.agent.diagnostics import PeerCheck, check_neighbors
 from elmesh.cli.console import AgentArgument, JsonOption, Output, QuietOption
 from elmesh.cli.errors import UNSOUND
-from elmesh.netconfig.identity import EXPIRES_SOON, Identity
+from elmesh.netconfig.expiry import EXPIRES_SOON, expiries, expiry_sentences
+from elmesh.netconfig.identity import Identity
 
-__all__ = ["check"]
+__all__ = ["check", "check_agent"]
 
 _CLOCK_DIFFERENCE = 60.0  # seconds between clocks that are mentioned
 
@@ -31,22 +32,32 @@ def check(
     """
     output = Output(as_json, quiet)
     identity = Identity.read(agent)
+    report = check_agent(output, identity, wait)
+    output.result({"command": "network check", **report})
+    if not report["sound"]:
+        raise typer.Exit(UNSOUND)
+
+
+def check_agent(output: Output, identity: Identity, wait: float) -> dict[str, Any]:
+    """Check an agent's certificate and its neighbours, show what is found, and return it."""
     config, days = identity.config, identity.days_left()
     output.print(f"Agent {identity.name} of {config.name}, reached at {identity.address}.")
     output.print(f"Network file fingerprint {config.digest.hex()[:16]}: compare it with the other sites'.")
     output.print(f"Its certificate is valid until {_day(identity.valid_until)}, {days:.0f} days from now.")
-    if days < EXPIRES_SOON:
-        output.note(f"The certificate of {identity.name} expires in {days:.0f} days; renew it in time.")
+    for text in expiry_sentences(identity):
+        output.note(text)
     running = is_locked(identity.state)
     with output.bar("Asking the neighbours") as show:
         show(0, 1, f"for at most {wait:g} seconds")
-        checks = check_neighbors(identity.endpoint(), wait, listening=not running)
+        checks = check_neighbors(identity.endpoint(), wait, listening=not running, revocations=identity.revocations)
     output.table(
         ["neighbour", "address", "certificate until", "answers", "same file", "clock"], list(map(_row, checks)), left=6
     )
     for found in checks:
         if found.problem is not None:
             output.note(f"{found.name}: {found.problem}.")
+        if found.valid_until is not None and (left := (found.valid_until - datetime.now(UTC)).days) < EXPIRES_SOON:
+            output.note(f"{found.name}: its certificate expires in {left} days; it should renew it.")
         if found.clock is not None and abs(found.clock) > _CLOCK_DIFFERENCE:
             output.note(
                 f"{found.name}: its clock is {abs(found.clock):.0f} seconds "
@@ -54,20 +65,16 @@ def check(
             )
     sound = all(found.problem is None for found in checks)
     output.print("No problem found." if sound else "There are problems.")
-    output.result(
-        {
-            "command": "network check",
-            "agent": identity.name,
-            "network": config.name,
-            "file": config.digest.hex(),
-            "valid_until": identity.valid_until,
-            "running": running,
-            "sound": sound,
-            "neighbors": list(map(vars, checks)),
-        }
-    )
-    if not sound:
-        raise typer.Exit(UNSOUND)
+    return {
+        "agent": identity.name,
+        "network": config.name,
+        "file": config.digest.hex(),
+        "valid_until": identity.valid_until,
+        "expires": [{"what": one.what, "file": one.file, "until": one.until} for one in expiries(identity)],
+        "running": running,
+        "sound": sound,
+        "neighbors": list(map(vars, checks)),
+    }
 
 
 def _row(found: PeerCheck) -> list[str]:

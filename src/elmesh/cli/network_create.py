@@ -13,12 +13,15 @@ import typer
 from elmesh.agent.site_data import exchange_caution
 from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption
 from elmesh.cli.fit_options import check_kind
+from elmesh.cli.network_join import print_invitations
 from elmesh.comm.graph import GRAPH_NAMES
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.config import NetworkConfig
 from elmesh.netconfig.config_builder import DataSpec, build_config, default_name
 from elmesh.netconfig.layout import NetworkLayout, create_agent_folder, sign_request
 from elmesh.netconfig.names import ROUTER
+from elmesh.netconfig.pki.authority import CA_CERTIFICATE
+from elmesh.netconfig.pki.verify import fingerprint, load_certificates
 from elmesh.tables import ProblemKind, read_table
 from elmesh.text import count
 
@@ -111,18 +114,29 @@ def create(
     ] = None,
     days: DaysOption = 365,
     csr: Annotated[
-        bool, typer.Option("--csr", help="Make no keys: sites make their own, and an authority of yours signs.")
+        bool, typer.Option("--csr", help="Make no keys: sites make their own, each with its invitation.")
     ] = False,
+    authority: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --csr: the certificate of an authority of yours, which then signs.",
+            show_default="a new authority",
+        ),
+    ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Create a network: its file, and for a trial an authority and one folder per agent.
+    """Create a network: its file, an authority, and one folder per agent or, with --csr, one invitation per agent.
 
-    Each agent's folder is complete. Hand it to its site in private, because it contains the agent's key. Where keys
-    must not leave their sites, use --csr, and elmesh network csr at each site.
+    With --csr keys never leave their sites: send each site its invitation, with which it runs elmesh network join.
+    Without, each agent's folder is complete, for a trial. It contains the agent's key: hand it to its site in private.
     """
     output = Output(as_json, quiet)
+    if authority is not None and not csr:
+        raise ElmeshError("--authority is for a network whose sites make their own keys; give --csr too.")
+    own = None if authority is None else load_certificates(authority)
     with output.warnings_as_notes():
         data = _data_spec(like, target, drop or [], check_kind(kind), target_range)
         config = build_config(
@@ -147,21 +161,30 @@ def create(
         output.caution(risk)
     remark = "" if like is None else _public_facts(config, like)
     network = NetworkLayout(folder, config)
-    network.write(remark, days=days, keys=not csr, force=force)
+    if own is None:
+        network.write(remark, days=days, keys=not csr, force=force)
+    else:
+        network.write_network_file(remark, force=force)
+    trusted = own or load_certificates(network.authority / CA_CERTIFICATE)
+    invitations = network.invite(trusted, force=force) if csr else {}
     _print_network(output, network, data, remark, csr=csr, target=target or "COLUMN")
+    if csr:
+        print_invitations(output, network, invitations, trusted, own=own is not None)
     output.result(
         {
             "command": "network create",
             "network": config.name,
             "file": str(network.network_file),
             "digest": config.digest.hex(),
-            "authority": None if csr else str(network.authority),
+            "authority": str(network.authority) if own is None else str(authority),
+            "fingerprints": list(map(fingerprint, trusted)),
             "agents": [
                 {
                     "name": agent.name,
                     "address": agent.address,
                     "neighbors": config.neighbors(agent.name),
                     "folder": None if csr else str(folder / agent.name),
+                    "invitation": invitations.get(agent.name),
                 }
                 for agent in config.agents
             ],
@@ -224,11 +247,7 @@ def _print_network(
     if remark:
         output.print(f"{config.kind.capitalize()}: {data.reason}.")
         output.note(remark)
-    if csr:
-        output.print(f"Send {file} to every site. There: elmesh network csr network.toml --agent NAME --out NAME/")
-        output.print("Have your authority sign each NAME.csr for client and server, with its common name and hosts,")
-        output.print("and return the certificate together with the authority's own.")
-    else:
+    if not csr:
         output.print(f"{network.authority}: the authority. Its key signs for any agent: give it to no one.")
         for agent in config.agents:
             output.print(
@@ -244,7 +263,8 @@ def _print_network(
             f"  elmesh agent {folder / first / 'agent.toml'} --data {first}.csv --target {target} --out {first}-model/"
         )
     if not config.columns:
-        copies = "" if csr else ", and copy it over the network.toml in each agent's folder"
+        copies = ", and copy it over the network.toml in each agent's folder"
+        copies = f", and then make new invitations: elmesh network invite {folder} --force" if csr else copies
         output.note(f"{file} names no feature columns yet: add a section [[columns]] for each{copies}.")
 
 

@@ -108,7 +108,7 @@ def forget(
     the model.
 
     The model of a site in a network changes its own part alone: what it has in common with other sites still follows
-    from the rows as well. So does that of a fit with differential privacy, which bounds what it says about any row.
+    from the rows as well. So does that of a fit with differential privacy, which bounds what it reveals about any row.
 
     The model is replaced at once when all is done, its page and its card too. Copies that were made of it, and models
     of other sites, are not changed.

@@ -37,9 +37,10 @@ from elmesh.tables import ProblemKind
 from elmesh.text import count, listed
 from elmesh.typing import StrPath
 
-__all__ = ["AgentEntry", "NetworkConfig"]
+__all__ = ["MAX_NETWORK_BYTES", "AgentEntry", "NetworkConfig"]
 
-_MAX_BYTES = 8 * 2**20
+#: Bytes of the largest network file.
+MAX_NETWORK_BYTES = 8 * 2**20
 _MAX_HIDDEN = 100_000
 _MODEL = ("n_hidden", "activation", "weight_scale", "seed", "fit_intercept", "rank", "solver", "parameters")
 _PRIVACY = ("epsilon", "delta", "max_colluders")
@@ -241,7 +242,7 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
     @classmethod
     def read(cls, path: StrPath) -> NetworkConfig:
         """Read a network file; raise ElmeshError if it does not exist, is not TOML or has an invalid field."""
-        return cls.parse(read_text(Path(path), "network file", _MAX_BYTES), str(path))
+        return cls.parse(read_text(Path(path), "network file", MAX_NETWORK_BYTES), str(path))
 
     @classmethod
     def parse(cls, text: str, source: str) -> NetworkConfig:
@@ -369,7 +370,7 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
         if self.exchange == "sums" and self.epsilon is None and len(rest) < min(fewest, len(self.agents)):
             raise ElmeshError(
                 f"Of {len(self.agents)} agents {len(rest)} would be left, of which {self.colluders} may collude: sums "
-                f"without some agents are over at least {fewest}, so that nobody can have others declared lost to "
+                f"without some agents are over at least {fewest}, so that no site can have others declared lost to "
                 "learn what few sites sent. If all trust each other, set max_colluders = 0 in [privacy]."
             )
 

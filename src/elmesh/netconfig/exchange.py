@@ -1,7 +1,7 @@
 """The data that agents exchange, and a solver that sends no other data.
 
-With ``exchange = "sums"``, the default, agents send sums over all agents, which are masked: nobody learns anything but
-the totals (:mod:`elmesh.comm.masking`). By them the agents choose all parameters together, stop on convergence, and
+With ``exchange = "sums"``, the default, agents send sums over all agents, which are masked: agents learn the totals
+alone (:mod:`elmesh.comm.masking`). By them the agents choose all parameters together, stop on convergence, and
 certify the result.
 
 With ``exchange = "basis"``, the paper's way, an agent sends its basis U_t to its neighbours, and nothing else. But U_t
@@ -36,7 +36,7 @@ __all__ = [
 
 Exchange = Literal["basis", "sums"]
 
-#: Least number of rows for each feature whose totals are summed, unless the network file says otherwise: with fewer,
+#: Least number of rows for each feature whose totals are summed, unless the network file has another one: with fewer,
 #: totals reveal more labels of known rows than a site's own model does (docs/attacks.md).
 ROWS_PER_FEATURE = 20.0
 
@@ -54,7 +54,7 @@ _OTHER_FIELDS = {
     "privacy": "epsilon and delta in [privacy]",
 }
 # Parameters with a single valid value if agents send U_t only.
-_FIXED = {"init": "seed", "certify": False, "tol": 0.0}
+_FIXED = {"init": "seed", "certify": False, "tol": 0.0, "message_bits": 64}
 _REQUIRED_NUMBERS = ("mu1", "mu2", "rho")
 # Parameters that dmtl-elm has and mesh-elm has not.
 _ADMM = {"rho", "tau", "zeta", "gamma", "delta", "proximal"}

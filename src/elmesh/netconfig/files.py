@@ -18,11 +18,11 @@ def read_text(path: Path, what: str, max_bytes: int) -> str:
     with path.open("rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
-        raise ElmeshError(f"{path} has more than {data_size(max_bytes)}, too much for a {what}.")
+        raise ElmeshError(f"{path} has more than {data_size(max_bytes)}, too much for {_article(what)} {what}.")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise ElmeshError(f"{path} is not a {what}: it is not UTF-8 text.") from None
+        raise ElmeshError(f"{path} is not {_article(what)} {what}: it is not UTF-8 text.") from None
 
 
 def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
@@ -35,3 +35,7 @@ def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
         file.write(data)
         file.flush()
         os.fsync(descriptor)
+
+
+def _article(noun: str) -> str:
+    return "an" if noun[0] in "aeio" else "a"

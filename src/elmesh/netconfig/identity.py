@@ -21,20 +21,23 @@ from elmesh.netconfig.config import NetworkConfig
 from elmesh.netconfig.files import read_text
 from elmesh.netconfig.names import check_name, parse_address
 from elmesh.netconfig.pki.credentials import CertificateCredentials
-from elmesh.netconfig.pki.csr import common_name, host_names
-from elmesh.netconfig.pki.keys import public_bytes, read_key
-from elmesh.netconfig.pki.verify import load_certificates, verify_certificate
+from elmesh.netconfig.pki.csr import host_names
+from elmesh.netconfig.pki.keys import credential_file, read_key
+from elmesh.netconfig.pki.revocation import Revocations
+from elmesh.netconfig.pki.verify import check_owner, load_certificates, verify_certificate
 from elmesh.netconfig.toml import CheckedStruct, decode_toml
 from elmesh.typing import StrPath
 
-__all__ = ["EXPIRES_SOON", "FORMER_AUTHORITIES", "Identity", "agent_toml"]
+__all__ = ["FORMER_AUTHORITIES", "FORMER_CERTIFICATES", "REVOKED", "Identity", "agent_toml"]
 
-#: Days before its end from which on a certificate is mentioned.
-EXPIRES_SOON = 30
 _MAX_BYTES = 64 * 2**10
 _GATE = "gate.toml"
 #: Certificates of authorities that the network had before: what they signed then is valid in the agent's log.
 FORMER_AUTHORITIES = "former-ca.pem"
+#: Certificates that the agent had before: what was signed with their keys then is valid in the agent's log.
+FORMER_CERTIFICATES = "former-certificates.pem"
+#: Lists of the authority of revoked certificates.
+REVOKED = "revoked.pem"
 _REMEDIES = {
     "network": "copy the network file to this path",
     "key": "make one with elmesh network csr, or copy the one that elmesh network create made",
@@ -101,9 +104,23 @@ class Identity:
         ElmeshError
             If a file is missing or readable by others, files do not belong together, or the network has no such agent.
         """
+        identity, now = cls.load(path), now or datetime.now(UTC)
+        key = read_key(identity.key).public_key()
+        check_owner(identity._leaf, key, identity.name, str(identity.certificate), str(identity.key))
+        verify_certificate(identity.certificate, identity.authority, now)
+        try:
+            identity.revocations.check(identity._leaf, str(identity.certificate), now)
+        except ElmeshError as error:
+            raise ElmeshError(f"{error} Ask for a new one: elmesh network renew {path} --new-key") from None
+        return identity
+
+    @classmethod
+    def load(cls, path: StrPath) -> Identity:
+        """Read ``agent.toml`` and the network file, without a check of key and certificate: they may be renewed."""
         fields = decode_toml(read_text(Path(path), "agent file", _MAX_BYTES), _AgentFile, str(path))
         folder = Path(path).absolute().parent
         paths = {name: folder / getattr(fields, name) for name in _REMEDIES}
+        paths["key"] = credential_file(paths["key"].name) or paths["key"]
         for name, remedy in _REMEDIES.items():
             if not paths[name].exists():
                 raise ElmeshError(f"The {name} file {paths[name]} does not exist; {remedy}.")
@@ -113,21 +130,7 @@ class Identity:
         if fields.gate is not None and not gate.is_file():
             raise ElmeshError(f"The gate file {gate} does not exist; write it, or remove the field gate in {path}.")
         others = {"state": folder / fields.state, "log": folder / fields.log, "gate": gate}
-        identity = cls(fields.name, config, folder, **paths, **others, listen=fields.listen)
-        key = read_key(identity.key)
-        if public_bytes(identity._leaf.public_key()) != public_bytes(key.public_key()):
-            raise ElmeshError(
-                f"{identity.certificate} is not the certificate of {identity.key}; use a certificate and a key that "
-                "were made for each other."
-            )
-        name = common_name(identity._leaf.subject)
-        if name != identity.name:
-            raise ElmeshError(
-                f"{identity.certificate} is the certificate of {name or 'no agent'!r}, not of agent {identity.name}; "
-                "each agent needs its own."
-            )
-        verify_certificate(identity.certificate, identity.authority, now or datetime.now(UTC))
-        return identity
+        return cls(fields.name, config, folder, **paths, **others, listen=fields.listen)
 
     def endpoint(self) -> Endpoint:
         """Return what a transport must know of the network and of this agent."""
@@ -147,7 +150,18 @@ class Identity:
 
     def credentials(self) -> CertificateCredentials:
         """Return what the agent proves itself with, and verifies others by."""
-        return CertificateCredentials(self.key, self.certificate, self.authority, self.folder / FORMER_AUTHORITIES)
+        former = self.folder / FORMER_AUTHORITIES, self.folder / FORMER_CERTIFICATES
+        return CertificateCredentials(self.key, self.certificate, self.authority, *former, self.revocations)
+
+    @property
+    def authorities(self) -> list[x509.Certificate]:
+        """The certificates of the trusted authorities."""
+        return load_certificates(self.authority)
+
+    @property
+    def revocations(self) -> Revocations:
+        """The revoked certificates of the network, none if there is no list beside ``agent.toml``."""
+        return Revocations.read(self.folder / REVOKED, self.authorities)
 
     @property
     def address(self) -> str:

@@ -11,18 +11,28 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography import x509
+
 from elmesh.errors import ElmeshError
-from elmesh.netconfig.config import NetworkConfig
+from elmesh.netconfig.config import MAX_NETWORK_BYTES, NetworkConfig
 from elmesh.netconfig.files import create_file, read_text
 from elmesh.netconfig.identity import agent_toml
+from elmesh.netconfig.invitation import Invitation
 from elmesh.netconfig.names import ROUTER
-from elmesh.netconfig.pki.authority import CA_CERTIFICATE, CA_KEY, Authority, make_authority, sign
+from elmesh.netconfig.pki.authority import (
+    CA_CERTIFICATE,
+    CA_KEY,
+    Authority,
+    make_authority,
+    record_issued,
+    sign,
+)
 from elmesh.netconfig.pki.csr import load_request, make_request
 from elmesh.netconfig.pki.keys import make_key
 
 __all__ = ["NetworkLayout", "create_agent_folder", "sign_request"]
 
-_NETWORK, _AUTHORITY, _AGENT = "network.toml", "ca", "agent.toml"
+_NETWORK, _AUTHORITY, _AGENT, _INVITATIONS = "network.toml", "ca", "agent.toml", "invitations"
 _KEY, _CERTIFICATE = "key.pem", "certificate.pem"
 _MAX_BYTES = 64 * 2**10
 
@@ -45,38 +55,61 @@ class NetworkLayout:
         return self.folder / _AUTHORITY
 
     @property
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
         """The names of all folders besides the authority's: the agents, and the router if there is one."""
         return [*self.config.agent_names, *([ROUTER] if self.config.routers else [])]
 
     def write(self, remark: str = "", *, days: int = 365, keys: bool = True, force: bool = False) -> None:
-        """Write the network file, with a remark at its top, and with keys an authority and one folder per agent.
+        """Write the network file, with a remark at its top, an authority, and with keys one folder per agent.
 
-        Without keys each site makes its own with :func:`create_agent_folder`. Certificates are valid for ``days``.
+        Without keys each site makes its own, with its invitation (:meth:`invite`) or with :func:`create_agent_folder`.
+        Certificates are valid for ``days``.
         """
         if keys and _AUTHORITY in self.config.agent_names:
             raise ElmeshError(f"No agent can be named {_AUTHORITY}, which is the authority's folder; rename it.")
-        files = [self.network_file]
+        files = [self.network_file, self.authority / CA_KEY, self.authority / CA_CERTIFICATE]
         if keys:
             names = (_AGENT, _NETWORK, _KEY, _CERTIFICATE, CA_CERTIFICATE)
-            files += [self.authority / CA_KEY, self.authority / CA_CERTIFICATE]
-            files += [self.folder / folder / name for folder in self._names for name in names]
+            files += [self.folder / folder / name for folder in self.names for name in names]
         _remove_existing(files, force)
-        text = self.config.to_toml(remark).encode()
-        _make_folder(self.folder)
-        create_file(self.network_file, text)
-        if not keys:
-            return
+        text = self._write_network_file(remark)
         _make_folder(self.authority, close=True)
         authority = make_authority(self.authority, self.config.name)
-        for name in self._names:
+        if not keys:
+            return
+        for name in self.names:
             folder = self.folder / name
             _make_folder(folder, close=True)
             request = make_request(make_key(folder / _KEY), name, self.config.address_of(name).hosts)
-            create_file(folder / _CERTIFICATE, sign(request, authority, days))
+            certificate = sign(request, authority, days)
+            record_issued(self.authority, certificate)
+            create_file(folder / _CERTIFICATE, certificate)
             create_file(folder / CA_CERTIFICATE, authority.pem)
             create_file(folder / _NETWORK, text)
             create_file(folder / _AGENT, agent_toml(name).encode())
+
+    def write_network_file(self, remark: str = "", *, force: bool = False) -> None:
+        """Write the network file only, for a network with an authority of its own."""
+        _remove_existing([self.network_file], force)
+        self._write_network_file(remark)
+
+    def _write_network_file(self, remark: str) -> bytes:
+        text = self.config.to_toml(remark).encode()
+        _make_folder(self.folder)
+        create_file(self.network_file, text)
+        return text
+
+    def invite(self, authorities: list[x509.Certificate], *, force: bool = False) -> dict[str, Path]:
+        """Write an invitation for every agent, and for the router; return their files by name."""
+        text = read_text(self.network_file, "network file", MAX_NETWORK_BYTES)
+        folder = self.folder / _INVITATIONS
+        found = {name: folder / f"{name}.toml" for name in self.names}
+        contents = {name: Invitation.make(text, name, authorities).to_toml() for name in found}
+        _remove_existing(found.values(), force)
+        folder.mkdir(exist_ok=True)
+        for name, path in found.items():
+            create_file(path, contents[name].encode())
+        return found
 
 
 def create_agent_folder(network_file: Path, name: str, folder: Path, *, force: bool = False) -> Path:
@@ -112,6 +145,7 @@ def sign_request(
         raise ElmeshError(f"{request}: {error}") from None
     target = out or request.with_name(f"{name}.pem")
     _remove_existing([target], force)
+    record_issued(authority, certificate)
     create_file(target, certificate)
     return name, target
 

@@ -28,6 +28,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 _UNKNOWN, _MISSING = "Object contains unknown field ", "Object missing required field "
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 _INDEX = re.compile(r"\[(\d+)\]\.?")
+# What a string of several lines may not contain as it is.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 # Values may be nested more deeply than repr can follow.
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 60
@@ -234,6 +236,10 @@ def _pair(name: str, value: object, comment: str) -> list[str]:
 
 def toml_value(value: object) -> str:
     """Return a value in TOML."""
+    if isinstance(value, str) and "\n" in value:
+        text = re.sub(r'"(?="")|"$', r"\"", value.replace("\\", "\\\\"))
+        text = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+        return f'"""\n{text}"""'
     if isinstance(value, str):
         # The escapes of JSON are valid in TOML, except those of characters beyond 16 bits.
         return json.dumps(value, ensure_ascii=False)

@@ -11,8 +11,8 @@ that is derived from the seed for one use. Decisions are made by 64 random bits 
 which happens once in :math:`10^{13}` times, by 192 further bits and a hundred decimal digits.
 
 Noise of doubles can be recognised by its last bits, which depend on what it was added to (Mironov 2012). Here both are
-whole numbers, added modulo a power of two: which sums are possible does not depend on the data, and how probable they
-are is exactly what the formula says.
+whole numbers, added modulo a power of two: which sums are possible does not depend on the data, and their
+probabilities are exactly those of the formula.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class _Bits:
     def __init__(self, seed: bytes, label: bytes) -> None:
         try:
             from cryptography.hazmat.primitives import hashes  # noqa: PLC0415  (part of an extra)
-            from cryptography.hazmat.primitives.ciphers import Cipher, algorithms  # noqa: PLC0415
-            from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand  # noqa: PLC0415
+            from cryptography.hazmat.primitives.ciphers import Cipher, algorithms  # noqa: PLC0415  (as above)
+            from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand  # noqa: PLC0415  (as above)
         except ImportError as error:
             raise ElmeshError(
                 "Differential privacy needs the package cryptography, which is not installed; run pip install "

@@ -73,7 +73,7 @@ class Mechanism:
     per_site : tuple of int
         Standard deviation of the noise that each site adds to the diagonal of G, beside it, and to b.
     honest : int
-        Number of sites whose noise nobody else knows.
+        Number of sites whose noise no one else knows.
     limit : float
         The norm of targets, in units of their spread and of the root of their number, from which on they are limited.
     spread : float
@@ -150,7 +150,7 @@ def _room(length: int, n: int) -> float:
 def make_mechanism(p: int, d: int, rho: float, most_rows: float, honest: int, *, classes: bool = False) -> Mechanism:
     """Return the mechanism of a cost for totals over at most so many rows.
 
-    ``honest`` is the number of sites whose noise nobody else knows. With ``classes`` targets are indicators of d
+    ``honest`` is the number of sites whose noise no one else knows. With ``classes`` targets are indicators of d
     classes less one in d; otherwise their spread is one.
     """
     rho = rho / with_margin(1.0)

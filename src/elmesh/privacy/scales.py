@@ -51,7 +51,7 @@ class Histogram:
     per_site : int
         Standard deviation of the noise that each site adds to a bin, in units of the counts that are released.
     honest : int
-        Number of sites whose noise nobody else knows.
+        Number of sites whose noise no one else knows.
     """
 
     weights: tuple[int, ...]

@@ -54,7 +54,7 @@ def site_table(found: Comparison) -> Table:
     rows = []
     for site, row in found.by_site.sort_values("rows", ascending=False, kind="stable").iterrows():
         errors = [format_error(row[name], found.unit) if name in found.methods else "–" for name in (_ALONE, OWN)]
-        best = min(rivals, key=lambda name, row=row: row[name], default=None)  # type: ignore[misc]
+        best = min(rivals, key=row.to_dict().__getitem__, default=None)
         other = ["–", "–"] if best is None else [METHODS[best].title, format_error(row[best], found.unit)]
         clearly = METHODS[row["best"]].title if row["clearly_best"] else "–"
         rows.append([str(site), f"{row['rows']:,}", *errors, *other, clearly])

@@ -38,7 +38,7 @@ class _Display:
 
     def _plot(self, draw: PlotFunction, ax: Axes | None, size: tuple[float, float] = (5.4, 4.0)) -> Self:
         if ax is None:
-            import matplotlib.pyplot as plt  # noqa: PLC0415  # only here: it has global state
+            import matplotlib.pyplot as plt  # noqa: PLC0415  (only here: it has global state)
 
             _, ax = plt.subplots(figsize=size, layout="constrained")
         draw(ax)
@@ -106,7 +106,9 @@ class _RowsDisplay(_Display):
         ``options`` are those of the method that computes: ``estimator.site_gains`` for gains, otherwise
         ``estimator.explain``. An effect has also ``column``, by default the most important one, and ``output``.
         """
-        return cls(cls._compute(estimator, X, y, tasks, **options)).plot(ax)  # type: ignore[call-arg]
+        display: Any = cls  # each display is a dataclass of what it computes
+        drawn: Self = display(cls._compute(estimator, X, y, tasks, **options)).plot(ax)
+        return drawn
 
     @staticmethod
     def _compute(estimator: MultiTaskELM, X: ArrayLike, y: ArrayLike, tasks: object, **options: Any) -> Any:

@@ -103,7 +103,7 @@ def _label_values(ax: Axes, effect: Effect, overall: pd.Series[float], x: Sequen
     if effect.kind == "date":
         locator = AutoDateLocator(maxticks=6)  # type: ignore[no-untyped-call]  # missing in Matplotlib's stubs
         ax.xaxis.set_major_locator(locator)
-        ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+        ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]  # as above
     if effect.kind == "category":
         names = ["missing" if value is None else literal(value, 18) for value in overall.index]
         ax.set_xticks(x, names)

@@ -44,7 +44,7 @@ _ENCODING_NAMES = {"cp1252": "Windows-1252", "latin-1": "Latin-1", "utf-16": "UT
 def read_csv(path: Path, n_rows: int | None = None, csv_format: CSVFormat = DETECT) -> pd.DataFrame:
     """Read a CSV file, or only its first rows; see :func:`elmesh.tables.read_table`.
 
-    A warning says what was detected if it is not the default, but not if only the first rows are read.
+    A warning states what was detected if it is not the default, but not if only the first rows are read.
     """
     if csv_format.encoding is not None:
         try:

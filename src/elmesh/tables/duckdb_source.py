@@ -90,8 +90,8 @@ class DuckDBStream(TableStream):
         return f"{self.name} {stat.st_size} {stat.st_mtime_ns} {order}"
 
     def _select(self, what: str) -> str:
-        # Identifiers are quoted, and a query is the user's own; the connection can only read.
-        return f"SELECT {what} FROM {self._address.relation}"  # noqa: S608
+        # The connection can only read.
+        return f"SELECT {what} FROM {self._address.relation}"  # noqa: S608  (names are quoted, a query is the user's own)
 
     def read(self, columns: Sequence[str]) -> Iterator[pd.DataFrame]:
         """Yield some columns of all rows, in parts."""

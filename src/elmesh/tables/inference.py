@@ -1,7 +1,7 @@
 """Rules that decide from the statistics of a table how each column is used.
 
 A column that is neither task nor target is numeric, categorical or dates by its type. A column that cannot be learned
-from (identifiers, ambiguous dates, numbers with decimal commas) is an error that says how to correct it, because a
+from (identifiers, ambiguous dates, numbers with decimal commas) is an error that states how to correct it, because a
 guess would give a model that works only on the training data.
 """
 

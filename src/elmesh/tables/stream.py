@@ -91,7 +91,7 @@ class TableStream(ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """What tells this table from another one, or from the same one after a change."""
+        """What distinguishes this table from another one, or from the same one after a change."""
 
     @abstractmethod
     def read(self, columns: Sequence[str]) -> Iterator[pd.DataFrame]:

@@ -16,13 +16,24 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.files import create_file
 from elmesh.netconfig.names import check_name
-from elmesh.netconfig.pki.csr import alternative_names, host_names, load_request, make_subject
+from elmesh.netconfig.pki.csr import alternative_names, common_name, host_names, load_request, make_subject
 from elmesh.netconfig.pki.keys import make_key, public_bytes, read_key
 from elmesh.netconfig.pki.verify import load_certificates
 
-__all__ = ["CA_CERTIFICATE", "CA_KEY", "Authority", "make_authority", "sign"]
+__all__ = [
+    "CA_CERTIFICATE",
+    "CA_KEY",
+    "ISSUED",
+    "Authority",
+    "issued_certificates",
+    "make_authority",
+    "record_issued",
+    "sign",
+]
 
 CA_KEY, CA_CERTIFICATE = "ca.key", "ca.pem"
+#: Folder of all certificates that the authority has signed, by which they can be revoked.
+ISSUED = "issued"
 # Certificates start in the past, because clocks differ and some are an hour off for half of the year.
 _BACKDATED = timedelta(hours=2)
 
@@ -120,6 +131,19 @@ def sign(
         .sign(authority.key, hashes.SHA256())
     )
     return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def record_issued(folder: Path, certificate: bytes) -> None:
+    """Add a certificate to the record of the authority in a folder."""
+    record = folder / ISSUED
+    record.mkdir(exist_ok=True, mode=0o700)
+    leaf = x509.load_pem_x509_certificate(certificate)
+    create_file(record / f"{common_name(leaf.subject)}-{leaf.serial_number:x}.pem", certificate)
+
+
+def issued_certificates(folder: Path) -> list[x509.Certificate]:
+    """Return all certificates in the record of the authority in a folder."""
+    return [load_certificates(path)[0] for path in sorted((folder / ISSUED).glob("*.pem"))]
 
 
 def _requested_hosts(request: x509.CertificateSigningRequest) -> list[str]:

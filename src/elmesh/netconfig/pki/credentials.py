@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.pki.csr import common_name
 from elmesh.netconfig.pki.keys import public_bytes, read_key
+from elmesh.netconfig.pki.revocation import Revocations
 from elmesh.netconfig.pki.verify import load_certificates, verify_chain
 
 __all__ = ["CertificateCredentials"]
@@ -25,10 +24,10 @@ _PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
 
 
 class CertificateCredentials:
-    """The certificate of an agent with its key, and the authorities in a file.
+    """The certificate of an agent with its key, and the authorities in a file, as they are now.
 
-    ``former`` is a file of authorities that are trusted for earlier times only; it need not exist. ``now`` returns the
-    current time.
+    ``former`` is a file of authorities that are trusted for earlier times only, and ``former_certificates`` one of
+    certificates that the agent had before; they need not exist. ``now`` returns the current time.
     """
 
     def __init__(
@@ -37,29 +36,19 @@ class CertificateCredentials:
         certificate: Path,
         authority: Path,
         former: Path | None = None,
+        former_certificates: Path | None = None,
+        revocations: Revocations | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._key, self._certificate, self._authority, self._now = key, certificate, authority, now
-        self._former = former
-
-    @cached_property
-    def chain(self) -> list[bytes]:
-        """The certificate and any intermediate ones, each in DER."""
-        return [one.public_bytes(Encoding.DER) for one in load_certificates(self._certificate)]
-
-    @cached_property
-    def _private_key(self) -> PrivateKeyTypes:
-        return read_key(self._key)
-
-    @cached_property
-    def _roots(self) -> list[x509.Certificate]:
-        return load_certificates(self._authority)
-
-    @cached_property
-    def _earlier_roots(self) -> list[x509.Certificate]:
-        if self._former is None or not self._former.is_file():
-            return self._roots
-        return [*self._roots, *load_certificates(self._former)]
+        # All at once, because files may be replaced while the agent runs.
+        self._private_key, self._key, self._now = read_key(key), key, now
+        #: The certificate and any intermediate ones, each in DER.
+        self.chain = [one.public_bytes(Encoding.DER) for one in load_certificates(certificate)]
+        self._roots, self._earlier_roots = load_certificates(authority), _load(former)
+        own = [one.public_bytes(Encoding.DER) for one in _load(former_certificates)]
+        #: The same of certificates that the agent had before.
+        self.former_chains = [[one, *(other for other in own if other != one)] for one in own]
+        self._revocations = revocations or Revocations()
 
     def sign(self, data: bytes) -> bytes:
         """Sign with the key of the certificate."""
@@ -82,8 +71,10 @@ class CertificateCredentials:
             key, found = leaf.public_key(), common_name(leaf.subject)
             if found != name:
                 raise ElmeshError(f"the certificate is that of {found or 'no agent'!r}")
-            roots = self._roots if at is None else self._earlier_roots
+            roots = self._roots if at is None else [*self._roots, *self._earlier_roots]
             verify_chain(leaf, intermediates, roots, at or self._now(), f"of {name}")
+            for one in (leaf, *intermediates) if at is None else ():
+                self._revocations.check(one, "its certificate", self._now())
         except ElmeshError:
             raise
         except Exception:  # whatever a certificate from elsewhere makes a parser raise
@@ -98,3 +89,7 @@ class CertificateCredentials:
         except InvalidSignature:
             raise ElmeshError("they are not signed with the key of the certificate") from None
         return public_bytes(key)
+
+
+def _load(path: Path | None) -> list[x509.Certificate]:
+    return [] if path is None or not path.is_file() else load_certificates(path)

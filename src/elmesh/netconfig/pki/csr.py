@@ -10,6 +10,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import NameOID
 
 from elmesh.errors import ElmeshError
@@ -22,8 +23,10 @@ _CURVES = ("secp256r1", "secp384r1")
 _MIN_RSA_BITS = 2048
 
 
-def make_request(key: ec.EllipticCurvePrivateKey, name: str, hosts: Sequence[str]) -> bytes:
+def make_request(key: PrivateKeyTypes, name: str, hosts: Sequence[str]) -> bytes:
     """Return a request for a certificate, in PEM, for host names and IP addresses; it contains no secret."""
+    if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) or not _is_strong(key.public_key()):
+        raise ElmeshError("The key is too weak or of another type; use EC P-256 or RSA with 2048 bits.")
     request = (
         x509.CertificateSigningRequestBuilder()
         .subject_name(make_subject(check_name("The name of an agent", name)))

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, Pub
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.files import create_file
 
-__all__ = ["make_key", "public_bytes", "read_key"]
+__all__ = ["credential_file", "make_key", "public_bytes", "read_key"]
 
 _MAX_BYTES = 64 * 2**10
 _OTHER_USERS = stat.S_IRWXG | stat.S_IRWXO
@@ -44,6 +44,13 @@ def read_key(path: Path) -> PrivateKeyTypes:
         raise ElmeshError(f"{path} holds no private key; expected one in PEM.") from None
 
 
+def credential_file(name: str) -> Path | None:
+    """Return the file of this name that systemd has handed to this service (``LoadCredential``), None without one."""
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    path = Path(folder or ".") / name
+    return path if folder and path.is_file() else None
+
+
 def public_bytes(key: PublicKeyTypes) -> bytes:
     """Return a public key in its DER encoding, by which keys are compared."""
     return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -59,7 +66,9 @@ def _check_private(path: Path, status: os.stat_result) -> None:
             f"The key {path} belongs to another user (number {status.st_uid}), who can read and replace it; change its "
             "owner with chown."
         )
-    if status.st_mode & _OTHER_USERS:
+    # systemd opens a credential to the user of the service by an access list, which shows as a right of the group.
+    others = stat.S_IRWXO if path == credential_file(path.name) else _OTHER_USERS
+    if status.st_mode & others:
         raise ElmeshError(
             f"The key {path} is open to other users (mode {stat.S_IMODE(status.st_mode):04o}); close it with: "
             f"chmod 600 {shlex.quote(str(path))}"

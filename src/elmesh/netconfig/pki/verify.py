@@ -7,29 +7,85 @@ the dates, the chain of signatures up to an authority, and the permitted uses.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import ExtensionPolicy, PolicyBuilder, Store, VerificationError
 
 from elmesh.errors import ElmeshError
+from elmesh.netconfig.pki.csr import common_name
+from elmesh.netconfig.pki.keys import public_bytes
 
-__all__ = ["load_certificates", "verify_certificate", "verify_chain"]
+__all__ = [
+    "MAX_AUTHORITIES",
+    "check_authorities",
+    "check_owner",
+    "fingerprint",
+    "has_fingerprint",
+    "load_certificates",
+    "parse_certificates",
+    "to_pem",
+    "verify_certificate",
+    "verify_chain",
+]
 
 _MAX_BYTES = 2**20
+#: Authorities that a file may hold.
+MAX_AUTHORITIES = 8
+# Hexadecimal digits of a fingerprint that people compare: 128 bits.
+_DIGITS = 32
 
 
 def load_certificates(path: Path) -> list[x509.Certificate]:
     """Load the certificates of a PEM file, at least one."""
     with path.open("rb") as file:
-        data = file.read(_MAX_BYTES)
+        return parse_certificates(file.read(_MAX_BYTES), str(path))
+
+
+def parse_certificates(data: bytes, source: str) -> list[x509.Certificate]:
+    """Return the certificates in PEM data, at least one; ``source`` names the data in errors."""
     try:
         return x509.load_pem_x509_certificates(data)
     except ValueError:
-        raise ElmeshError(f"{path} holds no certificate; expected one in PEM.") from None
+        raise ElmeshError(f"{source} holds no certificate; expected one in PEM.") from None
+
+
+def to_pem(certificates: Sequence[x509.Certificate]) -> bytes:
+    """Return certificates in PEM, and nothing else that was in their file."""
+    return b"".join(one.public_bytes(Encoding.PEM) for one in certificates)
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """Return the first half of the SHA-256 of a certificate, in groups of four digits, for people to compare."""
+    text = hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest()[:_DIGITS]
+    return " ".join(text[k : k + 4] for k in range(0, _DIGITS, 4))
+
+
+def has_fingerprint(certificate: x509.Certificate, given: str) -> bool:
+    """Return whether a certificate has the fingerprint that a person has typed, in any grouping."""
+    digits = "".join(given.replace(":", " ").split()).lower()
+    return digits == fingerprint(certificate).replace(" ", "")
+
+
+def check_owner(leaf: x509.Certificate, key: PublicKeyTypes, agent: str, certificate: str, key_file: str) -> None:
+    """Raise unless a certificate is that of a public key and of an agent; the last two are the names in errors."""
+    if public_bytes(leaf.public_key()) != public_bytes(key):
+        raise ElmeshError(
+            f"{certificate} is not the certificate of {key_file}; use a certificate and a key that were made for each "
+            "other."
+        )
+    name = common_name(leaf.subject)
+    if name != agent:
+        raise ElmeshError(
+            f"{certificate} is the certificate of {name or 'no agent'!r}, not of agent {agent}; each agent needs its "
+            "own."
+        )
 
 
 def verify_certificate(certificate: Path, authority: Path, now: datetime) -> None:
@@ -96,3 +152,19 @@ def _check_uses(leaf: x509.Certificate, name: str) -> None:
             f"{name} names no hosts (it has no subject alternative name); ask the authority for one with the host of "
             "the agent's address."
         ) from None
+
+
+def check_authorities(found: list[x509.Certificate], source: str) -> list[x509.Certificate]:
+    """Return certificates that are all of authorities, of which one is valid now; raise otherwise."""
+    if len(found) > MAX_AUTHORITIES or not all(map(_is_authority, found)):
+        raise ElmeshError(f"{source} holds what is no certificate of an authority.")
+    if all(one.not_valid_after_utc < datetime.now(UTC) for one in found):
+        raise ElmeshError(f"{source} expired on {found[0].not_valid_after_utc:%Y-%m-%d}; ask for a new one.")
+    return found
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return False
