@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, settings
 # `make test-all` tries all random examples of a property, 100 if a test does not give their number; `make test` and
 # `make quick` try a share of them (see helpers.examples).
 settings.register_profile("exhaustive", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-settings.register_profile("elmesh", settings.get_profile("exhaustive"), max_examples=25)
-settings.register_profile("quick", settings.get_profile("exhaustive"), max_examples=15)
+settings.register_profile("elmesh", settings.get_profile("exhaustive"), max_examples=15)
+settings.register_profile("quick", settings.get_profile("exhaustive"), max_examples=10)
 settings.load_profile("elmesh")
 
 # These have no doctests, and importing a helper that is a user's script would register its solvers for all tests.

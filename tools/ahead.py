@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from pages import DATASETS, RESULTS, ROOT, load, load_bytes, missed_goals, table
+from pages import DATASETS, RESULTS, ROOT, load, missed_goals, table
 
 PAGE = ROOT / "docs" / "ahead.md"
 
@@ -97,44 +97,61 @@ def ways_section(result: dict[str, Any]) -> list[str]:
 
 def bytes_section(result: dict[str, Any]) -> list[str]:
     lines = [
-        "## Error against bytes",
+        "## Error against bytes, at like coding",
         "",
-        "All methods on a star. Every method chose among twelve settings by five-fold cross-validation on the training "
-        "rows of two draws; errors are test errors over ten draws (School: 100 minus the explained variance). Bytes "
-        "are the sum over all agents. MeshELM has `message_bits='auto'`, mostly two bits per number, and eight in "
-        "short messages. The other methods send doubles; in single precision they would send half as many bytes.",
+        "All methods on a star, all with the same codec (`message_bits`). The setting of MeshELM, DNSP and DGSP (of "
+        "twelve), the bits per number of every method (4 or 8) and the round after which it stops were chosen on ten "
+        "other draws: those with the fewest bytes whose test error there was at most that of MTL-ELM in one place, or "
+        "else with the least error. MTL-ELM in one place, Local ELM, DMTL-ELM, FedRep and Dif-AltGDmin keep the "
+        "settings that cross-validation on training rows of two further draws chose; the last three may have two bits. "
+        "Errors are test errors over twenty draws that nothing was chosen on, of the same data sets: rows of some "
+        "draws occur in others. School: 100 minus the explained variance. Bytes are the sum over "
+        "all agents of all that is sent. *Without figures* leaves out the numbers by which a run is followed: five per "
+        "agent and round and, where every agent has a basis of its own, the mean basis. MeshELM is the paper's problem "
+        '(`common=False, private=False`) with `start="weights"`, unless the start is by sums.',
+        "",
+        "The way of choosing (on which draws, among which bits, when to stop) had been revised several times with "
+        "results on other draws in view; it was fixed before anything was computed on these twenty. With other ways "
+        "other methods came out first on those draws: differences of a few tenths of a point depend on it.",
         "",
     ]
     for name, rows in result["figures"].items():
         verdict, default = result["verdicts"][name], rows["defaults"]
-        body = [
-            [
-                method,
-                ", ".join(f"{key} {value:g}" if key != "hidden" else ("hidden layer" if value else "inputs")
-                          for key, value in row["setting"].items()),
-                f"{row['final_error']:.2f} ± {row['final_standard_error']:.2f}",
-                amount(row["bytes"][-1], 1e-3),
-                f"{row['best_error']:.2f}",
-                amount(row["bytes_at_best"], 1e-3),
-            ]
-            for method, row in rows.items()
-            if method != "defaults"
-        ]  # fmt: skip
+        body = []
+        for method, row in rows.items():
+            if method == "defaults":
+                continue
+            setting = ", ".join(
+                f"{key} {value:g}" if key != "hidden" else ("hidden layer" if value else "inputs")
+                for key, value in row["setting"].items()
+            )
+            end = verdict["stopped"].get(method)
+            body.append(
+                [method, setting, "", "", f"{row['final_error']:.2f} ± {row['final_standard_error']:.2f}", "", "", ""]
+                if end is None
+                else [
+                    method,
+                    setting,
+                    str(row["bits"]),
+                    str(row["round"]),
+                    f"{end['error']:.2f} ± {end['standard_error']:.2f}",
+                    f"{end['bytes'] / 1e3:,.1f}",
+                    f"{end['without_figures'] / 1e3:,.1f}",
+                    "yes" if method in verdict["reached"] else f"no, by {end['error'] - verdict['error_to_reach']:.2f}",
+                ]
+            )
         lower = [
-            f"{method} at {n} of {verdict['budgets']} budgets, from {low / 1e3:,.0f} to {high / 1e3:,.0f} kB"
+            f"{method} at {n} of {verdict['budgets']} budgets, from {low / 1e3:,.1f} to {high / 1e3:,.1f} kB"
             for method, (low, high, n) in verdict["budgets_at_which_another_is_lower"].items()
         ]
+        head = ["", "setting", "bits", "rounds", "error, %", "kB", "kB without figures", "error reached"]
         lines += [
             f"### {DATASETS[name]}",
             "",
-            *table(["", "setting", "final error, %", "kB", "lowest error of any round, %", "kB until then"], body),
+            *table(head, body),
             "",
-            "The error of MeshELM in one place plus one standard error is "
-            f"{verdict['error_to_reach']:.2f} %. MeshELM stays below it after "
-            f"{amount(verdict['bytes_to_reach_it'], 1e-3)} kB. DNSP has its lowest error, "
-            f"{verdict['dnsp_best_error']:.2f} %, after "
-            f"{amount(verdict['dnsp_bytes_at_its_best'], 1e-3)} kB "
-            f"({amount(verdict['dnsp_bytes_in_single_precision'], 1e-3)} in single precision).",
+            "The error to reach is that of MTL-ELM in one place plus one standard error, "
+            f"{verdict['error_to_reach']:.2f} %. {winner(verdict)}",
             "",
             "Methods with a lower error than MeshELM and than Local ELM, which sends nothing, by more than a standard "
             "error of the difference: " + ("; ".join(lower) or "none") + ".",
@@ -147,26 +164,96 @@ def bytes_section(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def winner(verdict: dict[str, Any]) -> str:
+    """Return the sentence that names the method with the fewest bytes, and the next ones."""
+    order = sorted(verdict["reached"], key=lambda method: verdict["stopped"][method]["bytes"])
+    if not order:
+        return "No method reaches it."
+    sent = [f"{method} ({verdict['stopped'][method]['bytes'] / 1e3:,.1f} kB)" for method in order]
+    return f"The fewest bytes: {', then '.join(sent[:4])}."
+
+
+def judge_section(result: dict[str, Any]) -> list[str]:
+    figures = result["figures"]
+    own = [
+        f"{name}: {one['elmesh']['error']:.0e} after {one['elmesh']['rounds']} rounds" for name, one in figures.items()
+    ]
+    methods = next(iter(figures.values()))["others"]
+    return [
+        "## An outside judge of averages",
+        "",
+        "Ten agents are to know the mean of their vectors. elmesh takes the schedule of its gossip; the methods are "
+        "those of decent-bench 0.3.0 on the sum of squared distances, with the best of six steps in hindsight; they do "
+        "not know the eigenvalues of the graph, which the schedule is made from. "
+        "Distance from the mean, relative to the first. elmesh: " + "; ".join(own) + ".",
+        "",
+        *table(
+            ["", *(f"{name}, after {n}" for name in figures for n in result["rounds"])],
+            [[m, *(f"{e:.0e}" for one in figures.values() for e in one["others"][m])] for m in methods],
+        ),
+        "",
+    ]
+
+
+def diffusion_section(result: dict[str, Any]) -> list[str]:
+    rows = [
+        [
+            str(row["mixing"]),
+            f"{row['step_scale']:g}",
+            *(f"{100 * at['common']:+.3f} %" for at in row["rounds"]),
+            f"{100 * row['rounds'][-1]['own']:+.2f} %",
+            f"{row['rounds'][-1]['apart']:.1e}",
+        ]
+        for row in result["rows"]
+    ]
+    marks = [at["round"] for at in result["rows"][0]["rounds"]]
+    other = min(result["other_optima"])
+    return [
+        "## Dif-AltGDmin and its optimum",
+        "",
+        "What keeps Dif-AltGDmin above its optimum is the method and not the code: its constant step, with one "
+        "exchange per round, leaves agents whose tasks differ apart, and their common directions off. Shorter steps "
+        "bring them closer in proportion, but take as many times the rounds; more exchanges per round (`mixing`) bring "
+        "the same code to the optimum, and then allow for longer steps. USPS, one draw, rank 8, a star of ten agents. "
+        "The objective is above the optimum by the stated share: that of the agents' common directions after so many "
+        "rounds, and in the end that of each agent with its own basis, which can be below because bases differ.",
+        "",
+        *table(
+            ["exchanges per round", "step scale", *(f"after {mark:,}" for mark in marks), "own bases", "consensus gap"],
+            rows,
+        ),
+        "",
+        "The optimum is a local one, from the start of the method: of five random starts the best ends "
+        f"{100 * other:+.2f} % from it.",
+        "",
+    ]
+
+
 def page() -> str:
-    optimum, sent, ways = load(RESULTS / "optimum.json"), load_bytes(), load(RESULTS / "ways.json")
+    optimum, sent, ways, diffusion, judge = (
+        load(RESULTS / f"{name}.json") for name in ("optimum", "bytes", "ways", "diffusion", "judge")
+    )
     machine = optimum["machine"]
     lines = [
         "# Comparison with the optimum and with other methods",
         "",
         f"Results of `make ahead` on {machine['cpu']}, {machine['cores']} cores. `tools/ahead.py` writes this page. "
-        "The benchmarks were run with versions 0.1 and 0.2, which had other names: the first figure calls MeshELM "
-        "DMTL-ELM, and DMTL-ELM proximal ADMM.",
+        "The benchmarks of the optimum and of ways to agree were run with versions 0.1 and 0.2, which had other names: "
+        "the first figure calls MeshELM DMTL-ELM, and DMTL-ELM proximal ADMM. No parameter of these runs was chosen on "
+        "the data but where it says so.",
         "",
         *optimum_section(optimum),
         "![Objective above the optimum, by rounds of messages](../benchmarks/results/optimum.png)",
         "",
         *ways_section(ways),
+        *judge_section(judge),
+        *diffusion_section(diffusion),
         *bytes_section(sent),
         "![Test error by bytes sent](../benchmarks/results/bytes.png)",
         "",
         "## Goals not reached",
         "",
-        *missed_goals(optimum, sent, ways),
+        *missed_goals(optimum, sent, ways, diffusion, judge),
         "",
     ]
     return "\n".join(lines)

@@ -12,25 +12,11 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 #: Titles of the data sets.
 DATASETS = {"usps": "USPS", "mnist": "MNIST", "school": "School"}
-# The committed results of `bytes` are of version 0.4 or older, whose default method had other names.
-_RENAMED = {"DMTL-ELM": "MeshELM", "MTL-ELM": "MeshELM in one place", "DMTL-ELM by ADMM": "DMTL-ELM"}
 
 
 def load(path: Path) -> dict[str, Any]:
     """Read a JSON file."""
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return result
-
-
-def load_bytes() -> dict[str, Any]:
-    """Read the results of the benchmark `bytes`, with the present names of the methods."""
-    result = load(RESULTS / "bytes.json")
-    for name, rows in result["figures"].items():
-        if "MeshELM" not in rows:
-            result["figures"][name] = {_RENAMED.get(method, method): row for method, row in rows.items()}
-            verdict = result["verdicts"][name]
-            lower = verdict["budgets_at_which_another_is_lower"]
-            verdict["budgets_at_which_another_is_lower"] = {_RENAMED.get(m, m): budgets for m, budgets in lower.items()}
     return result
 
 

@@ -43,7 +43,8 @@ def curves_section(result: Row) -> list[str]:
         "(R2; verbagg: area under the ROC curve). *Alone* is the better of two models of each site by itself. Other "
         "columns are differences from it, with the standard error over splits: of fits at several epsilons (delta "
         f"{result['delta']:g}, nobody colludes), of one against a third of the sites at epsilon 1, and of elmesh "
-        "without noise.",
+        "without noise. What a private fit fixes (the number of hidden units, the limits of rows) was chosen with "
+        "scores on these tables in view: rows are held out, tables are not.",
         "",
         *table([*head, "no noise"], rows),
         "",

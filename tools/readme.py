@@ -1,4 +1,4 @@
-"""Write the results of `make demo`, `make bench`, `make ahead` and `make paper` into the README.
+"""Write the results of `make demo`, `make bench`, `make ahead` and `make paper` into the README and pages that sum up.
 
 `make readme` runs the first two and then this script.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from pathlib import Path
+from statistics import median
 
-from pages import DATASETS, RESULTS, ROOT, fill, load, load_bytes, table
+from pages import DATASETS, RESULTS, ROOT, fill, load, table
 
 README = ROOT / "README.md"
 DEMO, DEMO_RESULTS, PAPER_RESULTS = ROOT / "elmesh-demo", ROOT / "docs" / "demo.json", ROOT / "docs" / "paper.json"
@@ -71,6 +73,13 @@ def arena_block() -> str:
     verdicts = [one["verdict"] for one in arena["tables"].values()]
     missed = [goal for goal, met in arena["goals"].items() if not met]
     boosting = arena["seconds_ratio"]["gradient boosting and site"]
+    federated = load(RESULTS / "federated.json")
+    sent = median(one["bytes"]["elmesh"] / one["bytes"]["federated ridge"] for one in federated["tables"].values())
+    behind = [
+        f"{one['best_other']['other']} on {name} ({one['best_other']['mean']:+.4f})"
+        for name, one in federated["tables"].items()
+        if one["verdict"] == "below"
+    ]
     lines = [
         *table(["table", "better one alone", "best other", "elmesh", "elmesh less best other"], rows),
         "",
@@ -79,7 +88,9 @@ def arena_block() -> str:
         f"one place. elmesh is best on {verdicts.count('best')}, level within a standard error on "
         f"{verdicts.count('level')} and below on {verdicts.count('below')}. A fit takes {boosting['median']:.1f} "
         f"times as long as gradient boosting (median), {boosting['worst']:.1f} times at worst "
-        f"({boosting['worst_table']}). Not reached: {'; '.join(missed) or 'none of the goals'}.",
+        f"({boosting['worst_table']}), and its sites send {sent:,.0f} times the bytes of one federated ridge "
+        f"regression (median). Of methods that pool no rows either ({federated['splits']} splits), better than elmesh: "
+        f"{', '.join(behind) or 'none'}. Not reached: {'; '.join(missed) or 'none of the goals'}.",
     ]
     return "\n".join(lines)
 
@@ -134,7 +145,7 @@ def bench_block() -> str:
 
 
 def ahead_block() -> str:
-    optimum, sent, ways = load(RESULTS / "optimum.json"), load_bytes(), load(RESULTS / "ways.json")
+    optimum, sent, ways = load(RESULTS / "optimum.json"), load(RESULTS / "bytes.json"), load(RESULTS / "ways.json")
     figures = optimum["figures"]
     ratio, after = figures["kronecker_over_varpro"], figures["above_optimum_after_100_exchanges"]
     near, ends = figures["exchanges_to_1e-3"], figures["random_problems"]
@@ -168,15 +179,22 @@ def ahead_block() -> str:
     ]
     for name, verdict in sent["verdicts"].items():
         found = sent["figures"][name]
-        pooled, default = found["MeshELM in one place"], found["defaults"]
-        reach = verdict["bytes_to_reach_it"]
-        reached = "not reached" if reach is None else f"{reach / 1e3:.0f} kB"
+        default = found["defaults"]
+        sent_by = {
+            method: f"{end['bytes'] / 1e3:.1f} kB"
+            + ("" if method in verdict["reached"] else f" for {end['error']:.2f} %")
+            for method, end in verdict["stopped"].items()
+        }
+        fewest = min(verdict["reached"], key=lambda method: verdict["stopped"][method]["bytes"])
         rows += [
             [
-                f'{DATASETS[name]}: bytes until the error of `message_bits="auto"` is within a standard error of that '
-                f"in one place ({pooled['final_error']:.2f} ± {pooled['final_standard_error']:.2f} %)",
-                f"{reached}; DNSP has its lowest error ({verdict['dnsp_best_error']:.2f} %) after "
-                f"{verdict['dnsp_bytes_at_its_best'] / 1e3:.0f} kB",
+                f"{DATASETS[name]}: bytes sent and error of each method at its best bits and round; the error to reach "
+                f"is that of MTL-ELM in one place plus a standard error, {verdict['error_to_reach']:.2f} %",
+                '`MeshELM(start="weights")` '
+                + sent_by["MeshELM"]
+                + ", with a start by sums "
+                + sent_by["MeshELM, start by sums"]
+                + f", DNSP {sent_by['DNSP']}; the fewest bytes of those that reach it: {fewest}, {sent_by[fewest]}",
             ],
             [
                 f"{DATASETS[name]}: error with default parameters, and of Local ELM with a chosen penalty",
@@ -187,7 +205,7 @@ def ahead_block() -> str:
         *table(["measurement", "result"], rows),
         "",
         "The error of School is 100 minus the explained variance. The settings of each method, and where another "
-        "method is better: [docs/ahead.md](docs/ahead.md).",
+        "method is better: [ahead.md](../ahead.md).",
     ]
     return "\n".join(lines)
 
@@ -229,16 +247,40 @@ def paper_block() -> str:
     return "\n".join(lines)
 
 
-def filled(text: str) -> str:
-    """Return the README with the committed results."""
-    blocks = {
-        "demo": demo_block,
-        "arena": arena_block,
-        "bench": bench_block,
-        "ahead": ahead_block,
-        "paper": paper_block,
-    }
-    for name, block in blocks.items():
+def joss_block() -> str:
+    arena, private = load(RESULTS / "arena.json"), load(RESULTS / "private_arena.json")
+    federated = load(RESULTS / "federated.json")["tables"].values()
+    verdicts = [one["verdict"] for one in arena["tables"].values()]
+    pooled_none = [one["verdict"] for one in federated]
+    boosting = arena["seconds_ratio"]["gradient boosting and site"]
+    missed = [goal for goal, met in arena["goals"].items() if not met]
+    return (
+        f"On {len(verdicts)} public tables with sites in them, with nothing set, elmesh has the best score on new rows "
+        f"on {verdicts.count('best')}, is level with the best other method on {verdicts.count('level')} and below it "
+        f"on {verdicts.count('below')}; the other methods include gradient boosting, linear and mixed models that see "
+        f"all rows in one place. Compared with methods that pool no rows it is best on {pooled_none.count('best')}, "
+        f"level on {pooled_none.count('level')} and below on {pooled_none.count('below')}. A fit takes "
+        f"{boosting['median']:.1f} times as long as gradient boosting (median). With differential privacy at epsilon 1 "
+        f"it is better than sites alone, or level, on {private['not_below_alone']['usual']} of them. Not reached: "
+        f"{'; '.join(missed) or 'none of the goals'}."
+    )
+
+
+#: Blocks of every page, by the names of their markers.
+PAGES = {
+    README: {"arena": arena_block},
+    ROOT / "docs" / "measured" / "demo.md": {"demo": demo_block},
+    ROOT / "docs" / "measured" / "speed.md": {"bench": bench_block},
+    ROOT / "docs" / "measured" / "rivals.md": {"ahead": ahead_block},
+    ROOT / "docs" / "understand" / "paper.md": {"paper": paper_block},
+    ROOT / "docs" / "paper-joss" / "paper.md": {"joss": joss_block},
+}
+
+
+def filled(page: Path) -> str:
+    """Return a page with the committed results."""
+    text = page.read_text(encoding="utf-8")
+    for name, block in PAGES[page].items():
         text = fill(text, name, block())
     return text
 
@@ -246,5 +288,6 @@ def filled(text: str) -> str:
 if __name__ == "__main__":
     if DEMO.exists():
         save_demo()
-    README.write_text(filled(README.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"{README.name} is up to date.", file=sys.stderr)
+    for page in PAGES:
+        page.write_text(filled(page), encoding="utf-8")
+        print(f"{page.relative_to(ROOT)} is up to date.", file=sys.stderr)

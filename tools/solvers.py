@@ -29,7 +29,8 @@ def network_exchange(solver: Solver) -> str:
     """Return the values of ``exchange`` with which a network can run a solver."""
     if solver.sends_only_basis:
         return "basis, sums"
-    return "sums" if solver.requires and set(solver.requires) <= PROVIDES["sums"] else "no"
+    usable = {"graph", "rank"} <= set(solver.get_params())  # a network file sets both
+    return "sums" if usable and solver.requires and set(solver.requires) <= PROVIDES["sums"] else "no"
 
 
 def block() -> str:

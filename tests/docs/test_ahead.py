@@ -8,7 +8,8 @@ import ahead
 import readme
 
 TEXT = ahead.PAGE.read_text(encoding="utf-8")
-RESULTS = {name: readme.load(readme.RESULTS / f"{name}.json") for name in ("optimum", "bytes", "ways")}
+NAMES = ("optimum", "bytes", "ways", "diffusion", "judge")
+RESULTS = {name: readme.load(readme.RESULTS / f"{name}.json") for name in NAMES}
 
 
 def test_it_is_what_the_committed_runs_give():

@@ -13,8 +13,9 @@ arena_page = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(arena_page)
 
 TEXT = arena_page.PAGE.read_text(encoding="utf-8")
-RESULTS = [pages.load(pages.RESULTS / f"{name}.json") for name in ("arena", "adversarial", "fit_growth", "digits")]
-ARENA, ADVERSARIAL, GROWTH, _ = RESULTS
+NAMES = ("arena", "adversarial", "fit_growth", "digits", "federated")
+RESULTS = [pages.load(pages.RESULTS / f"{name}.json") for name in NAMES]
+ARENA, ADVERSARIAL, GROWTH, *_ = RESULTS
 GAINS = pages.load(pages.RESULTS / "gains.json")
 
 

@@ -14,13 +14,10 @@ import solvers
 from elmesh import load
 from elmesh.agent.gate import Gate
 from elmesh.netconfig.toml import decode_toml
-from helpers.code_blocks import code_blocks, run_python, run_python_apart
+from helpers.code_blocks import code_blocks, markdown_pages, run_python, run_python_apart
 
 ROOT = Path(__file__).parents[2]
-PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in [
-    *sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))
-]}  # fmt: skip
-README = PAGES["README.md"]
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in markdown_pages(ROOT)}
 
 
 def test_the_solver_on_the_page_runs_and_its_model_loads_where_it_is_not_defined(tmp_path):
@@ -31,9 +28,50 @@ def test_the_solver_on_the_page_runs_and_its_model_loads_where_it_is_not_defined
 
 
 def test_the_python_of_every_page_is_tested():
-    pages = ("compare", "explain", "export", "model", "privacy", "solvers", "tuning", "updates")
+    pages = (
+        "compare", "explain", "export", "model", "privacy", "solvers", "tuning", "updates", "start/index",
+        "how-to/scikit-learn", "understand/certificate", "understand/evidence", "understand/paper",
+    )  # fmt: skip
     tested = {"README.md"} | {f"docs/{name}.md" for name in pages}
     assert {name for name, text in PAGES.items() if code_blocks(text, "python")} == tested
+
+
+def test_the_python_of_the_first_page_has_gains_and_honest_intervals(tmp_path):
+    printed = run_python("\n".join(code_blocks(PAGES["docs/start/index.md"], "python")), tmp_path)
+    assert re.search(r"^Ely +9 ", printed, re.MULTILINE)
+    (inside,) = re.findall(r"^(\d+)% of new patients", printed, re.MULTILINE)
+    assert 80 < int(inside) < 98
+    assert "Predictions depend most on" in printed
+    assert load(tmp_path / "model").tasks_[0] == "Bath"
+
+
+def test_the_python_of_the_page_on_scikit_learn_predicts_new_rows(tmp_path):
+    printed = run_python("\n".join(code_blocks(PAGES["docs/how-to/scikit-learn.md"], "python")), tmp_path).splitlines()
+    assert -1.5 < float(printed[0]) < -0.5  # minus the mean absolute error in days
+    assert float(printed[-2]) > 0.7
+    assert printed[-1] == "130 [np.str_('Elm'), np.str_('Oak')]"
+
+
+def test_the_python_of_the_page_on_evidence_finds_the_variance_that_was_simulated(tmp_path):
+    text = PAGES["docs/understand/evidence.md"]
+    best, *variances = run_python("\n".join(code_blocks(text, "python")), tmp_path).splitlines()
+    assert f"print(round(best, 2))  # {best};" in text
+    assert abs(float(best) - 0.5) < 0.1
+    assert len(variances) == 5
+
+
+def test_the_python_of_the_page_on_the_certificate_proves_an_optimum(tmp_path):
+    code = "\n".join(code_blocks(PAGES["docs/understand/certificate.md"], "python"))
+    certificate, small = run_python(code, tmp_path).splitlines()
+    assert certificate.startswith("training objective within")
+    assert small == "True"
+
+
+def test_the_python_of_the_page_on_the_paper_runs_two_of_its_algorithms(tmp_path):
+    code = "\n".join(code_blocks(PAGES["docs/understand/paper.md"], "python"))
+    rows = [line.split() for line in run_python(code, tmp_path).splitlines()]
+    assert [name for name, *_ in rows] == ["MTLELM", "DMTLELM"]
+    assert all(float(score) > 0.95 and stop == "CONVERGED" for _, score, stop in rows)
 
 
 def test_the_python_of_the_page_on_the_model_prints_what_the_page_states(tmp_path):
@@ -89,6 +127,16 @@ def test_the_gate_on_the_page_on_security_is_valid_and_names_every_field():
     assert (gate.fewest_sites, gate.largest_epsilon, gate.confirm) == (5, 1.0, True)
 
 
+#: The language of every block: what is not run or read as a file is output, a drawing, or a directive of the site.
+LANGUAGES = {"sh", "python", "py", "toml", "text", ""}
+
+
+def test_every_block_has_a_language_that_is_tested():
+    for name, text in PAGES.items():
+        opened = re.findall(r"^```([^`\n]*)$", text, re.MULTILINE)[::2]
+        assert {language for language in opened if not language.startswith("{")} <= LANGUAGES, name
+
+
 LINKS = [(name, link) for name, text in PAGES.items() for link in re.findall(r"\]\(([^):\s]+)\)", text)]
 
 
@@ -106,8 +154,9 @@ def test_the_page_on_solvers_lists_the_registered_solvers():
     assert solvers.filled(PAGES["docs/solvers.md"]) == PAGES["docs/solvers.md"]
 
 
-def test_the_table_of_methods_in_the_readme_lists_the_registered_solvers():
-    (table,) = re.findall(r"^\| solver \|.*?\n\n", README, re.MULTILINE | re.DOTALL)
+def test_the_table_of_methods_lists_the_registered_solvers():
+    text = PAGES["docs/understand/methods.md"]
+    (table,) = re.findall(r"^\| solver \|.*?\n\n", text, re.MULTILINE | re.DOTALL)
     listed = {name for row in table.strip().splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     assert listed == {cls.__name__ for cls in solvers.package_solvers().values()}
 

@@ -12,7 +12,7 @@ import pages
 from elmesh.cli import app
 
 TEXT = network.PAGE.read_text(encoding="utf-8")
-README = (pages.ROOT / "README.md").read_text(encoding="utf-8")
+RUNNING = (pages.ROOT / "docs" / "running.md").read_text(encoding="utf-8")
 
 
 def commands(text: str) -> list[list[str]]:
@@ -24,7 +24,7 @@ def test_its_figures_are_those_of_the_committed_results():
     assert network.filled(TEXT) == TEXT
 
 
-@pytest.mark.parametrize("words", commands(TEXT) + commands(README), ids=" ".join)
+@pytest.mark.parametrize("words", commands(TEXT) + commands(RUNNING), ids=" ".join)
 def test_every_command_and_option_that_is_shown_exists(words):
     command, rest = get_command(app), words[1:]
     while rest[0] in getattr(command, "commands", {}):
@@ -34,7 +34,7 @@ def test_every_command_and_option_that_is_shown_exists(words):
     assert {word for word in rest if word.startswith("--")} <= known
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)\)", TEXT))
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)", TEXT + RUNNING))
 def test_what_it_links_to_exists(link):
     assert (network.PAGE.parent / link).exists()
 

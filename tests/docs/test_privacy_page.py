@@ -20,7 +20,9 @@ ARENA, AUDIT = (pages.load(pages.RESULTS / f"{name}.json") for name in ("private
 # The audit.
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize(
+    "epsilon", [pytest.param(0.5, marks=pytest.mark.slow), 1.0, pytest.param(4.0, marks=pytest.mark.slow)]
+)
 def test_lower_bounds_are_below_the_true_epsilon_and_not_far(epsilon):
     rng, mu = np.random.default_rng(0), np.sqrt(2 * rho_for(epsilon, DELTA))
     found = np.array([bounds(rng.normal(mu, 1, 20_000), rng.normal(0, 1, 20_000), DELTA) for _ in range(40)])

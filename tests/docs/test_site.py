@@ -1,0 +1,180 @@
+"""The documentation as a site: all links lead somewhere, nothing is loaded from elsewhere, and it fits every screen.
+
+The Markdown pages are built here without the gallery and the reference. The whole site takes minutes: the slow tests
+build it, or take that which ELMESH_SITE names (`make docs-site-check`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import elmesh
+import reference
+from helpers.code_blocks import run
+from helpers.pages import needs_browser
+from helpers.site import broken_links, html_pages, look_at, open_page, outside_resources
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+BUILT = ("_build", "gallery", "reference", "__pycache__")
+SCREENS = [(390, "light"), (390, "dark"), (1280, "light"), (1280, "dark")]
+
+
+def build(source: Path, folder: Path, *options: str) -> Path:
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", *options]
+    run([*command, "-d", str(folder / "doctrees"), str(source), str(folder / "html")], folder)
+    return folder / "html"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The Markdown pages as a site; the gallery and the reference are an empty page each."""
+    folder = tmp_path_factory.mktemp("pages")
+    shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns(*BUILT))
+    shutil.copytree(ROOT / "benchmarks" / "results", folder / "benchmarks" / "results")
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
+        shutil.copyfile(ROOT / name, folder / name)
+    (folder / "docs" / "reference.md").write_text("# Reference\n", encoding="utf-8")
+    (folder / "docs" / "gallery").mkdir()
+    (folder / "docs" / "gallery" / "index.md").write_text("# Gallery\n", encoding="utf-8")
+    return build(
+        folder / "docs", folder, "-D", "extensions=myst_parser,sphinx_design,sphinx_copybutton,mathml,page_titles"
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The whole site."""
+    given = os.environ.get("ELMESH_SITE")
+    return ROOT / given if given else build(DOCS, tmp_path_factory.mktemp("site"))
+
+
+def check_screen(page, tmp_path, width, theme):
+    seen, console = look_at(page, tmp_path, width, theme)
+    assert console == []
+    assert seen["width"] == width
+    assert seen["scroll"] <= width
+    assert seen["wide"] == []
+    assert seen["broken"] == []
+    dark = theme == "dark"
+    assert (seen["ground"] < 0.3) == dark
+    assert (seen["ink"] > 0.6) == dark
+
+
+def test_the_checks_find_a_broken_link_a_missing_heading_and_a_foreign_script(tmp_path):
+    (tmp_path / "a.html").write_text('<h1 id="top">A</h1><a href="b.html"></a><a href="#top"></a><a href="#no"></a>')
+    (tmp_path / "b.html").write_text('<a href="a.html#top"></a><a href="a.html#not"></a><img src="c.png">')
+    (tmp_path / "c.html").write_text(
+        '<script src="https://example.org/x.js"></script><a href="https://example.org"></a>'
+    )
+    assert broken_links(tmp_path) == ["a.html: #no", "b.html: a.html#not", "b.html: c.png"]
+    assert outside_resources(tmp_path) == ["c.html: https://example.org/x.js"]
+
+
+@needs_browser
+@pytest.mark.thorough
+def test_the_checks_find_a_page_that_is_too_wide_and_an_error_in_the_console(tmp_path):
+    page = tmp_path / "a.html"
+    page.write_text(
+        '<html><head></head><body><main><p style="width: 700px">A</p></main><script>x()</script></body></html>'
+    )
+    seen, console = look_at(page, tmp_path, 390, "light")
+    assert (seen["width"], seen["scroll"] > 700, seen["wide"]) == (390, True, ["P."])
+    assert any("x is not defined" in line for line in console)
+
+
+@pytest.mark.thorough
+def test_all_links_between_markdown_pages_lead_to_a_page_and_a_heading(pages):
+    assert len(html_pages(pages)) > 25
+    assert broken_links(pages) == []
+
+
+@pytest.mark.thorough
+def test_no_markdown_page_loads_anything_from_elsewhere(pages):
+    assert outside_resources(pages) == []
+
+
+@pytest.mark.thorough
+def test_formulas_are_mathml(pages):
+    text = (pages / "understand" / "evidence.html").read_text(encoding="utf-8")
+    assert "<mfrac>" in text
+    assert "$" not in re.sub(r"<script.*?</script>|<pre.*?</pre>", "", text, flags=re.DOTALL)
+
+
+@pytest.mark.thorough
+def test_links_show_titles_and_not_names_of_files(pages):
+    text = (pages / "understand" / "evidence.html").read_text(encoding="utf-8")
+    assert '<a class="reference internal" href="../model.html">' in text
+    assert "model.md" not in text
+
+
+@needs_browser
+@pytest.mark.thorough
+@pytest.mark.parametrize(("width", "theme"), [SCREENS[0], SCREENS[3]])
+def test_a_page_with_wide_tables_and_formulas_fits_the_screen(pages, tmp_path, width, theme):
+    check_screen(pages / "understand" / "paper.html", tmp_path, width, theme)
+
+
+@needs_browser
+@pytest.mark.thorough
+def test_the_search_works_without_a_server(pages, tmp_path):
+    document, console = open_page((pages / "search.html").as_uri() + "?q=colluders", tmp_path, 1280)
+    assert console == []
+    assert "security.html" in document
+
+
+def test_the_reference_has_every_public_module():
+    public = {"elmesh"}
+    for module in pkgutil.iter_modules(elmesh.__path__, "elmesh."):
+        if module.ispkg and hasattr(importlib.import_module(module.name), "__all__"):
+            public.add(module.name)
+    public.remove("elmesh.cli")  # the command, which --help describes
+    assert public <= reference.MODULES.keys()
+
+
+def test_the_reference_lists_every_public_name(tmp_path):
+    reference.write_pages(tmp_path)
+    for module in reference.MODULES:
+        text = (tmp_path / f"{module}.rst").read_text(encoding="utf-8")
+        names = importlib.import_module(module).__all__
+        listed = {line.strip() for line in text.splitlines() if line.startswith("   ")}
+        elsewhere = {name.rsplit(".", 1)[1] for name in re.findall(r":py:obj:`([^`]+)`", text)}
+        assert set(names) <= listed | elsewhere
+
+
+@pytest.mark.slow
+def test_every_public_name_has_a_page(site):
+    for names in reference.public_pages().values():
+        for _, full in names:
+            assert (site / "reference" / "api" / "generated" / f"{full}.html").is_file(), full
+
+
+@pytest.mark.slow
+def test_every_example_has_a_page_with_a_picture(site):
+    for example in (ROOT / "examples" / "gallery").glob("plot_*.py"):
+        text = (site / "gallery" / f"{example.stem}.html").read_text(encoding="utf-8")
+        assert f"sphx_glr_{example.stem}_001.png" in text
+
+
+@pytest.mark.slow
+def test_all_links_of_the_site_lead_somewhere(site):
+    assert broken_links(site) == []
+    assert outside_resources(site) == []
+
+
+@needs_browser
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "theme"), SCREENS)
+@pytest.mark.parametrize(
+    "page", ["index", "arena", "gallery/plot_own_solver", "reference/api/generated/elmesh.MultiTaskELMClassifier"]
+)
+def test_a_page_of_the_site_fits_the_screen(site, tmp_path, page, width, theme):
+    check_screen(site / f"{page}.html", tmp_path, width, theme)
