@@ -166,6 +166,7 @@ def check_consistent(communicator: Communicator, fields: Mapping[str, Any]) -> N
 
     Examples
     --------
+    >>> from elmesh.comm.communicator import SERIAL
     >>> check_consistent(SERIAL, {"seed": 0})
     """
     text = json.dumps(fields, sort_keys=True)
