@@ -19,6 +19,7 @@ from elmesh.math.kernels import (
     project,
     residual,
     ridge,
+    ridge_in_metric,
     solve_A,
 )
 from helpers.examples import examples
@@ -231,3 +232,16 @@ def test_the_orthonormal_factor_spans_X_and_leaves_a_triangular_one_with_a_posit
 
 def test_the_orthonormal_factor_of_zeros_is_the_first_unit_vectors():
     np.testing.assert_array_equal(orthonormal(np.zeros((4, 2))), np.eye(4, 2))
+
+
+@examples(25)
+@given(sizes, st.floats(0.01, 10.0), st.floats(0.01, 10.0))
+def test_ridge_in_a_metric_solves_its_normal_equations(size, a, mu):
+    seed, m, L, r, d, n = size
+    problem, rng = random_problem(seed, m, L, r, d, n), np.random.default_rng(seed)
+    Q, b = rng.normal(size=(L, r)), rng.uniform(0.1, 2.0, r)
+    D = a * np.eye(L) + (Q * b) @ Q.T
+    X = ridge_in_metric(problem.task, a, Q, b, mu)
+    for t, (H, T) in enumerate(zip(problem.H, problem.T, strict=True)):
+        W = np.linalg.solve(H.T @ H + mu * np.linalg.inv(D), H.T @ T)
+        np.testing.assert_allclose((D @ X[t])[:, : T.shape[1]], W, atol=1e-7 * max(1.0, np.abs(W).max()))

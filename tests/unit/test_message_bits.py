@@ -11,7 +11,6 @@ from elmesh.comm.graph import make_topology
 from elmesh.comm.local import LocalTransport
 from elmesh.comm.requests import HubReduce, NeighborSum
 from elmesh.errors import ElmeshError
-from elmesh.math.kernels import orthonormal
 from elmesh.solvers import make_solver, solver_classes
 from helpers.problems import followed, random_problem, solve, task_weights
 
@@ -126,38 +125,3 @@ def test_what_every_agent_knows_is_not_sent_to_follow_a_run():
     sent = result.history["bytes"].to_numpy()
     assert sent[0] == first
     assert (np.diff(sent) % (2 * (m - 1) * (block + 2 * 8)) == 0).all()
-
-
-def test_a_start_from_weights_has_the_leading_directions_of_all_weights_by_one_exchange():
-    problem, m, L, r = random_problem(4, m=5, L=12, d=2, unequal=False), 5, 12, 3
-    setting = {**PAPER, "rank": r, "mu1": 1.0, "mu2": 4.0, "graph": "star", "certify": False, "tol": 1e-6}
-    seen = []
-    weights = solve(
-        MeshELM(**setting, start="weights"), problem, "star", callback=lambda p: seen.append((p.bytes, p.solution.U))
-    )
-    own = []
-    for H, T in zip(problem.H, problem.T, strict=True):
-        mu = 0.1 * np.linalg.norm(H, 2) ** 2
-        own.append(np.linalg.solve(H.T @ H + mu * np.eye(L), H.T @ T))
-    Q, D, _ = np.linalg.svd(np.hstack(own), full_matrices=False)
-    expected = Q[:, :r] * np.sqrt(2.0 * D[:r])  # (mu2 / mu1)^(1/4) is the root of 2
-    np.testing.assert_allclose(np.abs(seen[0][1]), np.abs(expected), atol=1e-8)
-    assert seen[0][0] == (m - 1) * 8 * (L * 2 + L * r) + followed(m)
-    sums = solve(MeshELM(**setting), problem, "star")
-    assert weights.history["objective"].iloc[-1] == pytest.approx(sums.history["objective"].iloc[-1], rel=1e-6)
-
-
-def test_weights_of_few_directions_leave_a_start_of_full_rank():
-    problem = random_problem(0, m=4, L=9, d=1, unequal=False)
-    for T in problem.T:
-        T[:] = 0.0
-    seen = []
-    setting = {**PAPER, "rank": 1, "mu1": 1.0, "mu2": 1.0, "graph": "star", "start": "weights", "max_iter": 1}
-    solve(MeshELM(**setting), problem, "star", callback=lambda p: seen.append(p.solution.U))
-    np.testing.assert_allclose(orthonormal(seen[0]).T @ orthonormal(seen[0]), np.eye(1), atol=1e-12)
-
-
-@pytest.mark.parametrize("parameters", [{}, {"common": False}, {**PAPER, "graph": None}])
-def test_a_start_from_weights_needs_the_shared_part_alone_and_a_graph(parameters):
-    with pytest.raises(ElmeshError, match='start="weights" is for the shared part alone, on a graph with a hub'):
-        make_solver(MeshELM(start="weights", **parameters))

@@ -23,6 +23,7 @@ __all__ = [
     "project",
     "residual",
     "ridge",
+    "ridge_in_metric",
     "solve_A",
     "square",
 ]
@@ -96,6 +97,23 @@ def solve_A(task: Task, HU: FloatArray, A: FloatArray, mu2: float, zeta: FloatAr
 def ridge(task: Task, mu: float | FloatArray) -> FloatArray:
     r"""Return :math:`(H'H + \mu I)^{-1} H'T`: a task's own weights, equation (4)."""
     return np.asarray(task.V @ (task.sY / (task.s2 + mu)))
+
+
+def ridge_in_metric(task: Task, a: float, Q: FloatArray, b: FloatArray, mu: float) -> FloatArray:
+    r"""Return X with :math:`W = DX` a task's ridge regression in a metric, :math:`D = aI + Q\,\mathrm{diag}(b)\,Q'`.
+
+    W minimises :math:`\tfrac12|HW - T|^2 + \tfrac\mu2\langle W, D^{-1}W\rangle`, and
+    :math:`X = H'(HDH' + \mu I)^{-1}T` needs no inverse of D, which may be all but singular.
+    """
+    F = project(task, Q)
+    kernel = (F * b) @ F.mT
+    diagonal = np.arange(kernel.shape[-1])
+    kernel[..., diagonal, diagonal] += a * task.s**2 + mu
+    try:
+        inner = np.linalg.solve(kernel, task.Y)
+    except np.linalg.LinAlgError:
+        inner = _overflown(task.Y.shape)
+    return np.asarray(task.V @ (task.s_column * inner))
 
 
 def curvature(task: Task, A: FloatArray) -> FloatArray:

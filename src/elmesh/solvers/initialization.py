@@ -6,9 +6,6 @@ The start is the leading singular vectors of all tasks' own weights, by orthogon
 of L x r blocks. No row and no weights are sent; but the first block that a neighbour receives may be a single agent's,
 and reveals the span of its weights.
 
-Where the graph has a hub, :func:`spectral_at_hub` finds the same directions by one exchange: every task sends its
-:math:`\beta_t`, of L x d numbers, and the hub sends back U. That takes the fewest bytes, but shows the hub all weights.
-
 The automatic penalty (:mod:`elmesh.math.noise`) needs the largest singular value of another such matrix: a few probe
 vectors that go through the same passes, in the same messages.
 """
@@ -17,12 +14,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from elmesh.comm.requests import AllReduce, AllReduceResult, HubReduce
+from elmesh.comm.requests import AllReduce, AllReduceResult
 from elmesh.data.features import uniform
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import orthonormal, square
@@ -30,7 +26,7 @@ from elmesh.math.noise import noise_image, noise_variance, noise_within
 from elmesh.solvers.base import AgentContext, Problem, Steps
 from elmesh.typing import FloatArray
 
-__all__ = ["INITS", "Start", "even_shares", "initialize", "ones_A", "random_block", "spectral_at_hub"]
+__all__ = ["INITS", "Start", "even_shares", "initialize", "ones_A", "own_weights", "random_block"]
 
 #: Ways to start U.
 INITS = ("spectral", "random", "seed", "ones")
@@ -114,25 +110,7 @@ def initialize(problem: Problem, mu1: float | str, mu2: float | str, init: str) 
     return Start(np.ones((L, rank)) if init == "ones" else block, mu1, mu2)
 
 
-def spectral_at_hub(problem: Problem, mu1: float | str, mu2: float | str) -> Steps[Start]:
-    """Agree on the start that "spectral" approximates, by one exchange with a hub, and on automatic penalties."""
-    start = yield from initialize(problem, mu1, mu2, "seed")
-    U = yield HubReduce(_own_weights(problem.task), partial(_leading, start.U), "start")
-    return Start((start.mu2 / start.mu1) ** 0.25 * U, start.mu1, start.mu2)
-
-
-def _leading(block: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return U = Q D^(1/2), with the leading singular vectors Q and values D of all tasks' weights (m, L, d)."""
-    L, rank = block.shape
-    Q, D, _ = np.linalg.svd(np.hstack([*weights, np.zeros((L, rank))]), full_matrices=False)
-    Q, D = Q[:, :rank], D[:rank]
-    # Weights of few directions leave the rest of U to a block that is not zero.
-    small = _FLOOR * D[0] >= D
-    Q = orthonormal(np.where(small, block, Q * np.sign(Q[np.argmax(np.abs(Q), axis=0), np.arange(rank)])))
-    return np.asarray(Q * np.sqrt(np.where(small, _FLOOR * D[0] if D[0] > 0 else 1.0, D)))
-
-
-def _own_weights(task: Task) -> FloatArray:
+def own_weights(task: Task) -> FloatArray:
     """Return each task's own weights, by a ridge regression."""
     largest = np.maximum(task.s2.max(axis=-2, keepdims=True), 1e-300)
     return np.asarray(task.V @ (task.sY / (task.s2 + _START_RIDGE * largest)))
@@ -142,7 +120,7 @@ class _OrthogonalIteration:
     """Orthogonal iteration for the leading singular vectors of all tasks' own weights."""
 
     def __init__(self, task: Task, block: FloatArray) -> None:
-        self._beta = _own_weights(task)
+        self._beta = own_weights(task)
         self._Q = self._next = block
         self._values, self._vectors = np.ones(block.shape[1]), np.eye(block.shape[1])
 

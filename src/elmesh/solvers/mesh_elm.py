@@ -29,7 +29,8 @@ from elmesh.math.lbfgs import LBFGSMemory
 from elmesh.privacy.budget import Privacy
 from elmesh.solvers.base import Decision, LowRankSolver, Problem, RoundReport, Solution, Steps
 from elmesh.solvers.graph_certificate import certificate_over_graph
-from elmesh.solvers.initialization import Start, even_shares, initialize, spectral_at_hub
+from elmesh.solvers.hub_weights import exchange_own_weights, exchange_weights
+from elmesh.solvers.initialization import Start, even_shares, initialize
 from elmesh.solvers.integer_sums import with_integer_sums
 from elmesh.solvers.mixed_effects import (
     common_penalty,
@@ -55,6 +56,9 @@ _MOST_CHANGES, _CERTIFY_EVERY = 20, 40
 # Columns that an automatic rank starts with, and beside a common and a private part. Too many cost bytes, too few cost
 # another certificate.
 _FIRST_RANK, _FIRST_SHARED = 16, 2
+# Rounds after a start from weights that exchange weights again, before steps by sums: each lowers the error of the
+# start for a fraction of a step's bytes, the later ones by little.
+_WEIGHT_ROUNDS = 3
 # Beside U the common part has settled if it moves by at most this share of itself.
 _SETTLED = 1e-3
 
@@ -138,7 +142,8 @@ class MeshELM(LowRankSolver):
         of its own rows alone.
     start : {"sums", "weights"}, default="sums"
         How the first U of the paper's problem alone is found. "sums": by two sums over all agents. "weights": every
-        task sends its own weights to the first one, the hub of a star, which sends back their leading directions: a
+        task sends its own weights to the first one, the hub of a star, which sends back their leading directions, and
+        the first three rounds repeat it with weights that are fitted again (:mod:`elmesh.solvers.hub_weights`): a
         fraction of the bytes, but the hub sees the weights of each task.
     max_iter : int, default=1000
         Most rounds; a round takes as many rounds of messages as a sum over the graph.
@@ -268,7 +273,7 @@ class MeshELM(LowRankSolver):
             return MeshState(0, 1.0, 1.0, 0, 0, 0, _no_evaluation(problem), LBFGSMemory(), None, effects)
         common, private = self._has("common", problem), self._has("private", problem)
         if not (common or private) and self.start == "weights":
-            start = yield from spectral_at_hub(problem, self.mu1, self.mu2)
+            start = yield from exchange_own_weights(problem, self.mu1, self.mu2)
             here = ReducedProblem(problem, start.mu1, start.mu2).local(start.U)
             return MeshState(0, start.mu1, start.mu2, 0, 0, 0, here, LBFGSMemory())
         if not (common or private):
@@ -303,6 +308,10 @@ class MeshELM(LowRankSolver):
 
     def step(self, problem: Problem, state: MeshState) -> Steps[MeshState]:
         """Take a quasi-Newton step; where there is none, or it is time, consult the certificate."""
+        if state.mixed is None and self.start == "weights" and state.round < _WEIGHT_ROUNDS:
+            U = yield from exchange_weights(problem, Start(state.here.U, state.mu1, state.mu2))
+            here = ReducedProblem(problem, state.mu1, state.mu2).local(U)
+            return replace(state, round=state.round + 1, here=here)
         return (yield from self._beside_others(problem, state, self._step))
 
     def _step(self, problem: Problem, state: MeshState) -> Steps[MeshState]:
@@ -319,6 +328,8 @@ class MeshELM(LowRankSolver):
 
     def on_converged(self, problem: Problem, state: MeshState) -> Steps[MeshState]:
         """Certify U, and change its columns if the certificate suggests it; then fit the common part again."""
+        if state.mixed is None and not self._asks_certificate:
+            return state
         return (yield from self._beside_others(problem, state, self._change))
 
     def _beside_others(
@@ -337,7 +348,7 @@ class MeshELM(LowRankSolver):
         return after if after.round > state.round else (yield from self._refit(problem, after))
 
     def _change(self, problem: Problem, state: MeshState) -> Steps[MeshState]:
-        if not (self.certify or self.rank == "auto"):
+        if not self._asks_certificate:
             return state
         return (yield from self._certify(problem, state))
 
@@ -424,6 +435,11 @@ class MeshELM(LowRankSolver):
     def pooled(self) -> bool:
         """Whether all data are in one place: without a graph."""
         return self.graph is None
+
+    @property
+    def _asks_certificate(self) -> bool:
+        """Whether the certificate is needed: for its own sake, or to choose the rank."""
+        return self.certify or self.rank == "auto"
 
     def _may_change(self, state: MeshState) -> bool:
         """Return whether the number of columns may still change."""

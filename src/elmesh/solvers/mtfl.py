@@ -23,7 +23,7 @@ import numpy as np
 
 from elmesh.checks import check_number
 from elmesh.data.statistics import Task
-from elmesh.math.kernels import correlation, fit, project, square
+from elmesh.math.kernels import correlation, fit, project, ridge_in_metric, square
 from elmesh.solvers.base import Problem, RoundReport, Solution, Solver, Steps
 from elmesh.solvers.state import PerAgent, SolverState
 from elmesh.typing import FloatArray
@@ -154,15 +154,8 @@ class MTFL(Solver):
 
 
 def _ridge_in(D: Metric, task: Task, mu: float) -> tuple[FloatArray, FloatArray]:
-    r"""Return every task's ridge regression in the metric :math:`D^{-1}`, and it in the basis :math:`D^{1/2}`.
-
-    :math:`W_t = D H_t'(H_t D H_t' + \mu I)^{-1} T_t` needs no inverse of D, which may be all but singular.
-    """
-    F = project(task, D.Q)
-    kernel = (F * D.b) @ F.mT
-    diagonal = np.arange(kernel.shape[-1])
-    kernel[..., diagonal, diagonal] += D.a * task.s**2 + mu
-    X = task.V @ (task.s_column * np.linalg.solve(kernel, task.Y))
+    r"""Return every task's ridge regression in the metric :math:`D^{-1}`, and it in the basis :math:`D^{1/2}`."""
+    X = ridge_in_metric(task, D.a, D.Q, D.b, mu)
     return D.times(X), D.root_times(X)
 
 
