@@ -18,12 +18,21 @@ from elmesh.cli import app
 SITES = ("alba", "bera", "cora")
 #: The target of each model, and the other one, which it does not learn from.
 TARGETS = {"amount": "grade", "grade": "amount"}
-#: Each target, with drawings for one of them; `make test-all` draws the pages of both.
-TARGETS_ONE_DRAWN = [
-    pytest.param("amount", marks=pytest.mark.drawings),
-    "grade",
-    pytest.param("grade", marks=[pytest.mark.drawings, pytest.mark.slow], id="grade, drawn"),
-]
+#: `make test` draws the pages of one table, `make test-all` those of all tables, and all targets.
+DRAWN = [pytest.mark.drawings, pytest.mark.slow]
+DRAWN_TOO = pytest.mark.parametrize("pages", ["without drawings", pytest.param("drawn", marks=DRAWN)])
+
+
+def one_target(target: str) -> pytest.MarkDecorator:
+    """Return a parameter of tests: each target, with drawings and without; `make test` takes one without."""
+    every = [
+        pytest.param(target),
+        pytest.param(TARGETS[target], marks=pytest.mark.slow),
+        *(pytest.param(name, marks=DRAWN, id=f"{name}, drawn") for name in TARGETS),
+    ]
+    return pytest.mark.parametrize("target", every)
+
+
 CONFIDENTIAL = "note: This model was learned from rows without differential privacy."
 
 
@@ -129,17 +138,13 @@ def every_command(frame: pd.DataFrame, folder: Path, target: str, *fit_notes: st
 
 @pytest.mark.parametrize(
     ("target", "n_sites"),
-    [
-        ("amount", 150),
-        ("grade", 40),
-        *(pytest.param(target, n, marks=pytest.mark.slow) for target, n in [("grade", 150), *product(TARGETS, [1000])]),
-    ],
+    [("amount", 25), *(pytest.param(*one, marks=pytest.mark.slow) for one in product(TARGETS, [150, 1000]))],
 )
 def test_many_sites_of_two_rows_are_learned(tmp_path, target, n_sites):
     every_command(table([f"site {i}" for i in range(n_sites)], 2), tmp_path, target)
 
 
-@pytest.mark.parametrize("target", TARGETS_ONE_DRAWN)
+@one_target("amount")
 def test_one_site_alone_is_learned_and_named_as_such(tmp_path, target):
     frame = table(["only"], 30)
     every_command(frame, tmp_path, target)
@@ -148,7 +153,7 @@ def test_one_site_alone_is_learned_and_named_as_such(tmp_path, target):
     assert "With one task there is no other to learn with" in again
 
 
-@pytest.mark.parametrize("target", TARGETS_ONE_DRAWN)
+@one_target("grade")
 def test_a_target_that_is_constant_at_one_site_is_learned(tmp_path, target):
     frame = table()
     frame.loc[frame["site"] == "alba", target] = "pass" if target == "grade" else 5.0
@@ -166,8 +171,8 @@ def test_a_target_that_is_constant_everywhere_is_nothing_to_learn(tmp_path, targ
     assert words in message
 
 
-@pytest.mark.drawings
-def test_a_class_at_one_site_only_is_a_class_of_that_site(tmp_path):
+@DRAWN_TOO
+def test_a_class_at_one_site_only_is_a_class_of_that_site(tmp_path, pages):
     frame = table()
     frame.loc[(frame["site"] == "bera") & (frame["x"] > 0.5), "grade"] = "merit"
     every_command(frame, tmp_path, "grade")
@@ -178,8 +183,8 @@ def test_a_class_at_one_site_only_is_a_class_of_that_site(tmp_path):
     assert [("merit" in made["outputs"][1]["about"]) for made in classes.values()] == [False, True]
 
 
-@pytest.mark.drawings
-def test_sites_without_a_class_in_common_are_learned_and_take_no_further_site(tmp_path):
+@DRAWN_TOO
+def test_sites_without_a_class_in_common_are_learned_and_take_no_further_site(tmp_path, pages):
     frame = table()
     frame["grade"] = frame["site"] + " " + frame["grade"]
     works(*fit(frame, tmp_path, "grade"))
@@ -199,7 +204,10 @@ HOSTILE = ["مستشفى", "🏥", "e\u0301cole", "W" * 300, "都" * 100, "a/b",
            "tab\there", "..", "-x", "NUL", "{y}", "\N{RIGHT-TO-LEFT OVERRIDE}abc"]  # fmt: skip
 
 
-@pytest.mark.parametrize("target", TARGETS_ONE_DRAWN)
+COLUMNS = dict(zip(["x", "z", "ward", "day"], ["عمر المريض", "🩺 dose", "W" * 500, "$x_$ <b>"], strict=True))
+
+
+@one_target("amount")
 def test_sites_may_have_any_name(tmp_path, target):
     frame = table(HOSTILE, 6)
     every_command(frame, tmp_path, target)
@@ -212,11 +220,22 @@ def test_sites_may_have_any_name(tmp_path, target):
     assert max(map(len, shown.splitlines())) < 250
 
 
-@pytest.mark.parametrize("target", TARGETS_ONE_DRAWN)
+@pytest.mark.slow
+@one_target("grade")
 def test_columns_may_have_any_name(tmp_path, target):
-    names = dict(zip(["x", "z", "ward", "day"], ["عمر المريض", "🩺 dose", "W" * 500, "$x_$ <b>"], strict=True))
-    every_command(table().rename(columns=names), tmp_path, target)
+    every_command(table().rename(columns=COLUMNS), tmp_path, target)
     assert {"عمر المريض", "🩺 dose"} <= set(elmesh.load(tmp_path / "model").feature_names_in_)
+
+
+@pytest.mark.drawings
+def test_sites_and_columns_of_any_name_can_be_drawn_and_predicted(tmp_path):
+    frame = table([*HOSTILE, "b\x1b[2J"], 3).rename(columns=COLUMNS)
+    works(*fit(frame, tmp_path))
+    page = (tmp_path / "model" / "report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") >= 5
+    works("predict", tmp_path / "model", tmp_path / "table.csv", "--out", tmp_path / "p.csv")
+    assert len(pd.read_csv(tmp_path / "p.csv")) == len(frame)
+    works("export", tmp_path / "model", "--site", "🏥", "--onnx", tmp_path / "m.onnx")
 
 
 def test_a_folder_with_a_file_per_site_may_have_any_names(tmp_path):
@@ -236,7 +255,9 @@ def test_long_names_are_cut_in_a_sentence(tmp_path):
     assert f"('{'a' * 59}…', 'b')" in message
 
 
-@pytest.mark.parametrize(("name", "kept"), [(" dora ", "dora"), ("d\u00f3ra", "d\u00f3ra")])
+@pytest.mark.parametrize(
+    ("name", "kept"), [(" dora ", "dora"), pytest.param("d\u00f3ra", "d\u00f3ra", marks=pytest.mark.slow)]
+)
 def test_the_name_of_a_new_site_is_as_tables_have_it(models, tmp_path, name, kept):
     works("add-site", models / "amount", models / "table.csv", "--site", name, "--out", tmp_path / "m")
     assert elmesh.load(tmp_path / "m").tasks_.tolist() == [*SITES, kept]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
-import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,13 @@ from typer.testing import CliRunner, Result
 
 import elmesh
 from elmesh.cli import app
+from elmesh.evaluation.rivals import METHODS
+from helpers.forked import ForkedProcess
+from helpers.interrupted import run_hanging
 
 OPTIONS = ["--task", "site", "--target", "dose", "--drop", "ill", "--methods", "elmesh-alone,linear-pooled",
            "--folds", "2", "--repeats", "1"]  # fmt: skip
+FEW = ["--methods", "linear-pooled", "--folds", "2", "--repeats", "1"]
 FILES = ["folds.jsonl", "report.html", "results.json"]
 
 
@@ -62,6 +67,12 @@ def made(data) -> tuple[Path, Result]:
     return out, worked(data, *OPTIONS, "--out", out)
 
 
+def continued(made: Path, folder: Path) -> None:
+    """Make the folder of a comparison that was stopped after its last fit, which the command continues."""
+    folder.mkdir()
+    shutil.copy(made / "folds.jsonl", folder)
+
+
 def timeless(data: dict) -> dict:
     methods = [{key: x for key, x in row.items() if key != "seconds"} for row in data["methods"]]
     return {**data, "methods": methods}
@@ -97,12 +108,13 @@ def test_json_is_one_object_and_writes_nothing_unless_a_folder_is_named(data, ma
     result = worked(data, *OPTIONS, "--json")
     assert timeless(json.loads(result.stdout)) == timeless(json.loads((made[0] / "results.json").read_text()))
     assert list(tmp_path.iterdir()) == []
+    continued(made[0], tmp_path / "o")
     printed = json.loads(worked(data, *OPTIONS, "--json", "--out", "o").stdout)
     assert printed == json.loads((tmp_path / "o" / "results.json").read_text())
 
 
 def test_classes_have_log_loss_and_the_area_under_the_curve(data, tmp_path):
-    options = [*OPTIONS[:2], "--target", "ill", "--drop", "dose", *OPTIONS[6:]]
+    options = ["--task", "site", "--target", "ill", "--drop", "dose", *FEW]
     shown = worked(data, *options, "--out", tmp_path / "o").stdout
     assert "Log loss" in shown
     assert "AUC" in shown
@@ -111,11 +123,14 @@ def test_classes_have_log_loss_and_the_area_under_the_curve(data, tmp_path):
     assert json.loads((tmp_path / "o" / "results.json").read_text())["kind"] == "classification"
 
 
-def test_without_a_folder_a_new_one_is_made_each_time(data, tmp_path, monkeypatch):
+def test_without_a_folder_a_new_one_is_made_each_time(data, made, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("elmesh-compare", "elmesh-compare-2"):
+        continued(made[0], tmp_path / name)
         worked(data, *OPTIONS, "--quiet")
         assert sorted(path.name for path in (tmp_path / name).iterdir()) == FILES
+    worked(data, *OPTIONS[:6], *FEW, "--quiet")
+    assert sorted(path.name for path in (tmp_path / "elmesh-compare-3").iterdir()) == FILES
 
 
 def test_a_finished_comparison_is_not_replaced_without_force(data, made, tmp_path):
@@ -126,9 +141,9 @@ def test_a_finished_comparison_is_not_replaced_without_force(data, made, tmp_pat
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("keep")
     refused(data, *OPTIONS, "--out", tmp_path / "other")
-    worked(data, *OPTIONS, "--out", tmp_path / "other", "--force", "--quiet")
     (tmp_path / "other" / "results.json").write_text("old")
-    worked(data, *OPTIONS, "--seed", 1, "--out", tmp_path / "other", "--force", "--quiet")
+    refused(data, *OPTIONS, "--out", tmp_path / "other")
+    worked(data, *OPTIONS[:6], *FEW, "--seed", 1, "--out", tmp_path / "other", "--force", "--quiet")
     assert json.loads((tmp_path / "other" / "results.json").read_text())["rows"] == 90
     assert (tmp_path / "other" / "mine.txt").read_text() == "keep"
     (tmp_path / "file").touch()
@@ -158,54 +173,48 @@ def test_rows_of_one_file_need_a_column_with_their_site(data):
 
 def test_columns_that_number_the_rows_are_noted_and_left_out_unless_they_are_asked_for(tmp_path):
     patients().assign(number=np.arange(90)).to_csv(tmp_path / "t.csv", index=False)
-    noted = worked(tmp_path / "t.csv", *OPTIONS, "--json")
-    assert 'only number the rows: "number"' in json.loads(noted.stdout)["notes"][0]
-    assert json.loads(worked(tmp_path / "t.csv", *OPTIONS, "--use", "number", "--json").stdout)["notes"] == []
+    args = [tmp_path / "t.csv", *OPTIONS[:6], *FEW, "--json"]
+    assert 'only number the rows: "number"' in json.loads(worked(*args).stdout)["notes"][0]
+    assert json.loads(worked(*args, "--use", "number").stdout)["notes"] == []
 
 
-@pytest.mark.thorough
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT for a single process on Windows")
+STOPPED = "elmesh: Stopped. Finished fits are in elmesh-compare; the same command continues.\n"
+
+
 def test_ctrl_c_keeps_finished_fits_and_the_same_command_continues(data, made, tmp_path, monkeypatch):
-    """The process is interrupted within a fit that would take an hour."""
-    code = (
-        "import signal, time\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell may have it ignored
-        "from elmesh.evaluation.rivals import METHODS\n"
-        "from pathlib import Path\n"
-        "def hang(train, new):\n"
-        "    Path('hanging').touch()\n"
-        "    time.sleep(3600)\n"
-        "object.__setattr__(METHODS['elmesh-alone'], 'predict', hang)\n"
-        "from elmesh.cli import main\n"
-        "main()\n"
-    )
-    log = tmp_path / "elmesh-compare" / "folds.jsonl"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "compare", str(data), *OPTIONS],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        end = time.monotonic() + 300
-        while not (tmp_path / "hanging").exists():
-            assert process.poll() is None, process.stderr.read()
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        (tmp_path / "hanging").unlink()
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=300)
-    finally:
-        process.kill()
-        process.communicate()
-    assert (process.returncode, out) == (130, "")
-    assert err == "elmesh: Stopped. Finished fits are in elmesh-compare; the same command continues.\n"
+    monkeypatch.chdir(tmp_path)
+    alone, log = METHODS["elmesh-alone"], tmp_path / "elmesh-compare" / "folds.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setitem(METHODS, "elmesh-alone", replace(alone, predict=lambda *_: signal.raise_signal(signal.SIGINT)))
+        result = run(data, *OPTIONS)
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", STOPPED)
     finished = log.read_text()
     assert len(finished.splitlines()) == 2  # a header, and elmesh on the first fold
     assert [path.name for path in log.parent.iterdir()] == ["folds.jsonl"]
     # Another comparison gets another folder, the same one continues.
-    monkeypatch.chdir(tmp_path)
-    worked(data, *OPTIONS, "--seed", 1, "--quiet")
+    worked(data, *OPTIONS[:6], *FEW, "--seed", 1, "--quiet")
     worked(data, *OPTIONS, "--quiet")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elmesh-compare", "elmesh-compare-2"]
     assert log.read_text().startswith(finished)
     written, expected = (json.loads((folder / "results.json").read_text()) for folder in (log.parent, made[0]))
     assert timeless(written) == timeless(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT for a single process on Windows")
+def test_ctrl_c_ends_a_process_within_a_fit_that_would_take_an_hour(data, tmp_path):
+    files = [str(data.parent / name) for name in ("out", "err")]
+    process = ForkedProcess(["compare", str(data), *OPTIONS], *files, str(tmp_path), target=run_hanging)
+    try:
+        end = time.monotonic() + 300
+        while not (tmp_path / "hanging").exists():
+            assert process.poll() is None, Path(files[1]).read_text()
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        code = process.wait(300)
+    finally:
+        process.kill()
+        process.wait()
+    assert [code, *(Path(file).read_text() for file in files)] == [130, "", STOPPED]
+    assert [path.name for path in (tmp_path / "elmesh-compare").iterdir()] == ["folds.jsonl"]

@@ -2,10 +2,10 @@
 
 import json
 import re
-import subprocess
-import sys
+import signal
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 from click.testing import Result
@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from elmesh.cli import app
 from elmesh.cli.event_log import EventLog
-from helpers.forked import ForkedNetwork, undisturbed
+from helpers.forked import ForkedNetwork, ForkedProcess, undisturbed
 from helpers.network import LIMIT, equal_weights, free_ports, make_config
 
 
@@ -22,15 +22,15 @@ def elmesh(*words: object) -> Result:
     return CliRunner().invoke(app, list(map(str, words)))
 
 
+def fork(folder: Path, *words: object) -> ForkedProcess:
+    """Run a command in a process of its own."""
+    return ForkedProcess(list(map(str, words)), str(folder / "other.out"), str(folder / "other.err"), str(folder))
+
+
 def test_simultaneous_checks_at_two_sites_find_no_problem(tmp_path):
     with ForkedNetwork(tmp_path, make_config(("left", "right"), graph="path")) as network:
         files = {name: agent.folder / "agent.toml" for name, agent in network.agents.items()}
-        other = subprocess.Popen(
-            [sys.executable, "-m", "elmesh", "network", "check", str(files["left"]), "--wait", "120", "--quiet"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        other = fork(tmp_path, "network", "check", files["left"], "--wait", 120, "--quiet")
         found = elmesh("network", "check", files["right"], "--wait", 120, "--json")
         assert found.exit_code == 0, found.stderr
         report = json.loads(found.stdout)
@@ -39,7 +39,7 @@ def test_simultaneous_checks_at_two_sites_find_no_problem(tmp_path):
         (left,) = report["neighbors"]
         assert (left["certificate"], left["same_file"], left["problem"]) == ("left", True, None)
         assert abs(left["clock"]) < 30
-        other.communicate(timeout=LIMIT)
+        other.wait(LIMIT)
 
 
 def test_a_check_names_an_absent_neighbour_and_one_with_another_file(tmp_path):
@@ -113,15 +113,13 @@ def test_through_a_router_the_result_is_the_same_to_the_bit(tmp_path):
     config = make_config(("a", "b", "c"), graph="path", routers=(f"127.0.0.1:{port}",))
     direct = make_config(("a", "b", "c"), graph="path")
     with ForkedNetwork(tmp_path / "routed", config) as network:
-        router = subprocess.Popen(
-            [sys.executable, "-m", "elmesh", "network", "router", str(tmp_path / "routed/net/router/agent.toml"), "-q"]
-        )
+        router = fork(tmp_path, "network", "router", tmp_path / "routed/net/router/agent.toml", "-q")
         try:
             network.start_all()
             assert set(network.wait().values()) == {0}
             weights = network.weights()
         finally:
-            router.terminate()
+            router.send_signal(signal.SIGTERM)
             assert router.wait(LIMIT) == 130
     assert equal_weights(weights, undisturbed(tmp_path / "direct", direct))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import stat
 import tomllib
 from pathlib import Path
@@ -36,15 +37,23 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.fixture
-def net(tmp_path, monkeypatch) -> Path:
-    """A network of three sites whose tables are beside it."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def created(tmp_path_factory) -> Path:
+    """A folder with a network of three sites, and their tables."""
+    folder = tmp_path_factory.mktemp("created")
     for name in SITES:
-        rows_of(name).to_csv(tmp_path / f"{name}.csv", index=False)
+        rows_of(name).to_csv(folder / f"{name}.csv", index=False)
     listen = ",".join(f"127.0.0.1:{port}" for port in free_ports(len(SITES)))
-    options = ["--hidden", 20, "--like", "north.csv", "--target", "y", "--csr", "--quiet"]
-    worked("create", "net", "--agents", ",".join(SITES), "--listen", listen, *options)
+    options = ["--hidden", 20, "--like", folder / "north.csv", "--target", "y", "--csr", "--quiet"]
+    worked("create", folder / "net", "--agents", ",".join(SITES), "--listen", listen, *options)
+    return folder
+
+
+@pytest.fixture
+def net(created, tmp_path, monkeypatch) -> Path:
+    """A network of three sites whose tables are beside it."""
+    shutil.copytree(created, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     return tmp_path / "net"
 
 
@@ -90,7 +99,10 @@ def test_a_site_that_has_joined_is_shown_its_next_command(net):
     assert found["next"] == "elmesh agent north/agent.toml --data TABLE --target COLUMN --out north-model"
     assert Identity.read("north/agent.toml").config.digest.hex() == found["digest"]
     before = tree(Path("north"))
-    worked("join", net / "invitations" / "north.toml", "--wait", 0)
+    shown = worked("join", net / "invitations" / "north.toml", "--wait", 0).output
+    assert "2 of 2 neighbours did not answer: south, west. A neighbour that has not joined yet" in " ".join(
+        shown.split()
+    )
     assert tree(Path("north")) == before
 
 
@@ -106,6 +118,7 @@ def test_the_invitation_of_a_router_ends_with_the_command_of_a_router(tmp_path, 
 
 
 def test_an_invitation_holds_nothing_private_and_nothing_of_other_sites_folders(net):
+    worked("invite", net, "--force")
     for path in (net / "invitations").iterdir():
         text = path.read_text()
         assert "PRIVATE" not in text

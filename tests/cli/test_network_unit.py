@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -18,15 +19,17 @@ pytest.importorskip("cryptography", reason="keys and certificates need cryptogra
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.identity import Identity
 from helpers.commands import Command
-from helpers.network import LocalNetwork, make_config
+from helpers.forked import ForkedNetwork, ForkedProcess, run_command
+from helpers.network import make_config
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 #: systemd's measure of what a service could do, from 0 to 10; without any of this hardening it is 9.6.
 EXPOSURE = 2.0
 # Refuses memory that is writable and executable, as MemoryDenyWriteExecute= does: prctl(PR_SET_MDWE, REFUSE_EXEC_GAIN).
-DENY_WRITE_EXECUTE = """
+PR_SET_MDWE = (65, 1, 0, 0, 0)
+DENY_WRITE_EXECUTE = f"""
 import ctypes, os, sys
-if ctypes.CDLL(None, use_errno=True).prctl(65, 1, 0, 0, 0):
+if ctypes.CDLL(None, use_errno=True).prctl{PR_SET_MDWE}:
     sys.exit(77)
 os.execv(sys.argv[1], sys.argv[1:])
 """
@@ -156,13 +159,28 @@ def test_the_key_that_systemd_hands_over_is_used_although_its_group_has_a_right(
         Identity.read("net/north/agent.toml")
 
 
+def run_denied(*args: object) -> None:
+    """Run ``elmesh`` in a forked process that may have no such memory from now on."""
+    if ctypes.CDLL(None, use_errno=True).prctl(*PR_SET_MDWE):
+        sys.exit(77)
+    run_command(*args)
+
+
+class DeniedNetwork(ForkedNetwork):
+    """Agents that may have no such memory."""
+
+    def fork(self, name: str, *args: object) -> ForkedProcess:
+        return ForkedProcess(*args, target=run_denied)
+
+
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="a right of Linux")
-def test_agents_need_no_memory_that_is_writable_and_executable(tmp_path):
+@pytest.mark.parametrize("from_its_start", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_agents_need_no_memory_that_is_writable_and_executable(tmp_path, from_its_start):
     before = (sys.executable, "-c", DENY_WRITE_EXECUTE)
     if subprocess.run([*before, "/bin/true"], check=False).returncode == 77:
         pytest.skip("this kernel cannot refuse it")
-    with LocalNetwork(tmp_path, make_config(("left", "right"), graph="path", rounds=5)) as network:
+    with DeniedNetwork(tmp_path, make_config(("left", "right"), graph="path", rounds=5)) as network:
         for name in ("left", "right"):
-            network.start(name, before=before)
+            network.start(name, **({"before": before} if from_its_start else {}))
         assert network.wait() == {"left": 0, "right": 0}, network.logs()

@@ -40,11 +40,19 @@ NETWORK = Command("network")
 run, worked, refused = NETWORK.run, NETWORK.worked, NETWORK.refused
 
 
-@pytest.fixture
-def net(tmp_path, monkeypatch) -> Path:
+@pytest.fixture(scope="module")
+def created(tmp_path_factory) -> Path:
     """A network with the folders of three agents."""
+    folder = tmp_path_factory.mktemp("created") / "net"
+    worked("create", folder, "--agents", ",".join(SITES), "--listen", "127.0.0.1:7451", "--days", 40, "--quiet")
+    return folder
+
+
+@pytest.fixture
+def net(created, tmp_path, monkeypatch) -> Path:
+    """The same in the present folder."""
     monkeypatch.chdir(tmp_path)
-    worked("create", "net", "--agents", ",".join(SITES), "--listen", "127.0.0.1:7451", "--days", 40, "--quiet")
+    shutil.copytree(created, "net")
     return Path("net")
 
 

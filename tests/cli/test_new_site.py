@@ -15,6 +15,7 @@ import elmesh
 from elmesh.cli import app
 from elmesh.datasets import simulate_visits
 from elmesh.errors import ElmeshError, UnknownSiteWarning
+from helpers.code_blocks import small_sample
 
 
 def run(*args: object, code: int = 0):
@@ -28,7 +29,7 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sample")
     run("sample", folder / "clinics", "--quiet")
     run("fit", folder / "clinics" / "visits.csv", "--task", "clinic", "--target", "days", "--drop", "complication",
-        "--out", folder / "model", "--quiet")  # fmt: skip
+        "--hidden", "20", "--out", folder / "model", "--quiet")  # fmt: skip
     return folder
 
 
@@ -73,9 +74,9 @@ def test_nothing_is_overwritten_by_a_sample(folder, tmp_path):
 
 def test_every_command_that_the_sample_suggests_works(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    suggested = [
-        line.split()[1:] for line in run("sample", "clinics").stdout.splitlines() if line.startswith("elmesh ")
-    ]
+    with small_sample():
+        lines = run("sample", "clinics").stdout.splitlines()
+    suggested = [line.split()[1:] for line in lines if line.startswith("elmesh ")]
     assert [words[0] for words in suggested] == ["fit", "evaluate", "add-site"]
     for words in suggested:
         run(*words)
@@ -113,8 +114,10 @@ def test_a_learning_curve_falls_where_a_site_differs(folder):
 
 
 def test_classes_have_a_learning_curve_of_wrong_ones(folder, tmp_path):
-    run("fit", folder / "clinics" / "visits.csv", "--task", "clinic", "--target", "complication", "--drop", "days",
-        "--out", tmp_path / "m", "--quiet")  # fmt: skip
+    visits = pd.read_csv(folder / "clinics" / "visits.csv")
+    visits[visits["clinic"].isin(["Bath", "York"])].to_csv(tmp_path / "visits.csv", index=False)
+    run("fit", tmp_path / "visits.csv", "--task", "clinic", "--target", "complication", "--drop", "days",
+        "--hidden", "5", "--out", tmp_path / "m", "--quiet")  # fmt: skip
     words = ("add-site", tmp_path / "m", folder / "clinics" / "truro.csv", "--site", "Truro", "--out", tmp_path / "n")
     shown = json.loads(run(*words, "--json").stdout)
     assert shown["curve"]["unit"] == "share of wrong classes"
@@ -143,7 +146,7 @@ def test_what_cannot_be_added_is_one_sentence_and_no_model(folder, tmp_path, cha
     assert not (tmp_path / "m").exists()
 
 
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("named", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_without_another_folder_the_model_is_replaced_by_itself_with_the_site(folder, tmp_path, named):
     model = shutil.copytree(folder / "model", tmp_path / "model")
     out = ["--out", model] if named else []

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure as Drawing
 
 from elmesh.cli import main
 from elmesh.errors import ElmeshError
@@ -23,10 +24,18 @@ from elmesh.paper.analysis.verdicts import judge_count
 from elmesh.paper.convergence import measure_fig3
 from elmesh.paper.reproduction import EXPERIMENTS, Experiment, reproduce
 from elmesh.paper.trials import run_trials
-from elmesh.report import Claim, Figure, Section, figure
+from elmesh.report import Claim, Figure, Section
 from helpers import paper_measures as measures
 from helpers.commands import Command
-from helpers.paper_cases import DIGITS, invent_fig6, remove_datasets, simulate_release
+from helpers.marks import one_of
+from helpers.paper_cases import (
+    DIGITS,
+    figures_left_empty,
+    invent_fig5,
+    invent_fig6,
+    remove_datasets,
+    simulate_release,
+)
 from helpers.paper_measures import alive, children, until
 from helpers.quick_pages import drawn
 
@@ -72,7 +81,7 @@ def ran(inline, monkeypatch) -> list[tuple[str, int]]:
 
         def analyze(results, runs):
             values = [numbers["value"] for numbers in results["x"]]
-            drawing = figure(lambda ax: ax.plot(values), size=(2, 2))
+            drawing = Drawing((1.0, 1.0))
             return Analysis(
                 Section(
                     f"What {name} shows",
@@ -184,7 +193,9 @@ def test_a_file_where_the_folder_should_be_is_refused(ran, tmp_path, below, forc
     assert ran == []
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"experiments": 3}', '{"experiments": {"fig9": {"runs": 1}}}'])
+@pytest.mark.parametrize(
+    "damage", one_of(4, ["", "{", "[]", '{"experiments": 3}', '{"experiments": {"fig9": {"runs": 1}}}'])
+)
 def test_damaged_results_are_written_again_from_the_trials(ran, tmp_path, damage):
     worked("fig3", "--runs", 2, "--out", tmp_path)
     before = results(tmp_path)
@@ -280,7 +291,8 @@ def bare(monkeypatch, tmp_path):
 def test_without_usps_the_fallback_runs_and_a_note_explains_it(bare, inline, monkeypatch, tmp_path):
     (invented,) = invent_fig6(DIGITS).values()
     monkeypatch.setitem(EXPERIMENTS, "fig6", replace(EXPERIMENTS["fig6"], measure=lambda trial: invented[0]))
-    result = worked("fig6", "--runs", 1, "--out", tmp_path / "o", "--json")
+    with figures_left_empty():
+        result = worked("fig6", "--runs", 1, "--out", tmp_path / "o", "--json")
     found = results(tmp_path / "o")
     assert list(found["missing"]) == ["Kang et al. 2011", "USPS"]
     assert all("ELMESH_DATA" in reason for reason in found["missing"].values())
@@ -303,7 +315,8 @@ def test_with_the_release_its_protocol_is_named_and_both_ways_of_drawing_are_on_
     by_case = {case: runs[0] for case, runs in invent_fig6().items()}
     monkeypatch.setitem(EXPERIMENTS, "fig6", replace(EXPERIMENTS["fig6"], measure=lambda trial: by_case[trial.case]))
     for _ in remove_datasets(monkeypatch, tmp_path, mnist=True, release=tmp_path):
-        result = worked("fig6", "--runs", 1, "--out", tmp_path / "o")
+        with figures_left_empty():
+            result = worked("fig6", "--runs", 1, "--out", tmp_path / "o")
     found = results(tmp_path / "o")
     assert found["missing"] == {}
     assert found["protocol"]["name"] == "Kang et al. 2011"
@@ -327,7 +340,7 @@ def test_an_experiment_without_data_sets_misses_none(bare, ran, tmp_path, monkey
 
 def run_fig3(folder: Path, runs: int) -> Path:
     """Run Fig. 3 of few rounds in this process, and return its folder."""
-    with drawn(), pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reproduction, "run_trials", RUN_INLINE)
         patch.setitem(EXPERIMENTS, "fig3", replace(EXPERIMENTS["fig3"], measure=partial(measure_fig3, rounds=40)))
         worked("fig3", "--runs", runs, "--seed", 3, "--out", folder)
@@ -336,28 +349,32 @@ def run_fig3(folder: Path, runs: int) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
-    return run_fig3(tmp_path_factory.mktemp("undisturbed"), 8)
+    with drawn():
+        return run_fig3(tmp_path_factory.mktemp("undisturbed"), 8)
 
 
-@pytest.fixture(scope="module")
-def reported(tmp_path_factory) -> Path:
-    return run_fig3(tmp_path_factory.mktemp("reported"), 2)
-
-
-def test_the_report_is_self_contained(reported):
-    page = (reported / "report.html").read_text()
+def test_the_report_is_self_contained(inline, monkeypatch, tmp_path):
+    by_case = {case: runs[0] for case, runs in invent_fig5(DIGITS).items()}
+    fig5 = replace(EXPERIMENTS["fig5"], measure=lambda trial: by_case[trial.case])
+    monkeypatch.setitem(EXPERIMENTS, "fig5", fig5)
+    for _ in remove_datasets(monkeypatch, tmp_path, mnist=True):
+        with drawn():
+            worked("fig5", "--runs", 1, "--out", tmp_path / "o")
+    page = (tmp_path / "o" / "report.html").read_text()
     assert page.count("<svg") >= 1
     # Names of XML namespaces look like addresses but are not.
     rest = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
     assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", rest, re.IGNORECASE)
     assert not re.search(r"<(script|link|iframe|img|object|embed)\b[^>]*(src|href)=[\"'](?!#|data:)", rest)
-    assert (reported / "fig-3.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (reported / "fig-3.svg").read_text()
+    assert (tmp_path / "o" / "fig-5.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "o" / "fig-5.svg").read_text()
 
 
-def test_the_report_has_the_claims_of_the_results(reported):
-    page = html.unescape((reported / "report.html").read_text()).replace("\u00a0", " ")
-    claims = results(reported)["experiments"]["fig3"]["claims"]
+def test_the_report_has_the_claims_of_the_results(tmp_path):
+    with figures_left_empty():
+        run_fig3(tmp_path, 2)
+    page = html.unescape((tmp_path / "report.html").read_text()).replace("\u00a0", " ")
+    claims = results(tmp_path)["experiments"]["fig3"]["claims"]
     assert len(claims) > 4
     for claim in claims:
         assert claim["statement"] in page
@@ -419,7 +436,34 @@ def test_after_an_interrupt_the_same_command_continues_to_the_same_numbers(tmp_p
     assert (tmp_path / "fig-3.png").read_bytes() == (undisturbed / "fig-3.png").read_bytes()
 
 
+def test_ctrl_c_keeps_finished_trials_and_the_same_command_continues(ran, monkeypatch, tmp_path):
+    worked("fig3", "--runs", 5, "--out", tmp_path / "undisturbed")
+    trivial = EXPERIMENTS["fig3"]
+
+    def interrupted(trial):
+        if trial.run == 2:
+            signal.raise_signal(signal.SIGINT)
+        return trivial.measure(trial)
+
+    with monkeypatch.context() as patch:
+        patch.setitem(EXPERIMENTS, "fig3", replace(trivial, measure=interrupted))
+        patch.setattr(reproduction, "run_trials", partial(RUN_INLINE, processes=1))
+        result = run("fig3", "--runs", 5, "--out", tmp_path / "o", "--json")
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert result.stderr.splitlines()[-1].startswith("elmesh: Stopped.")
+    assert str(tmp_path / "o") in result.stderr.splitlines()[-1]
+    assert [path.name for path in (tmp_path / "o").iterdir()] == ["trials.jsonl"]
+    kept = (tmp_path / "o" / "trials.jsonl").read_text()
+    assert finished_trials(tmp_path / "o") == 3
+    ran.clear()
+    worked("fig3", "--runs", 5, "--out", tmp_path / "o")
+    assert ran == [("fig3", 3), ("fig3", 4)]
+    assert (tmp_path / "o" / "trials.jsonl").read_text().startswith(kept)
+    assert results(tmp_path / "o") == results(tmp_path / "undisturbed")
+
+
 @needs_proc
+@pytest.mark.slow
 def test_an_interrupt_while_workers_start_ends_in_the_same_way(tmp_path):
     process = start(*SMALL, "fig3", "--runs", "8", "--out", str(tmp_path))
     until(lambda: children(process.pid, "spawn_main"), "start of a worker")

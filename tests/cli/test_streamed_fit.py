@@ -59,7 +59,10 @@ def predictions(model: Path) -> np.ndarray:
     return elmesh.load(model).predict(rows())
 
 
-@pytest.mark.parametrize("source", ["{}/rows.parquet", "duckdb://{}/warehouse.db?table=visits"])
+@pytest.mark.parametrize(
+    "source",
+    [pytest.param("{}/rows.parquet", marks=pytest.mark.slow), "duckdb://{}/warehouse.db?table=visits"],
+)
 def test_a_table_that_is_read_in_parts_gives_the_same_model(folder, tmp_path, in_parts, source):
     result = run("fit", source.format(folder), *OPTIONS, "--drop", "n", "--out", tmp_path / "m")
     assert "has 400 rows; it is read in parts" in result.stderr

@@ -73,7 +73,7 @@ def test_a_better_setting_is_found_and_the_printed_command_makes_the_same_model(
     same_model(result, out, tmp_path / "again")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_setting_that_is_clearly_better_than_the_default_is_taken(table, tmp_path):
     args = ["--hidden", "200", "--weight-scale", "20", "--weight-scale", "1,4", "--out", tmp_path / "m"]
     result = worked("tune", table, *TABLE, *args, "--json")
@@ -129,7 +129,7 @@ def test_penalties_and_ranks_of_the_papers_problem_are_tuned(table, tmp_path, no
 
 
 def test_settings_that_were_not_tried_have_no_number(table, tmp_path, no_report):
-    args = ["--hidden", "99", "--weight-scale", "20", "--parts", "shared", "--rank", "3", "--mu", "3,0.3,0.01,0.001"]
+    args = ["--hidden", "30", "--weight-scale", "20", "--parts", "shared", "--rank", "2", "--mu", "3,0.3,0.01,0.001"]
     result = worked("tune", table, *TABLE, *args, "--out", tmp_path / "m", "--json")
     settings = json.loads(result.stdout)["tuning"]["settings"]
     assert settings[-1]["error"] is None

@@ -1,11 +1,10 @@
-"""The commands on the pages, and the Python that needs MPI or several agents, work as they are shown."""
+"""The commands on the pages, and the Python that needs processes of its own, work as they are shown."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from elmesh import load
 from elmesh.cli import app
 from elmesh.cli.errors import UNSOUND
 from elmesh.netconfig.layout import NetworkLayout
-from helpers.code_blocks import code_blocks, markdown_pages, run, run_commands
+from helpers.code_blocks import code_blocks, markdown_pages, run, run_apart, run_commands, run_page
 from helpers.forked import ForkedProcess
 from helpers.mpi import MPIEXEC, needs_mpi
 from helpers.network import LIMIT, free_ports, make_config, rows_of
@@ -27,7 +26,7 @@ PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for
 #: Python that needs MPI or other agents has the language `py`; all other Python has `python`.
 DISTRIBUTED = [(name, code) for name, text in PAGES.items() for code in code_blocks(text, "py")]
 #: Options that make a comparison of seconds from one of minutes.
-FAST = "--methods elmesh-alone,linear-pooled --folds 2 --repeats 1"
+FAST = "--methods linear-pooled --folds 2 --repeats 1"
 
 
 def fast(commands: str) -> str:
@@ -44,7 +43,7 @@ def test_the_commands_of_every_page_are_tested():
 
 def test_the_commands_of_the_readme_work(tmp_path):
     (commands,) = (block for block in code_blocks(PAGES["README.md"], "sh") if "elmesh sample" in block)
-    shown = run_commands(fast(commands), tmp_path)
+    shown = run_page(fast(commands), tmp_path)
     gain, *_ = re.findall(r"^(\d of \d) tasks? clearly gains? by .*none is clearly better alone", shown, re.MULTILINE)
     assert f"In the sample above {gain} clinics clearly gains;\nnone is clearly better alone" in PAGES["README.md"]
     assert (tmp_path / "comparison" / "report.html").is_file()
@@ -59,7 +58,7 @@ def test_the_commands_of_the_readme_work(tmp_path):
 
 def test_the_commands_of_the_first_page_and_of_the_page_on_the_report_work(tmp_path):
     first, fit, checks = code_blocks(PAGES["docs/start/index.md"], "sh")
-    shown = run_commands(first + fit + fast(checks), tmp_path)
+    shown = run_page(first + fit + fast(checks), tmp_path)
     visits = pd.read_csv(tmp_path / "clinics" / "visits.csv")
     assert f"`clinics/visits.csv` has {len(visits)} simulated patients" in PAGES["docs/start/index.md"]
     assert "Ely" in shown
@@ -69,10 +68,10 @@ def test_the_commands_of_the_first_page_and_of_the_page_on_the_report_work(tmp_p
     assert set(commands.splitlines()) <= set((first + fit + checks).splitlines())
 
 
-@pytest.mark.parametrize("page", ["docs/understand/paper.md", "docs/privacy.md"])
+@pytest.mark.parametrize("page", ["docs/understand/paper.md", "docs/privacy.md", "docs/how-to/cluster.md"])
 def test_commands_that_take_too_long_have_options_that_exist(page):
     for line in (line for block in code_blocks(PAGES[page], "sh") for line in block.strip().splitlines()):
-        program, *words = line.split("#")[0].split()
+        program, *words = re.sub(r"^mpiexec -n \d+ ", "", line).split("#")[0].split()
         command = get_command(app)
         while words[0] in getattr(command, "commands", {}):
             command = command.commands[words.pop(0)]
@@ -83,11 +82,12 @@ def test_commands_that_take_too_long_have_options_that_exist(page):
 
 def test_the_commands_of_the_page_on_export_work(tmp_path):
     (commands,) = code_blocks(PAGES["docs/export.md"], "sh")
-    run_commands(commands, tmp_path)
+    run_page(commands, tmp_path)
     assert (tmp_path / "leeds.onnx").is_file()
 
 
 @needs_mpi
+@pytest.mark.slow
 def test_the_commands_for_mpi_work(tmp_path):
     (commands,) = code_blocks(PAGES["docs/how-to/cluster.md"], "sh")
     (tmp_path / "sites").mkdir()
@@ -141,20 +141,38 @@ def test_the_trial_of_a_network_works(tmp_path):
     assert all(np.array_equal(first, other) for other in others)
 
 
-@needs_mpi
-def test_the_python_for_mpi_runs_under_mpiexec(tmp_path):
+def test_the_solver_on_the_page_runs_and_its_model_loads_where_it_is_not_defined(tmp_path):
+    code = "\n".join(code_blocks(PAGES["docs/solvers.md"], "python"))
+    score, stop, _ = run_apart({"script": code}, tmp_path)["script"].split()
+    assert float(score) > 0.95
+    assert stop == "CONVERGED"
+    assert load(tmp_path / "descent-model").tasks_[0] == "site-01"
+
+
+def mpi_script() -> str:
     (code,) = (code for name, code in DISTRIBUTED if 'backend="mpi"' in code)
-    script = tmp_path / "script.py"
-    script.write_text(
+    return (
         "import numpy as np\n"
         "rng = np.random.default_rng(0)\n"
         "X, site = rng.normal(size=(120, 4)), np.repeat(['north', 'south', 'west'], 40)\n"
         "y = X[:, 0] + X[:, 1] > 0\n"
         f"{code}\n"
         "if everything is not None:\n"
-        "    print(everything.tasks_.tolist())\n",
-        encoding="utf-8",
+        "    print(everything.tasks_.tolist())\n"
     )
+
+
+@needs_mpi
+def test_the_python_for_mpi_runs_on_one_rank(tmp_path):
+    assert run_apart({"script": mpi_script()}, tmp_path) == {"script": "['north', 'south', 'west']\n"}
+    assert (tmp_path / "checkpoints" / "checkpoint.json").is_file()
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_the_python_for_mpi_runs_under_mpiexec(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(mpi_script(), encoding="utf-8")
     out = run([str(MPIEXEC), "-n", "2", "--bind-to", "none", sys.executable, str(script)], tmp_path)
     assert out == "['north', 'south', 'west']\n"
     assert (tmp_path / "checkpoints" / "checkpoint.json").is_file()
@@ -166,11 +184,8 @@ def test_the_python_for_agents_runs_at_every_site(tmp_path):
     NetworkLayout(tmp_path / "net", config).write("", days=30, keys=True, force=False)
     for site in config.agent_names:
         rows_of(site).to_csv(tmp_path / f"{site}.csv", index=False)
-        (tmp_path / f"{site}.py").write_text(code.replace("north", site), encoding="utf-8")
-    with ThreadPoolExecutor() as pool:
-        jobs = [pool.submit(run, [sys.executable, f"{site}.py"], tmp_path) for site in config.agent_names]
-    printed = [job.result() for job in jobs]
-    assert all("'rounds': 10" in out for out in printed)
+    printed = run_apart({site: code.replace("north", site) for site in config.agent_names}, tmp_path)
+    assert all("'rounds': 10" in out for out in printed.values())
     for site in config.agent_names:
         assert load(tmp_path / f"{site}-model").tasks_.tolist() == [site]
 

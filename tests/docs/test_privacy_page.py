@@ -37,26 +37,32 @@ def test_equal_tables_have_no_bound_above_zero_to_speak_of():
     assert max(bounds(rng.normal(size=5000), rng.normal(size=5000), DELTA)) < 0.1
 
 
-def test_the_worst_pair_of_rows_has_nearly_the_stated_epsilon_and_no_more():
-    _, distance = worst_pair(noise_of_all())
+@pytest.fixture(scope="module")
+def worst():
+    return worst_pair(noise_of_all())
+
+
+def test_the_worst_pair_of_rows_has_nearly_the_stated_epsilon_and_no_more(worst):
+    _, distance = worst
     assert 0.95 < epsilon_of(distance**2 / 2, DELTA) <= 1.0
 
 
 def test_what_is_released_is_the_total_with_noise_of_the_stated_size():
     row, sigma = (np.ones(3), 1.0), noise_of_all()
-    noise = np.array([release(*row) - expected(*row) for _ in range(60)]) / sigma
+    noise = (np.array([release(*row) for _ in range(30)]) - expected(*row)) / sigma
     assert np.var(noise) == pytest.approx(1.0, rel=5 * np.sqrt(2 / noise.size))
 
 
 @pytest.mark.parametrize(
     ("name", "runs"),
-    [("the same noise in every run", 40), pytest.param("targets that are not limited", 2000, marks=pytest.mark.slow)],
+    [("the same noise in every run", 20), pytest.param("targets that are not limited", 2000, marks=pytest.mark.slow)],
     ids=["same", "wide"],
 )
-def test_a_broken_mechanism_is_found(name, runs):
+def test_a_broken_mechanism_is_found(worst, name, runs):
     sigma = noise_of_all()
     with BROKEN[name]():
-        pair, _ = worst_pair(sigma)
+        # The pair does not depend on the noise.
+        pair, _ = worst if "noise" in name else worst_pair(sigma)
         assert max(audit(pair, sigma, runs)) > 1.0
 
 

@@ -18,9 +18,10 @@ import pytest
 
 import elmesh
 import reference
+from helpers.browser import Browser
 from helpers.code_blocks import run
 from helpers.pages import needs_browser
-from helpers.site import broken_links, html_pages, look_at, open_page, outside_resources
+from helpers.site import broken_links, console, html_pages, look_at, outside_resources
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -57,9 +58,15 @@ def site(tmp_path_factory):
     return ROOT / given if given else build(DOCS, tmp_path_factory.mktemp("site"))
 
 
-def check_screen(page, tmp_path, width, theme):
-    seen, console = look_at(page, tmp_path, width, theme)
-    assert console == []
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+def check_screen(browser, page, width, theme):
+    seen, messages = look_at(browser, page, width, theme)
+    assert messages == []
     assert seen["width"] == width
     assert seen["scroll"] <= width
     assert seen["wide"] == []
@@ -81,14 +88,14 @@ def test_the_checks_find_a_broken_link_a_missing_heading_and_a_foreign_script(tm
 
 @needs_browser
 @pytest.mark.thorough
-def test_the_checks_find_a_page_that_is_too_wide_and_an_error_in_the_console(tmp_path):
+def test_the_checks_find_a_page_that_is_too_wide_and_an_error_in_the_console(browser, tmp_path):
     page = tmp_path / "a.html"
     page.write_text(
         '<html><head></head><body><main><p style="width: 700px">A</p></main><script>x()</script></body></html>'
     )
-    seen, console = look_at(page, tmp_path, 390, "light")
+    seen, messages = look_at(browser, page, 390, "light")
     assert (seen["width"], seen["scroll"] > 700, seen["wide"]) == (390, True, ["P."])
-    assert any("x is not defined" in line for line in console)
+    assert any("x is not defined" in line for line in messages)
 
 
 @pytest.mark.thorough
@@ -119,16 +126,16 @@ def test_links_show_titles_and_not_names_of_files(pages):
 @needs_browser
 @pytest.mark.thorough
 @pytest.mark.parametrize(("width", "theme"), [SCREENS[0], SCREENS[3]])
-def test_a_page_with_wide_tables_and_formulas_fits_the_screen(pages, tmp_path, width, theme):
-    check_screen(pages / "understand" / "paper.html", tmp_path, width, theme)
+def test_a_page_with_wide_tables_and_formulas_fits_the_screen(browser, pages, width, theme):
+    check_screen(browser, pages / "understand" / "paper.html", width, theme)
 
 
 @needs_browser
 @pytest.mark.thorough
-def test_the_search_works_without_a_server(pages, tmp_path):
-    document, console = open_page((pages / "search.html").as_uri() + "?q=colluders", tmp_path, 1280)
-    assert console == []
-    assert "security.html" in document
+def test_the_search_works_without_a_server(browser, pages):
+    browser.load((pages / "search.html").as_uri() + "?q=colluders", 1280)
+    browser.until_value("document.body.innerHTML.includes('security.html')", True)
+    assert console(browser) == []
 
 
 def test_the_reference_has_every_public_module():
@@ -176,5 +183,5 @@ def test_all_links_of_the_site_lead_somewhere(site):
 @pytest.mark.parametrize(
     "page", ["index", "arena", "gallery/plot_own_solver", "reference/api/generated/elmesh.MultiTaskELMClassifier"]
 )
-def test_a_page_of_the_site_fits_the_screen(site, tmp_path, page, width, theme):
-    check_screen(site / f"{page}.html", tmp_path, width, theme)
+def test_a_page_of_the_site_fits_the_screen(browser, site, page, width, theme):
+    check_screen(browser, site / f"{page}.html", width, theme)

@@ -21,6 +21,9 @@ _FLAGS = (
     "disable-component-update disable-sync remote-debugging-pipe"
 )
 _LIMIT = 120.0
+#: Is kept once a page, and what it does when it is loaded, are there.
+_LOADED = """new Promise(done => document.readyState === "complete"
+  ? setTimeout(done) : addEventListener("load", () => setTimeout(done)))"""
 
 
 class Browser:
@@ -70,6 +73,8 @@ class Browser:
                 self.console.append(json.dumps(answer["params"]))
             elif answer.get("method") == "Log.entryAdded":
                 self.console.append(answer["params"]["entry"]["text"])
+            elif answer.get("method") == "Runtime.consoleAPICalled":
+                self.console.append(" ".join(str(one.get("value")) for one in answer["params"]["args"]))
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer
                 return answer["result"]
@@ -88,13 +93,23 @@ class Browser:
         self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self._call("Page.navigate", url=address)
 
+    def load(self, address: str, width: int = 1200, before: str = "") -> None:
+        """Open a page with an empty console, and wait until all of it is loaded; a script may run before its own."""
+        self.console.clear()
+        script = self._call("Page.addScriptToEvaluateOnNewDocument", source=before)["identifier"]
+        self.open(address, width)
+        self.value(_LOADED)
+        self._call("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
+
     def value(self, expression: str) -> Any:
-        """Return the value of an expression in the page."""
-        return self._call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+        """Return the value of an expression in the page, or that of its promise."""
+        found = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
 
     def text(self) -> str:
         """Return the text that the page shows."""
-        return self.value("document.body.innerText") or ""
+        return self.value("document.body?.innerText") or ""
 
     def until(self, words: str, seconds: float = _LIMIT) -> str:
         """Wait until the page shows some words; return its text."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from elmesh import GOMTL, MTFL, MTLELM, MeshELM, RunConfig, TraceNorm
+from elmesh import GOMTL, MTFL, MTLELM, CheckpointConfig, MeshELM, RunConfig, TraceNorm
 from elmesh.data.statistics import SiteRows, Task
 from elmesh.errors import RankWarning
-from elmesh.run import RunResult, run_local
+from elmesh.run import RunResult, checkpoints, run_local
 from elmesh.solvers import Solver
 from helpers.mpi_cases import CASES, SEED, make_stack
 
@@ -25,6 +29,19 @@ POOLED: dict[str, Callable[[], Solver]] = {
 _SHORT = ("ends CONVERGED at the start", "ends DIVERGED from one round to the next")
 _DISTRIBUTED = [name for name in CASES if name.endswith("random") or ("," not in name and name not in _SHORT)]
 RUNS = [name for name in (*_DISTRIBUTED, *POOLED) if "overflow" not in name and name != "mesh with two parts"]
+#: Those of `make test`: every method once, with quantised messages if it can send them.
+FEW_RUNS = (
+    "mesh with automatic bits, random",
+    "mesh with three parts, random",
+    "admm, random",
+    "fo, random",
+    "dif with 4 bits, random",
+    "dgsp with every direction",
+    "dnsp with 4 bits",
+    "fedrep with automatic bits",
+    "ends CONVERGED",
+    *(name for name in POOLED if name != "mesh-elm without a graph"),
+)
 
 
 def data_of(name: str) -> Task | list[SiteRows]:
@@ -49,3 +66,16 @@ def run(
         return run_local(
             solver, data or data_of(name), topology, seed, config or RunConfig(), fields=known, features=features
         )
+
+
+def run_until_killed(name: str, folder: str, at: int) -> None:
+    """Run with checkpoints, and be killed when that of a round is complete but not published."""
+    write = checkpoints.atomic_write
+
+    def killed(path: Path, data: bytes, **options: Any) -> None:
+        if path.name == "checkpoint.json" and json.loads(data)["round"] == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(path, data, **options)
+
+    checkpoints.atomic_write = killed
+    run(name, RunConfig(checkpoint=CheckpointConfig(folder, every=3)))

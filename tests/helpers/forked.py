@@ -72,8 +72,11 @@ def start_forkserver() -> None:
     before = dict(os.environ)
     paths = [str(ROOT / "src"), str(ROOT / "tests"), before.get("PYTHONPATH", "")]
     os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, paths)), OPENBLAS_NUM_THREADS="1")
+    # Only a check of scikit-learn needs it, and every call of SciPy takes longer.
+    os.environ.pop("SCIPY_ARRAY_API", None)
     try:
-        _CONTEXT.set_forkserver_preload(["pytest", "helpers.forked", "elmesh.cli", "elmesh.cli.agent", "zenoh"])
+        modules = ["pytest", "helpers.forked", "elmesh.cli", "elmesh.cli.agent", "zenoh", "dp_accounting"]
+        _CONTEXT.set_forkserver_preload([*modules, "helpers.preloaded"])
         forkserver.ensure_running()
     finally:
         os.environ.clear()

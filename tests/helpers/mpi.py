@@ -8,9 +8,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +21,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers import forked_ranks
+
 #: Seconds within which every job must have ended.
 TIME_LIMIT = 600
+#: Seconds within which forked ranks must have ended after their job.
+FORK_LIMIT = 60
+#: What makes ranks that wait for others sleep: they share the cores with all tests.
+IDLE_RANKS_SLEEP = {
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_threads_pthreads_yield_strategy": "nanosleep",
+    "OMPI_MCA_threads_pthreads_nanosleep_time": "20000",
+}
 WORKER = Path(__file__).with_name("mpi_worker.py")
 
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
@@ -37,18 +50,56 @@ class FinishedJob:
     err: str
 
 
-def run_ranks(n_ranks: int, *arguments: object, timeout: float = TIME_LIMIT, program: Path = WORKER) -> FinishedJob:
-    """Run :mod:`mpi_worker`, or another program, on so many ranks; end those that remain after the timeout."""
+def run_ranks(
+    n_ranks: int, *arguments: object, timeout: float = TIME_LIMIT, program: Path = WORKER, forked: bool = False
+) -> FinishedJob:
+    """Run :mod:`mpi_worker`, or another program, on so many ranks; end those that remain after the timeout.
+
+    Ranks that are forked start at once (see :mod:`helpers.forked_ranks`).
+    """
+    if not forked:
+        return _run(n_ranks, ["-m", "mpi4py", program, *arguments], timeout)
+    with forked_program(n_ranks, program) as start:
+        return _run(n_ranks, [*start, *arguments], timeout)
+
+
+#: What ranks of a program need besides what agents need.
+_MODULES = {
+    "mpi_worker": ("dp_accounting", "elmesh.comm.mpi.masks", "helpers.mpi_cases", "helpers.transports"),
+    "rank_worker": ("elmesh.cli.fit", "elmesh.cli.mpi_fit", "elmesh.tables", "pyarrow.dataset"),
+}
+
+
+@contextmanager
+def forked_program(n_ranks: int, program: Path) -> Iterator[list[str]]:
+    """Yield arguments of Python that run a program on a forked rank, in one job of so many ranks."""
+    from helpers.forked import ForkedProcess  # tests without forked ranks do not need what agents need
+
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder, socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{folder}/socket")
+        server.listen(n_ranks)
+        process = ForkedProcess(server, n_ranks, _MODULES.get(program.stem, ()), target=forked_ranks.fork_ranks)
+        server.close()
+        try:
+            yield ["-S", forked_ranks.__file__, f"{folder}/socket", str(program)]
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(FORK_LIMIT)
+        finally:
+            process.kill()
+
+
+def _run(n_ranks: int, program: Sequence[object], timeout: float) -> FinishedJob:
+    """Run Python with some arguments on so many ranks."""
     # The tests themselves may run under a scheduler, or under mpiexec.
     environ = {name: x for name, x in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PRTE_"))}
     environ |= {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-        "OMPI_MCA_mpi_yield_when_idle": "1",
+        **IDLE_RANKS_SLEEP,
     }
     start = [str(MPIEXEC), "-n", str(n_ranks), "--bind-to", "none"]
-    command = [*start, sys.executable, "-m", "mpi4py", str(program), *map(str, arguments)]
+    command = [*start, sys.executable, *map(str, program)]
     with subprocess.Popen(
         command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as job:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -18,16 +18,12 @@ from elmesh.estimators.regressor import MultiTaskELMRegressor
 from elmesh.run.placement import place_agents
 from elmesh.solvers import Solver
 from elmesh.solvers.base import GroupedFeatures
+from helpers.transports import CHECKS
 
 SEED = 3
-#: Numbers of ranks; jobs run in this order, and each resumes from the checkpoints of the one before it.
-RANKS = (3, 1)
-#: Those on which everything is run; on one rank only the solvers and the chain of checkpoints are.
-COMPLETE = (3,)
-#: The same for the jobs of `make test-all`: more ranks than two cores take much longer.
-MANY = 5
-RANKS_WITH_MANY = (2, MANY, 1)
-COMPLETE_WITH_MANY = (2, MANY)
+#: Numbers of ranks by the amount that is run: a few cases for `make test`, and all of them for `make test-all`. Each
+#: number resumes from the checkpoints of the one before it; one rank, the last, runs solvers and resumes only.
+RANKS = {"few": (3, 1), "all": (3, 2, 5, 1)}
 # Rows and outputs of each task: some are equal, so that processes stack them; some have more rows than features.
 _SHAPES = ((9, 1), (20, 2), (9, 1), (40, 3), (20, 2), (9, 1), (33, 2))
 
@@ -52,9 +48,7 @@ class Case:
     @property
     def tasks(self) -> list[Task] | list[SiteRows]:
         """One per agent; with features in groups, those of two outputs each."""
-        if self.features is None:
-            return make_tasks(self.width, self.scale)
-        return [SiteRows.from_reduced(task) for task in reduced_tasks(self.width, self.scale, 2)]
+        return make_tasks(self.width, self.scale) if self.features is None else make_sites(self.width, self.scale)
 
     @property
     def data(self) -> Task | list[SiteRows]:
@@ -64,7 +58,12 @@ class Case:
     @property
     def topology(self) -> Topology:
         """All agents."""
-        return make_topology(self.graph, range(len(_SHAPES)), SEED)
+        return _topology(self.graph)
+
+
+@cache
+def _topology(graph: str) -> Topology:
+    return make_topology(graph, range(len(_SHAPES)), SEED)
 
 
 def make_stack(width: int = 16, scale: float = 1.0) -> Task:
@@ -76,6 +75,12 @@ def make_stack(width: int = 16, scale: float = 1.0) -> Task:
 def make_tasks(width: int, scale: float) -> list[Task]:
     """Return decomposed tasks."""
     return [Task.from_reduced(task) for task in reduced_tasks(width, scale)]
+
+
+@cache
+def make_sites(width: int, scale: float) -> list[SiteRows]:
+    """Return the rows of tasks of two outputs each."""
+    return [SiteRows.from_reduced(task) for task in reduced_tasks(width, scale, 2)]
 
 
 @cache
@@ -95,21 +100,31 @@ def reduced_tasks(width: int, scale: float, outputs: int | None = None) -> list[
     return tasks
 
 
-def placements(name: str, n_ranks: int) -> tuple[str, ...]:
+def names(amount: str, few: Iterable[str], every: Iterable[str]) -> list[str]:
+    """Return the names of what is run: a few, or all."""
+    return list(few if amount == "few" else every)
+
+
+def placements(amount: str, name: str, n_ranks: int) -> tuple[str, ...]:
     """Return the placements of the agents of a case: all three for some cases, uneven ones of others on three ranks."""
     if n_ranks == 1:
         return ("even",)
+    if amount == "few":
+        return FEW_CASES[name]
     if name in ALL_PLACEMENTS:
         return ("even", "uneven", "scattered")
-    if n_ranks == 3:
-        return () if name in NOT_ON_THREE else ("uneven",)
-    return ("even",)
+    return ("uneven",) if n_ranks == 3 else ("even",)
 
 
-def site_placements(name: str, n_ranks: int) -> tuple[str, ...]:
-    """Return the placements of sites on ranks: on three ranks the first, and that of all rows everywhere."""
-    used = SITES[name][2]
-    return tuple(how for how in used if n_ranks != 3 or how in (used[0], "all rows"))
+def site_placements(amount: str, name: str) -> tuple[str, ...]:
+    """Return the placements of sites on ranks."""
+    return FEW_SITES[name] if amount == "few" else SITES[name][2]
+
+
+def check_placements(amount: str, name: str) -> tuple[str, ...]:
+    """Return the placements of agents in a check of transports: one of two, or both."""
+    both = ("even", "scattered")
+    return (both[list(CHECKS).index(name) % 2],) if amount == "few" else both
 
 
 def placed(topology: Topology, placement: str, n_ranks: int) -> NDArray[np.intp]:
@@ -192,7 +207,7 @@ CASES: dict[str, Case] = {
     "wide features, mesh": Case("random", partial(MeshELM, graph="random", max_iter=12), width=90),
     **{f"ends {name}": case for name, case in ENDINGS.items()},
 }
-#: Runs with all three placements.
+#: Runs with all three placements, if all cases are run.
 ALL_PLACEMENTS = (
     "mesh with three parts, random",
     "mesh, random",
@@ -203,30 +218,28 @@ ALL_PLACEMENTS = (
     "dnsp",
     "ends CONVERGED",
 )
-
-#: Runs on another number of ranks than three, because `make test` has their solver on another graph.
-NOT_ON_THREE = (
-    "mesh, ring",
-    "mesh, star",
-    "mesh with three parts, ring",
-    "mesh with 2 bits, ring",
-    "mesh with 2 bits, random",
-    "mesh with automatic bits, ring",
-    "mesh with automatic bits, random",
-    "admm, ring",
-    "admm, star",
-    "admm with the paper's rule, ring",
-    "admm with the paper's rule, star",
-    "admm with numbers, ring",
-    "admm with numbers, random",
-    "fo, random",
-    "fo, star",
-    "dif, ring",
-    "dif, star",
-)
+#: The runs of `make test` and their placements: every solver once, on one of the graphs, and most reasons to end.
+FEW_CASES: dict[str, tuple[str, ...]] = {
+    "mesh, ring": ("uneven",),
+    "mesh with automatic bits, star": ("even",),
+    "mesh with three parts, ring": ("scattered",),
+    "admm, random": ("uneven",),
+    "fo, ring": ("even", "scattered"),
+    "dif, random": ("even",),
+    "dgsp": ("uneven",),
+    "dnsp": ("scattered",),
+    "fedrep": ("even",),
+    "ends CONVERGED": ("uneven",),
+    "ends CONVERGED at the start": ("uneven",),
+    "ends SETTLED": ("uneven",),
+    "ends BUDGET": ("uneven",),
+    "ends DIVERGED": ("uneven",),
+    "ends DIVERGED by overflow": ("uneven",),
+}
 
 #: Runs that one rank asks to stop, and in which round.
 HALTED, HALTS_AT = ("mesh, ring", "admm, ring", "fo, star", "dif, random"), 4
+FEW_HALTED = ("mesh, ring", "dif, random")
 #: Runs that are interrupted in every job but the last, each with another number of ranks, and in which round.
 CHAIN = (
     "mesh, ring",
@@ -240,7 +253,8 @@ CHAIN = (
     "dgsp with every direction",
     "fedrep",
 )
-ENDING_ROUNDS: dict[int, int | None] = {3: 3, 2: 5, MANY: 7, 1: None}
+FEW_CHAIN = ("mesh with three parts, ring", "mesh with automatic bits, star", "admm, random", "fedrep")
+ENDING_ROUNDS: dict[int, int | None] = {3: 3, 2: 5, 5: 7, 1: None}
 
 
 # Rows for estimators -------------------------------------------------------------------------------------------------
@@ -307,19 +321,25 @@ def _small_sites() -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np
 PRIVATE = MeshELM(privacy=Privacy(epsilon=20.0, input_range=(-2.0, 2.0), target_range=(-3.0, 3.0)))
 #: Data for the default solver, what makes the estimator, and the placements of sites on ranks.
 SITES: dict[str, tuple[Callable[[], tuple], Callable[[], MultiTaskELM], tuple[str, ...]]] = {
-    "regression": (_small_sites, partial(MultiTaskELMRegressor, 12, random_state=0), ("scattered", "uneven")),
+    "regression": (_small_sites, partial(MultiTaskELMRegressor, 12, random_state=1), ("scattered", "uneven")),
     "no shared part": (
         _sites_with_two_targets,
         partial(MultiTaskELMRegressor, 12, solver=MeshELM(rank=0, graph="star"), random_state=0),
-        ("scattered",),
+        ("scattered", "uneven"),
     ),
     "classes": (_sites_with_classes, partial(MultiTaskELMClassifier, 12, random_state=0), ("scattered", "all rows")),
     "classes with a shared part": (
         _sites_with_classes,
         partial(MultiTaskELMClassifier, 12, solver=MeshELM(mu1=1.0, mu2=1.0), random_state=0),
-        ("uneven",),
+        ("uneven", "all rows"),
     ),
     "private": (_sites, partial(MultiTaskELMRegressor, 12, solver=PRIVATE, random_state=0), ("scattered", "uneven")),
+}
+FEW_SITES: dict[str, tuple[str, ...]] = {
+    "regression": ("scattered",),
+    "no shared part": ("uneven",),
+    "classes with a shared part": ("all rows",),
+    "private": ("uneven",),
 }
 
 
@@ -346,5 +366,19 @@ FITS: dict[str, tuple[str, Callable[[], MultiTaskELM]]] = {
         "dgsp": partial(DGSP, rank=4),
     }.items()
 }
+#: Whether ranks of a fit have all rows, or those of their own tasks.
+WAYS = ("all rows", "own rows")
+FEW_FITS: dict[str, tuple[str, ...]] = {
+    "regressor, mesh with three parts": WAYS,
+    "regressor, dgsp": ("own rows",),
+    "classifier, admm": WAYS,
+}
+
+
+def ways(amount: str, name: str) -> tuple[str, ...]:
+    """Return the ways in which ranks have rows."""
+    return FEW_FITS[name] if amount == "few" else WAYS
+
+
 #: Fits whose messages are searched for private numbers.
 RECORDED = ("mesh", "mesh with 2 bits", "mesh with three parts", "admm", "dgsp")

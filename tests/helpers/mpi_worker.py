@@ -1,4 +1,7 @@
-"""One rank of a job: ``mpiexec -n 3 python mpi_worker.py FOLDER PART ...``. Rank 0 writes what was found."""
+"""One rank of a job: ``mpiexec -n 3 python mpi_worker.py FOLDER few PART ...``. Rank 0 writes what was found.
+
+The amount is ``few`` or ``all``: what `make test` examines, or everything (see :mod:`helpers.mpi_cases`).
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +26,8 @@ import elmesh.estimators.base
 from elmesh import CheckpointConfig, MeshELM, MultiTaskELMClassifier, MultiTaskELMRegressor, RunConfig
 from elmesh.comm.fixed_point import LIMBS, to_scaled, to_wide
 from elmesh.comm.graph import Topology
-from elmesh.comm.mpi import MPITransport, world_communicator
+from elmesh.comm.mpi import MPICommunicator, MPITransport, world_communicator
+from elmesh.comm.mpi.communicator import mpi_module
 from elmesh.data.statistics import Statistics
 from elmesh.errors import ElmeshError
 from elmesh.run import CheckpointWarning, MPIBackend, RunResult
@@ -33,6 +38,11 @@ from helpers.mpi_cases import (
     CHAIN,
     DATA,
     ENDING_ROUNDS,
+    FEW_CASES,
+    FEW_CHAIN,
+    FEW_FITS,
+    FEW_HALTED,
+    FEW_SITES,
     FITS,
     HALTED,
     HALTS_AT,
@@ -41,18 +51,35 @@ from helpers.mpi_cases import (
     SEED,
     SITES,
     Case,
+    check_placements,
+    names,
     placed,
     placements,
     rows_of,
     site_placements,
+    ways,
 )
 from helpers.parts import found_parts, gathered_parts, known_noise
 from helpers.transports import CHECKS, Member
 
 warnings.simplefilter("ignore")
+amount = sys.argv[2]
 world = world_communicator()
 comm = world.comm
 last = world.rank == world.size - 1
+
+
+@contextmanager
+def each_for_itself() -> Iterator[None]:
+    """Make a job of one rank of every rank."""
+    global world, comm, last  # noqa: PLW0603  (the rank is a process)
+    before = world, comm, last
+    world = MPICommunicator(mpi_module().COMM_SELF)
+    comm, last = world.comm, True
+    try:
+        yield
+    finally:
+        world, comm, last = before
 
 
 # Runs of solvers -----------------------------------------------------------------------------------------------------
@@ -102,20 +129,37 @@ def collected(case: Case, result: RunResult, own: np.ndarray) -> Findings:
     return Findings({**arrays, **own_arrays}, notes)
 
 
-def solvers(folder: Path) -> Findings:
-    """Run every case with every placement of its agents."""
+def solvers(folder: Path, share: slice = slice(None)) -> Findings:
+    """Run every case, or a share of them, with every placement of its agents."""
     findings = Findings({}, {})
-    for name, case in CASES.items():
-        for placement in placements(name, world.size):
-            findings.add(f"{name}/{placement}", collected(case, *run(case, placement)))
+    for name in names(amount, FEW_CASES, CASES)[share]:
+        for placement in placements(amount, name, world.size):
+            findings.add(f"{name}/{placement}", collected(CASES[name], *run(CASES[name], placement)))
     return findings
+
+
+def alone(folder: Path) -> Findings:
+    """Run every case, and the end of the chain, on one rank: each rank has a share of them."""
+    own, share = folder.parent / "1", slice(world.rank, None, world.size)
+    with each_for_itself():
+        found = [part(own, share) for part in (solvers, chain)]
+    by_rank = comm.gather(found)
+    if by_rank is not None:
+        own.mkdir()
+        for name, parts in zip(("solvers", "chain"), zip(*by_rank, strict=True), strict=True):
+            whole = Findings({}, {})
+            for part in parts:
+                whole.arrays.update(part.arrays)
+                whole.notes.update(part.notes)
+            whole.save(own, name)
+    return Findings({}, {})
 
 
 def halting(folder: Path) -> Findings:
     """Let the last rank alone ask to stop; then run again for as many rounds as that took."""
     findings = Findings({}, {})
     config = RunConfig(callback=lambda progress: last and progress.round == HALTS_AT)
-    for name in HALTED:
+    for name in names(amount, FEW_HALTED, HALTED):
         case = CASES[name]
         result, own = run(case, config=config)
         findings.add(f"{name}/halted", collected(case, result, own))
@@ -137,10 +181,10 @@ def interrupt_at(k: int | None) -> Callable[[Any], None]:
     return callback
 
 
-def chain(folder: Path) -> Findings:
+def chain(folder: Path, share: slice = slice(None)) -> Findings:
     """Resume where the job before this one was interrupted, and be interrupted as well, unless this is the last."""
     findings = Findings({}, {})
-    for number, name in enumerate(CHAIN):
+    for number, name in list(enumerate(names(amount, FEW_CHAIN, CHAIN)))[share]:
         case, saved = CASES[name], []
         checkpoint = CheckpointConfig(folder.parent / "chain" / str(number), every=2, callback=saved.append)
         config = RunConfig(callback=interrupt_at(ENDING_ROUNDS[world.size]), checkpoint=checkpoint)
@@ -154,7 +198,7 @@ def chain(folder: Path) -> Findings:
 
 def full_disk(folder: Path) -> Findings:
     """Let the last rank's disk be full from a round on, then resume from what is there."""
-    findings, case, saved = Findings({}, {}), CASES["admm, ring"], []
+    findings, case, saved = Findings({}, {}), CASES["admm, random"], []
     sync, full = os.fsync, False
 
     def callback(progress: Any) -> None:
@@ -207,8 +251,8 @@ def fitted(name: str, own: bool, config: RunConfig = MPI, **changes: object) -> 
 
 def estimators(folder: Path) -> Findings:
     findings = Findings({}, {})
-    for name in FITS:
-        for way in ("all rows", "own rows"):
+    for name in names(amount, FEW_FITS, FITS):
+        for way in ways(amount, name):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 estimator, predictions = fitted(name, way == "own rows")
@@ -233,9 +277,9 @@ def estimators(folder: Path) -> Findings:
             for rank, theirs in enumerate(comm.allgather(predictions)):
                 findings.add(f"{name}/{way}/{rank}", Findings({k: np.asarray(x) for k, x in theirs.items()}, {}))
             findings.notes[f"{name}/{way}"] = notes
-    drawn, _ = fitted("regressor, mesh", own=True, random_state=None)
+    drawn, _ = fitted("regressor, dgsp", own=True, random_state=None)
     findings.notes["drawn seed"] = comm.allgather(drawn.seed_)
-    generator, _ = fitted("regressor, mesh", own=True, random_state=np.random.RandomState(world.rank))
+    generator, _ = fitted("regressor, dgsp", own=True, random_state=np.random.RandomState(world.rank))
     findings.notes["generator of each rank"] = comm.allgather(generator.seed_)
     return findings
 
@@ -243,7 +287,8 @@ def estimators(folder: Path) -> Findings:
 def parts(folder: Path) -> Findings:
     """Fit the default solver, where every rank has its own sites or all rows."""
     findings = Findings({}, {})
-    for name, (data, make, _) in SITES.items():
+    for name in names(amount, FEW_SITES, SITES):
+        data, make, _ = SITES[name]
         X, y, sites = data()
         labels = np.unique(sites)
         own = {
@@ -251,7 +296,7 @@ def parts(folder: Path) -> Findings:
             "uneven": labels[world.rank : world.rank + 1 if world.rank < world.size - 1 else None],
             "all rows": labels,
         }
-        for placement in site_placements(name, world.size):
+        for placement in site_placements(amount, name):
             rows = np.isin(sites, own[placement])
             with known_noise():
                 model = make().fit(X[rows], y[rows], tasks=sites[rows], run=MPI)
@@ -310,10 +355,13 @@ def invalid_fits(folder: Path) -> dict[str, Callable[[], object]]:
         return RunConfig(backend="mpi", callback=callback, checkpoint=checkpoint)
 
     def prepare(name: str, change: Callable[[Path], object]) -> None:
-        with suppress(ElmeshError):
-            fit(config=checkpointed(name, interrupt_at(2)))
+        whole, copy = folder / "invalid" / "whole", folder / "invalid" / name
+        if not comm.bcast(whole.exists()):
+            with suppress(ElmeshError):
+                fit(config=checkpointed("whole", interrupt_at(2)))
         if rank == 0:
-            change(folder / "invalid" / name)
+            shutil.copytree(whole, copy)
+            change(copy)
         comm.Barrier()
 
     def keep(where: Path) -> None:
@@ -387,7 +435,7 @@ def transports(folder: Path) -> Findings:
     """Run the checks of :mod:`helpers.transports` with every placement; note errors, and what must be equal."""
     notes: dict[str, Any] = {}
     for name, check in CHECKS.items():
-        for placement in ("even", "scattered"):
+        for placement in check_placements(amount, name):
 
             def open_(topology: Topology, bits: int | str, placement: str = placement) -> Member:
                 ranks = placed(topology, placement, world.size)
@@ -465,30 +513,41 @@ def _bytes(buffer: Any) -> bytes:
     return bytes(data) if isinstance(data, (bytes, bytearray)) else np.ascontiguousarray(data).tobytes()
 
 
-def rows_in(values: np.ndarray) -> set[bytes]:
+def rows_in(arrays: Iterable[np.ndarray]) -> set[bytes]:
     """Return every two adjacent numbers of a row, as they would be sent."""
-    table = np.atleast_2d(np.asarray(values, dtype="<f8"))
-    both = np.stack([table[:, :-1], table[:, 1:]], axis=-1).reshape(-1, 2)
+    both = _adjacent([np.atleast_2d(x) for x in arrays])
     # Two equal numbers, such as zeros, do not identify where they are from.
-    return {pair.tobytes() for pair in both if pair[0] != pair[1]}
+    return _each(both[both[:, 0] != both[:, 1]])
 
 
-def pairs(values: np.ndarray) -> set[bytes]:
+def pairs(arrays: Iterable[np.ndarray]) -> set[bytes]:
     """Return every two adjacent numbers of a row or of a column."""
-    return rows_in(values) | rows_in(np.atleast_2d(values).T)
+    return rows_in([table for x in arrays for table in (np.atleast_2d(x), np.atleast_2d(x).T)])
 
 
-def integers(values: np.ndarray) -> set[bytes]:
+def integers(arrays: Iterable[np.ndarray]) -> set[bytes]:
     """Return every two adjacent numbers of a row or of a column as integers, as sums of integers would send them."""
-    table = np.atleast_2d(np.asarray(values, dtype=np.float64))
-    both = np.concatenate([np.stack([x[:, :-1], x[:, 1:]], axis=-1).reshape(-1, 2) for x in (table, table.T)])
-    found = {limbs[1:].tobytes() for limbs in to_wide(table).reshape(-1, LIMBS) if limbs[1] and limbs[2]}
+    tables = [np.atleast_2d(np.asarray(x, dtype=np.float64)) for x in arrays]
+    both = _adjacent([table for x in tables for table in (x, x.T)])
+    wide = np.concatenate([to_wide(x).reshape(-1, LIMBS) for x in tables])
+    found = {limbs[1:].tobytes() for limbs in wide if limbs[1] and limbs[2]}
     for exponent in range(20, 80):
         sizes = np.abs(np.ldexp(both, exponent))
         # Larger ones do not fit; small integers may be anything.
         usable = np.all((sizes < 2.0**62) & (sizes > 2.0**16), axis=1)
-        found |= {pair.tobytes() for pair in to_scaled(both[usable], exponent)}
+        found |= _each(to_scaled(both[usable], exponent))
     return found
+
+
+def _adjacent(tables: Sequence[np.ndarray]) -> np.ndarray:
+    """Return every two adjacent numbers of all rows of tables."""
+    both = [np.stack([x[:, :-1], x[:, 1:]], axis=-1).reshape(-1, 2) for x in tables]
+    return np.concatenate([np.empty((0, 2)), *both], dtype="<f8")
+
+
+def _each(numbers: np.ndarray) -> set[bytes]:
+    """Return the bytes of each row of two numbers."""
+    return set(np.ascontiguousarray(numbers).view("V16").ravel().tolist())
 
 
 def texts(values: np.ndarray) -> set[bytes]:
@@ -534,12 +593,12 @@ def privacy(folder: Path) -> Findings:
             private["whitened rows"] = [head.X for head in heads]
             public = {"integers": seen["integers"]}
         sent = b"|".join(log)
-        windows = {sent[k : k + 16] for k in range(len(sent) - 15)}
+        windows = set(np.ndarray(len(sent) - 15, "V16", sent, strides=(1,)).tolist())
 
         def seen_of(
             values: list[np.ndarray], parts: Callable[..., set[bytes]], within: set[bytes] = windows
         ) -> list[int]:
-            wanted = set().union(*map(parts, values))
+            wanted = parts(values)
             return [len(wanted & within), len(wanted)]
 
         notes[name] = comm.allgather(
@@ -623,6 +682,7 @@ _ALL = (
     solvers,
     halting,
     chain,
+    alone,
     full_disk,
     estimators,
     parts,
@@ -637,7 +697,7 @@ PARTS = {part.__name__: part for part in _ALL}
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    for name in sys.argv[2:]:
+    for name in sys.argv[3:]:
         findings = PARTS[name](folder)
         if world.rank == 0:
             findings.save(folder, name)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -159,13 +160,24 @@ class LocalNetwork:
     """A network in a folder, with one process per agent; leaving the context ends every agent."""
 
     def __init__(self, folder: Path, config: NetworkConfig, data: dict[str, pd.DataFrame] | None = None) -> None:
-        self.folder, self.config = folder, config
         NetworkLayout(folder / "net", config).write(days=30)
-        self.agents = {}
         for name in config.agent_names:
             frame = rows_of(name, kind=config.kind) if data is None else data[name]
             frame.to_csv(folder / "net" / f"{name}.csv", index=False)
-            self.agents[name] = Agent(name, folder / "net" / name)
+        self._use(folder, config)
+
+    def _use(self, folder: Path, config: NetworkConfig) -> None:
+        """Use the files of a network."""
+        self.folder, self.config = folder, config
+        self.agents = {name: Agent(name, folder / "net" / name) for name in config.agent_names}
+
+    @classmethod
+    def copy_of(cls, other: LocalNetwork, folder: Path) -> Self:
+        """Return a network that goes on in a folder of its own where another one has ended."""
+        shutil.copytree(other.folder, folder, dirs_exist_ok=True)
+        network = cls.__new__(cls)
+        network._use(folder, other.config)
+        return network
 
     def __enter__(self) -> LocalNetwork:
         return self

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure as Drawing
 
 from elmesh.datasets import public as datasets
 from elmesh.paper.analysis import table1 as table1_analysis
@@ -189,6 +191,15 @@ ON_DIGITS = {
     "leak": lambda: invent_leak(DIGITS), "readings": lambda: invent_variants(DIGITS),
     "choice": lambda: invent_tuning(DIGITS),
 }  # fmt: skip
+
+
+@contextmanager
+def figures_left_empty() -> Iterator[None]:
+    """Leave the figures of analyses empty, which makes these many times faster."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("convergence", "fig5_fig6", "misprints"):
+            patch.setattr(f"elmesh.paper.analysis.{module}.figure", lambda *draws, **options: Drawing((1.0, 1.0)))
+        yield
 
 
 def simulate_release(folder: Path) -> dict[str, np.ndarray]:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from elmesh.report import figures
 
-_PAGES = ("comparison_report", "evaluation_report", "explanation_report", "gains_report")
+_PAGES = ("comparison_report", "evaluation_report", "explanation_report", "gains_report", "site_report")
 
 
 @contextmanager
@@ -23,13 +23,20 @@ def drawn() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_pages() -> Iterator[None]:
-    """Leave the drawings of pages empty, also in the fixtures of a module."""
+@contextmanager
+def not_drawn() -> Iterator[None]:
+    """Leave the drawings of pages empty here."""
     with pytest.MonkeyPatch.context() as patch:
         for module in _PAGES:
             patch.setattr(f"elmesh.report.{module}.figure", lambda *_, **__: Figure())
         patch.setattr("elmesh.report.page.to_svg", lambda fig, *, prefix, **_: f'<svg id="{prefix}"></svg>')
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_pages() -> Iterator[None]:
+    """Leave the drawings of pages empty, also in the fixtures of a module."""
+    with not_drawn():
         yield
 
 

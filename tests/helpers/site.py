@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import html
-import json
 import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from helpers.pages import Reader, browse
+from helpers.browser import Browser
+from helpers.pages import Reader
 
-#: Reports, once a page has loaded, what a browser made of it.
-PROBE = """addEventListener("load", () => setTimeout(() => {
+#: What a browser made of a page, once its scripts have had time to run.
+LOOK = """new Promise(done => setTimeout(() => {
   const wide = [...document.querySelectorAll("main *")].filter(part => {
     for (let box = part; box && box !== document.body; box = box.parentElement)
       if (["auto", "scroll", "hidden", "clip"].includes(getComputedStyle(box).overflowX)) return false;
@@ -19,21 +18,18 @@ PROBE = """addEventListener("load", () => setTimeout(() => {
   }).map(part => part.tagName + "." + part.className);
   const light = color => color.match(/[\\d.]+/g).slice(0, 3).reduce((sum, x) => sum + Number(x), 0) / 765;
   const style = getComputedStyle(document.body);
-  parent.postMessage(JSON.stringify({
+  done({
     width: innerWidth, scroll: document.documentElement.scrollWidth, wide: wide.slice(0, 5),
     ground: light(style.backgroundColor), ink: light(style.color),
     broken: [...document.images].filter(image => image.complete && !image.naturalWidth).map(image => image.src),
-  }), "*");
-}, 200));"""
-FRAME = """<!doctype html><body><iframe style="border:0;width:{width}px;height:900px" src="{name}"></iframe>
-<script>addEventListener("message", event => document.body.dataset.seen = event.data)</script></body>"""
+  });
+}, 200))"""
+THEME = 'localStorage.setItem("theme", "{0}"); localStorage.setItem("mode", "{0}")'
 
 
 def html_pages(site: Path) -> list[Path]:
     """Return the pages of a site."""
-    return sorted(
-        path for path in site.rglob("*.html") if not path.name.startswith("probe-") and "_static" not in path.parts
-    )
+    return sorted(path for path in site.rglob("*.html") if "_static" not in path.parts)
 
 
 def broken_links(site: Path) -> list[str]:
@@ -73,25 +69,13 @@ def outside_resources(site: Path) -> list[str]:
     return found
 
 
-def open_page(address: str, folder: Path, width: int) -> tuple[str, list[str]]:
-    """Return a page as the browser has it, and what it wrote to the console but for the notes of the theme."""
-    document, console = browse(address, folder, width, wait=8000)
-    return document, [line for line in console if '"[PST]: ' not in line]
+def console(browser: Browser) -> list[str]:
+    """Return what a page wrote to the console but for the notes of the theme."""
+    return [line for line in browser.console if not line.startswith("[PST]: ")]
 
 
-def look_at(page: Path, folder: Path, width: int, theme: str) -> tuple[dict, list[str]]:
-    """Open a page in a frame of a width, light or dark; return what the browser made of it, and its console."""
-    probed, frame = page.with_name(f"probe-{page.name}"), page.with_name(f"probe-frame-{page.name}")
-    text = page.read_text(encoding="utf-8")
-    choice = f'<script>localStorage.setItem("theme", "{theme}"); localStorage.setItem("mode", "{theme}")</script>'
-    try:
-        probed.write_text(
-            text.replace("<head>", f"<head>{choice}", 1).replace("</body>", f"<script>{PROBE}</script></body>"),
-            encoding="utf-8",
-        )
-        frame.write_text(FRAME.format(width=width, name=probed.name), encoding="utf-8")
-        document, console = open_page(frame.as_uri(), folder, max(width, 600))
-    finally:
-        probed.unlink(missing_ok=True)
-        frame.unlink(missing_ok=True)
-    return json.loads(html.unescape(re.search(r'data-seen="([^"]*)"', document).group(1))), console
+def look_at(browser: Browser, page: Path, width: int, theme: str) -> tuple[dict, list[str]]:
+    """Open a page in a window of a width, light or dark; return what the browser made of it, and its console."""
+    browser.load(page.as_uri(), width, before=THEME.format(theme))
+    seen = browser.value(LOOK)
+    return seen, console(browser)

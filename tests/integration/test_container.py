@@ -1,25 +1,20 @@
-"""The container file: a user without rights, versions that are tested, and steps that work outside of a container."""
+"""The container file: a user without rights and tested versions; the image it builds, and agents that run in it."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import shutil
-import stat
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from elmesh.version import __version__
+from helpers.containers import BASE, FILE, IMAGE, ROOT, Podman, missing
+from helpers.forked import undisturbed
+from helpers.network import SUMS_REGRESSION, LocalNetwork, equal_weights, make_config
 
-ROOT = Path(__file__).parents[2]
-FILE = ROOT / "deploy" / "Containerfile"
 Instruction = tuple[str, str]
 
 
@@ -39,90 +34,114 @@ def values(stage: list[Instruction], name: str) -> list[str]:
     return [rest for found, rest in stage if found == name]
 
 
-def test_every_instruction_is_known_and_the_base_has_a_fixed_version_that_elmesh_supports():
+def test_every_instruction_is_known_and_the_image_starts_from_nothing():
     known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "VOLUME", "ENTRYPOINT", "CMD"}
     assert {name for stage in stages() for name, _ in stage} <= known
-    bases = [values(stage, "FROM")[0].split(" ")[0] for stage in stages()]
-    assert len(set(bases)) == 1
-    version = re.fullmatch(r"python:(\d+)\.(\d+)-slim", bases[0])
-    assert tuple(map(int, version.groups())) >= (3, 11)
+    assert [values(stage, "FROM")[0] for stage in stages()] == [f"{BASE} AS build", "scratch"]
 
 
-def test_the_image_runs_as_a_user_without_rights_and_without_a_shell():
+def test_the_image_runs_as_a_user_without_rights():
     last = stages()[-1]
     (user,) = values(last, "USER")
     assert all(int(number) > 0 for number in user.split(":"))
-    after = [name for name, _ in last[[name for name, _ in last].index("USER") :]]
-    assert "RUN" not in after
+    assert "RUN" not in [name for name, _ in last]
     for name in ("ENTRYPOINT", "CMD", "VOLUME"):
         (value,) = values(last, name)
         assert isinstance(json.loads(value), list)
     assert json.loads(values(last, "ENTRYPOINT")[0]) == ["elmesh"]
-    assert "/usr/bin/sh" in values(last, "RUN")[0].split()
 
 
-def test_only_the_package_is_copied_and_the_last_stage_has_no_source():
+def test_only_the_package_is_copied_into_the_build_with_tested_versions():
     first, last = stages()
     copied = [path for line in values(first, "COPY") for path in line.split()[:-1]]
     assert sorted(copied) == ["LICENSE", "README.md", "constraints.txt", "pyproject.toml", "src"]
     assert all((ROOT / path).exists() for path in copied)
-    assert values(last, "COPY") == ["--from=build /opt/elmesh /opt/elmesh"]
+    assert values(last, "COPY") == ["--from=build /image /"]
     sent = {line[1:] for line in (ROOT / ".containerignore").read_text().splitlines() if line.startswith("!")}
     assert sent == set(copied)
-    assert "--constraint constraints.txt" in values(first, "RUN")[0]
+    assert any("--constraint constraints.txt" in command for command in values(first, "RUN"))
 
 
-def python_for_all() -> str:
-    """Return a Python that other users can run; that of the tests may be in a home folder."""
-    for python in (sys.executable, "/usr/bin/python3"):
-        with contextlib.suppress(OSError):
-            done = subprocess.run([python, "-c", "import ensurepip, venv"], user=10001, check=False)
-            if done.returncode == 0:
-                return python
-    pytest.skip("no Python with venv that another user can run")
+# The image itself ----------------------------------------------------------------------------------------------------
 
-
-@pytest.fixture
-def installed() -> Iterator[Path]:
-    """The result of the first stage, in a folder that other users can read."""
-    python = python_for_all()
-    folder = Path(tempfile.mkdtemp(prefix="elmesh-container-"))
-    folder.chmod(0o755)
+# Takes some minutes and some gigabytes.
+needs_podman = pytest.mark.skipif(bool(missing()), reason=missing())
+# Prints what an attacker would look for: programs, files that give rights, and whether the system can be written.
+INSPECT = """
+import json, os
+found = {"programs": sorted(os.listdir("/usr/bin")), "setuid": [], "user": os.getuid(), "writable": []}
+for folder, _, files in os.walk("/"):
+    if folder.startswith(("/proc", "/sys", "/dev")):
+        continue
+    for name in files:
+        path = os.path.join(folder, name)
+        if not os.path.islink(path) and os.stat(path).st_mode & 0o6000:
+            found["setuid"].append(path)
+for folder in ("agent", "etc", "opt/elmesh/bin", "tmp", "usr/bin"):
     try:
-        source, target = folder / "source", folder / "opt"
-        source.mkdir()
-        (first, _) = stages()
-        for path in [path for line in values(first, "COPY") for path in line.split()[:-1]]:
-            copy = shutil.copytree if (ROOT / path).is_dir() else shutil.copy
-            copy(ROOT / path, source / path)
-        (command,) = values(first, "RUN")
-        command = command.replace("/opt/elmesh", str(target)).replace("python -m venv", f"{python} -m venv", 1)
-        done = subprocess.run(
-            ["/bin/sh", "-ec", command], cwd=source, capture_output=True, text=True, timeout=1200, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        shutil.rmtree(source)
-        yield target
-    finally:
-        shutil.rmtree(folder)
+        open(f"/{folder}/trial", "w").close()
+        found["writable"].append(folder)
+    except OSError:
+        pass
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def podman(tmp_path_factory) -> Iterator[Podman]:
+    """The image, built."""
+    podman = Podman(tmp_path_factory.mktemp("podman"))
+    podman.build()
+    yield podman
+    podman.close()
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_its_steps_install_a_command_that_any_user_runs_in_a_read_only_folder(installed):
-    empty = installed.parent / "empty"
-    empty.mkdir(mode=0o555)
-    (last,) = values(stages()[-1], "ENV")
-    environment = dict(pair.split("=", 1) for pair in last.split()) | {"HOME": str(empty)}
-    environment["PATH"] = str(installed / "bin")
-    (user,) = values(stages()[-1], "USER")
-    for words, shown in (["--version"], f"elmesh {__version__}"), (["network", "join", "--help"], "INVITATION"):
-        done = subprocess.run(
-            ["elmesh", *words], cwd=empty, env=environment, user=int(user.split(":")[0]), group=int(user.split(":")[1]),
-            extra_groups=[], capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert shown in done.stdout
-    assert list(empty.iterdir()) == []
-    assert stat.S_IMODE(empty.stat().st_mode) == 0o555
-    assert not (installed / "bin" / "pip").exists()
+@needs_podman
+def test_the_image_has_python_and_no_shell_and_nothing_in_it_can_be_written(podman):
+    assert podman.worked(*podman.run_words(), "--version").strip() == f"elmesh {__version__}"
+    assert "INVITATION" in podman.worked(*podman.run_words(), "network", "join", "--help")
+    found = json.loads(podman.worked(*podman.run_words("--entrypoint", "python3"), "-c", INSPECT))
+    assert found == {"programs": ["python3", "python3.11"], "setuid": [], "user": 10001, "writable": ["tmp"]}
+    shell = podman(*podman.run_words("--entrypoint", "/bin/sh"), "-c", "true")
+    assert shell.returncode != 0
+    (image,) = json.loads(podman.worked("image", "inspect", IMAGE))
+    assert image["User"] == "10001:10001"
+    assert image["Size"] < 800e6
+
+
+@pytest.mark.slow
+@needs_podman
+def test_agents_in_containers_learn_together_also_after_one_is_killed(podman, tmp_path):
+    config = make_config(("east", "north", "south"), **SUMS_REGRESSION)
+    network = LocalNetwork(tmp_path, config)
+    models = tmp_path / "net" / "models"
+    models.mkdir()
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        os.chown(path, 10001, 10001)
+
+    def start(name: str, attempt: int) -> subprocess.Popen:
+        net = tmp_path / "net"
+        mounts = (f"{net / name}:/agent", f"{net / name}.csv:/data/rows.csv:ro", f"{models}:/models")
+        volumes = [word for mount in mounts for word in ("--volume", mount)]
+        agent = ("agent", "/agent/agent.toml", "--data", "/data/rows.csv", "--target", "y", "--out", f"/models/{name}")
+        with (net / f"{name}.err").open("a") as errors:
+            return subprocess.Popen(
+                [*podman.command, *podman.run_words("--name", f"{name}-{attempt}", *volumes), *agent, "--log-json"],
+                stdout=subprocess.DEVNULL, stderr=errors,
+            )  # fmt: skip
+
+    started = {name: start(name, 1) for name in ("east", "north")}
+    try:
+        network.until(lambda: network.agents["north"].status)
+        podman.worked("kill", "--signal", "KILL", "north-1")
+        assert started["north"].wait(60) == 137
+        started |= {name: start(name, 2) for name in ("north", "south")}
+        assert [process.wait(180) for process in started.values()] == [0, 0, 0], network.logs()
+    finally:
+        for process in started.values():
+            process.kill()
+            process.wait()
+    for name, agent in network.agents.items():
+        (models / name).rename(agent.out)
+    assert equal_weights(network.weights(), undisturbed(tmp_path / "outside", config))

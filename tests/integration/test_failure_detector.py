@@ -134,7 +134,7 @@ def assert_no_failure(*processes: Process) -> None:
         assert process.alive
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_a_killed_process_is_reported_by_its_successor_alone_with_the_round(ring, size):
     *others, first, second = ring(size).start()
     second.do("round 7")
@@ -230,7 +230,9 @@ def test_a_terminated_process_sends_a_farewell(ring):
     assert_no_failure(first, third)
 
 
-@pytest.mark.parametrize("secret", [b"", b"open sesame", bytes(32), b"x" * 100])
+@pytest.mark.parametrize(
+    "secret", [b"", bytes(32), *(pytest.param(x, marks=pytest.mark.slow) for x in (b"open sesame", b"x" * 100))]
+)
 def test_a_connection_without_the_secret_is_refused(ring, secret):
     group = ring(2)
     _, port, right = group.addresses[1]

@@ -1,15 +1,19 @@
 """The same agents on any number of real MPI ranks: the same bits, no private data in messages, and common errors.
 
-Python starts slowly on many ranks, so one job per number of ranks does everything (see :mod:`helpers.mpi_worker`), and
-the tests examine what it has found.
+Python starts slowly on many ranks, so one job does everything (see :mod:`helpers.mpi_worker`), and the tests examine
+what it has found. `make test` has one job of three ranks, which runs a few of the cases; `make test-all` has one more
+per number of ranks, which run all of them.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,60 +27,78 @@ from helpers.mpi import Findings, job_folder, needs_mpi, run_ranks
 from helpers.mpi_cases import (
     CASES,
     CHAIN,
-    COMPLETE,
-    COMPLETE_WITH_MANY,
     DATA,
     ENDING_ROUNDS,
     ENDINGS,
+    FEW_CASES,
+    FEW_CHAIN,
+    FEW_FITS,
+    FEW_HALTED,
+    FEW_SITES,
     FITS,
     HALTED,
     HALTS_AT,
     RANKS,
-    RANKS_WITH_MANY,
     RECORDED,
     SEED,
     SITES,
+    WAYS,
+    check_placements,
     placements,
     rows_of,
     site_placements,
+    ways,
 )
 from helpers.parts import found_parts, gathered_parts, known_noise
 from helpers.transports import CHECKS
 
 pytestmark = needs_mpi
 
-_PARTS = {n: ["solvers", "halting", "chain", "parts"] if n in COMPLETE else ["chain"] for n in RANKS}
-_PARTS[1].insert(0, "solvers")  # what the others are compared with
-_PARTS[3] += ["full_disk", "estimators", "errors", "privacy", "beside_the_release", "transports"]
+ALL = pytest.mark.slow
+_ON_RANKS = ["solvers", "halting", "chain", "parts"]
+_ON_THREE = ["full_disk", "estimators", "errors", "privacy", "beside_the_release", "transports"]
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory) -> Path:
-    """A folder with what every job has found, in folders named after its number of ranks."""
-    return job_folder(tmp_path_factory, "mpi-jobs", run_all)
+    """A folder with what the job of a few cases has found, in folders named after the number of ranks."""
+    return job_folder(tmp_path_factory, "mpi-jobs", run_few)
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory) -> Path:
-    """The same for many ranks; jobs of fewer ranks run only before and after it in the chain of checkpoints."""
-    return job_folder(tmp_path_factory, "mpi-jobs-of-many", run_many)
+def all_jobs(tmp_path_factory) -> Path:
+    """The same of the jobs of all cases."""
+    return job_folder(tmp_path_factory, "all-mpi-jobs", run_all)
+
+
+@pytest.fixture
+def found(request) -> Callable[[str], Path]:
+    """Return the folder of the jobs of an amount."""
+    return lambda amount: request.getfixturevalue({"few": "jobs", "all": "all_jobs"}[amount])
+
+
+def run_few(folder: Path) -> None:
+    (folder / "3").mkdir()
+    # The last part ends all ranks.
+    parts = [*_ON_RANKS, "alone", *_ON_THREE]
+    job = run_ranks(3, folder / "3", "few", *parts, "failing", forked=True)
+    if not all((folder / "3" / f"{part}.json").exists() for part in parts):
+        raise RuntimeError(f"3 ranks ended with code {job.code}; their output:\n{job.out}{job.err}")
+    (folder / "failing.json").write_text(json.dumps([job.code, job.err]))
 
 
 def run_all(folder: Path) -> None:
-    for n in RANKS:
-        run_job(folder, n, _PARTS[n])
+    for n in RANKS["all"]:
+        (folder / str(n)).mkdir()
+        parts = {1: ["solvers", "chain"], 3: [*_ON_RANKS, *_ON_THREE]}.get(n, _ON_RANKS)
+        job = run_ranks(n, folder / str(n), "all", *parts)
+        if job.code:
+            raise RuntimeError(f"{n} ranks ended with code {job.code}; their output:\n{job.out}{job.err}")
 
 
-def run_many(folder: Path) -> None:
-    for n in RANKS_WITH_MANY:
-        run_job(folder, n, ["solvers", "halting", "chain", "parts"] if n in COMPLETE_WITH_MANY else ["chain"])
-
-
-def run_job(folder: Path, n: int, parts: list[str]) -> None:
-    (folder / str(n)).mkdir()
-    job = run_ranks(n, folder / str(n), *parts)
-    if job.code:
-        raise RuntimeError(f"{n} ranks ended with code {job.code}; their output:\n{job.out}{job.err}")
+def amounts(few: Iterable[str], every: Iterable[str]) -> list[Any]:
+    """Return the parameters of a test: a few names in `make test`, and all of them in `make test-all` as well."""
+    return [*(("few", name) for name in few), *(pytest.param("all", name, marks=ALL) for name in every)]
 
 
 @cache
@@ -107,28 +129,20 @@ def in_one_process(name: str) -> RunResult:
 # The same results ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if all(placements(name, n) for n in COMPLETE)])
-def test_results_have_the_same_bits_for_every_number_of_ranks_and_every_placement(jobs, name):
+@pytest.mark.parametrize(("amount", "name"), amounts(FEW_CASES, CASES))
+def test_results_have_the_same_bits_for_every_number_of_ranks_and_every_placement(found, amount, name):
+    jobs = found(amount)
     alone = outcome(jobs, 1, "solvers", f"{name}/even")
     assert alone[1]["equal"]
-    for n in COMPLETE:
-        for placement in placements(name, n):
+    for n in RANKS[amount]:
+        for placement in placements(amount, name, n):
             assert_same_bits(alone, outcome(jobs, n, "solvers", f"{name}/{placement}"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_results_have_the_same_bits_on_many_ranks_in_every_placement(jobs, many, name):
-    alone = outcome(jobs, 1, "solvers", f"{name}/even")
-    for n in COMPLETE_WITH_MANY:
-        for placement in placements(name, n):
-            assert_same_bits(alone, outcome(many, n, "solvers", f"{name}/{placement}"))
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_ranks_agree_with_one_process(jobs, name):
+@pytest.mark.parametrize(("amount", "name"), amounts(FEW_CASES, [name for name in CASES if name not in FEW_CASES]))
+def test_ranks_agree_with_one_process(found, amount, name):
     case, one = CASES[name], in_one_process(name)
-    arrays, notes = outcome(jobs, 1, "solvers", f"{name}/even")
+    arrays, notes = outcome(found(amount), 1, "solvers", f"{name}/even")
     solution = one.solution
     assert notes["stop"] == one.stop.name
     # The number of steps to the last digit depends on rounding.
@@ -156,9 +170,11 @@ def test_ranks_agree_with_one_process(jobs, name):
         assert arrays["history"][:, 4:].tolist() == one.history[["exchanges", "bytes"]].to_numpy().tolist()
 
 
-@pytest.mark.parametrize("name", ENDINGS)
-def test_a_run_ends_for_the_expected_reason(jobs, name):
-    arrays, notes = outcome(jobs, 3, "solvers", f"ends {name}/uneven")
+@pytest.mark.parametrize(
+    ("amount", "name"), amounts([name for name in ENDINGS if f"ends {name}" in FEW_CASES], ENDINGS)
+)
+def test_a_run_ends_for_the_expected_reason(found, amount, name):
+    arrays, notes = outcome(found(amount), 3, "solvers", f"ends {name}/uneven")
     assert notes["stop"] == name.split()[0]
     solver, history, n_iter = ENDINGS[name].make(), arrays["history"], notes["n_iter"]
     assert np.isfinite(arrays["U"]).all()
@@ -177,16 +193,21 @@ def test_a_run_ends_for_the_expected_reason(jobs, name):
 
 
 def test_a_run_converges_after_more_than_ten_rounds(jobs):
-    assert outcome(jobs, 3, "solvers", "ends CONVERGED/even")[1]["n_iter"] > 10
+    assert outcome(jobs, 3, "solvers", "ends CONVERGED/uneven")[1]["n_iter"] > 10
 
 
 # Halting -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_ranks", [*COMPLETE, *(pytest.param(n, marks=pytest.mark.slow) for n in COMPLETE_WITH_MANY)])
-@pytest.mark.parametrize("name", HALTED)
-def test_a_rank_that_asks_to_stop_stops_all_ranks_after_the_same_round(request, name, n_ranks):
-    jobs = request.getfixturevalue("many" if n_ranks in COMPLETE_WITH_MANY else "jobs")
+@pytest.mark.parametrize(
+    ("amount", "n_ranks", "name"),
+    [
+        *(("few", 3, name) for name in FEW_HALTED),
+        *(pytest.param("all", n, name, marks=ALL) for n in RANKS["all"][:-1] for name in HALTED),
+    ],
+)
+def test_a_rank_that_asks_to_stop_stops_all_ranks_after_the_same_round(found, amount, n_ranks, name):
+    jobs = found(amount)
     halted, notes = outcome(jobs, n_ranks, "halting", f"{name}/halted")
     assert notes["stop"] == "INTERRUPTED"
     assert notes["equal"]
@@ -204,26 +225,19 @@ def test_a_rank_that_asks_to_stop_stops_all_ranks_after_the_same_round(request, 
 # Checkpoints ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fixture", "ranks", "rounds"),
-    [("jobs", RANKS, [0, 2]), pytest.param("many", RANKS_WITH_MANY, [0, 4, 6], marks=pytest.mark.slow)],
-    ids=["few ranks", "many ranks"],
-)
-@pytest.mark.parametrize("name", CHAIN)
-def test_runs_resumed_repeatedly_with_other_ranks_end_as_if_never_interrupted(
-    request, jobs, name, fixture, ranks, rounds
-):
-    folder, resumed = request.getfixturevalue(fixture), [0]
+@pytest.mark.parametrize(("amount", "name"), amounts(FEW_CHAIN, CHAIN))
+def test_runs_resumed_repeatedly_with_other_ranks_end_as_if_never_interrupted(found, amount, name):
+    folder, ranks, resumed = found(amount), RANKS[amount], [0]
     for n in ranks[:-1]:
         notes = findings(folder, n, "chain").notes[name]
         assert notes["error"] == "Interrupted."
         assert notes["saved"] == [resumed[-1], *range(resumed[-1] + 2, ENDING_ROUNDS[n], 2)]
         resumed.append(notes["saved"][-1])
-    assert resumed == rounds
+    assert resumed == {"few": [0, 2], "all": [0, 2, 4, 6]}[amount]
     arrays, notes = outcome(folder, ranks[-1], "chain", name)
     notes = dict(notes)
-    assert notes.pop("saved")[0] == rounds[-1]
-    assert_same_bits(outcome(jobs, 1, "solvers", f"{name}/even"), (arrays, notes))
+    assert notes.pop("saved")[0] == resumed[-1]
+    assert_same_bits(outcome(folder, 1, "solvers", f"{name}/even"), (arrays, notes))
 
 
 def test_only_the_owner_may_read_the_files_of_all_ranks(jobs):
@@ -241,16 +255,16 @@ def test_a_full_disk_of_one_rank_warns_all_ranks_and_the_run_continues(jobs):
     ]
     assert notes["warnings"] == [expected] * 3
     assert notes["saved"] == [[0, 3]] * 3
-    assert_same_bits(outcome(jobs, 1, "solvers", "admm, ring/even"), outcome(jobs, 3, "full_disk", "full"))
+    assert_same_bits(outcome(jobs, 1, "solvers", "admm, random/even"), outcome(jobs, 3, "full_disk", "full"))
 
 
 def test_after_a_full_disk_a_run_resumes_from_the_previous_checkpoint(jobs):
     assert findings(jobs, 3, "full_disk").notes["resumed from"] == 3
-    assert_same_bits(outcome(jobs, 1, "solvers", "admm, ring/even"), outcome(jobs, 3, "full_disk", "resumed"))
+    assert_same_bits(outcome(jobs, 1, "solvers", "admm, random/even"), outcome(jobs, 3, "full_disk", "resumed"))
 
 
 def test_one_process_refuses_a_checkpoint_of_ranks(jobs):
-    name = CHAIN[0]
+    name = FEW_CHAIN[0]
     case = CASES[name]
     solver = case.make()
     fields = {"solver": repr(solver), "seed": SEED}
@@ -261,7 +275,12 @@ def test_one_process_refuses_a_checkpoint_of_ranks(jobs):
 
 # Estimators ----------------------------------------------------------------------------------------------------------
 
-WAYS = ("all rows", "own rows")
+FITTED = [
+    pytest.param(amount, name, way, marks=() if amount == "few" else ALL)
+    for amount, some in (("few", FEW_FITS), ("all", FITS))
+    for name in some
+    for way in ways(amount, name)
+]
 
 
 @cache
@@ -273,10 +292,9 @@ def local_fit(name: str):
         return make().fit(X, y, tasks=tasks)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", FITS)
-def test_each_rank_predicts_for_its_own_tasks_what_one_process_predicts(jobs, name, way):
-    kind, _ = FITS[name]
+@pytest.mark.parametrize(("amount", "name", "way"), FITTED)
+def test_each_rank_predicts_for_its_own_tasks_what_one_process_predicts(found, amount, name, way):
+    jobs, (kind, _) = found(amount), FITS[name]
     X, _, tasks = DATA[kind]()
     one, notes = local_fit(name), findings(jobs, 3, "estimators").notes[f"{name}/{way}"]
     assert sorted(task for own in notes["tasks"] for task in own) == one.tasks_.tolist()
@@ -304,10 +322,9 @@ def test_each_rank_predicts_for_its_own_tasks_what_one_process_predicts(jobs, na
             np.testing.assert_allclose(notes["conditions"][rank], ours[:, places], rtol=1e-8)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", FITS)
-def test_the_first_rank_gathers_an_estimator_of_all_tasks(jobs, name, way):
-    kind, _ = FITS[name]
+@pytest.mark.parametrize(("amount", "name", "way"), FITTED)
+def test_the_first_rank_gathers_an_estimator_of_all_tasks(found, amount, name, way):
+    jobs, (kind, _) = found(amount), FITS[name]
     X, _, tasks = DATA[kind]()
     one, notes = local_fit(name), findings(jobs, 3, "estimators").notes[f"{name}/{way}"]
     assert notes["gathered"] == [True, False, False]
@@ -327,9 +344,9 @@ def test_the_first_rank_gathers_an_estimator_of_all_tasks(jobs, name, way):
     np.testing.assert_allclose(theirs, ours, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", FITS)
-def test_results_have_the_same_bits_if_ranks_have_all_rows_or_only_their_own(jobs, name):
-    one, other = ((jobs / "3" / f"{name}, {way}" / "weights.safetensors").read_bytes() for way in WAYS)
+@pytest.mark.parametrize(("amount", "name"), amounts([name for name in FEW_FITS if FEW_FITS[name] == WAYS], FITS))
+def test_results_have_the_same_bits_if_ranks_have_all_rows_or_only_their_own(found, amount, name):
+    one, other = ((found(amount) / "3" / f"{name}, {way}" / "weights.safetensors").read_bytes() for way in WAYS)
     assert one == other
 
 
@@ -389,24 +406,31 @@ def test_every_error_is_checked_and_ranks_are_in_step_afterwards(jobs):
     assert notes["after"] == "CONVERGED"
 
 
-def test_a_rank_that_fails_within_a_run_ends_all_ranks(tmp_path):
-    job = run_ranks(2, tmp_path, "failing")
-    assert job.code != 0
-    assert "RuntimeError: An error of one rank." in job.err
-    assert "elmesh: rank 1 failed, so all ranks end." in job.err
+def test_a_rank_that_fails_within_a_run_ends_all_ranks(jobs):
+    code, err = json.loads((jobs / "failing.json").read_text())
+    assert code != 0
+    assert "RuntimeError: An error of one rank." in err
+    assert "elmesh: rank 2 failed, so all ranks end." in err
     # The failure detector reports no lost rank.
-    assert "elmesh: Rank" not in job.err
+    assert "elmesh: Rank" not in err
 
 
 # Transports ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("placement", ["even", "scattered"])
-@pytest.mark.parametrize("name", CHECKS)
-def test_ranks_have_the_invariants_of_a_transport(jobs, name, placement):
-    found = findings(jobs, 3, "transports").notes[f"{name}/{placement}"]
-    assert [error for error, _ in found] == [""] * 3
-    assert len({result for _, result in found}) == 1
+@pytest.mark.parametrize(
+    ("amount", "name", "placement"),
+    [
+        pytest.param(amount, name, placement, marks=() if amount == "few" else ALL)
+        for amount in ("few", "all")
+        for name in CHECKS
+        for placement in check_placements(amount, name)
+    ],
+)
+def test_ranks_have_the_invariants_of_a_transport(found, amount, name, placement):
+    by_rank = findings(found(amount), 3, "transports").notes[f"{name}/{placement}"]
+    assert [error for error, _ in by_rank] == [""] * 3
+    assert len({result for _, result in by_rank}) == 1
 
 
 # Messages ------------------------------------------------------------------------------------------------------------
@@ -468,24 +492,24 @@ def one_process(name: str) -> dict[str, np.ndarray]:
 
 
 def test_some_fits_keep_a_shared_part_and_some_have_none():
-    ranks = {name: one_process(name)["U"].shape[1] for name in SITES}
+    ranks = {name: one_process(name)["U"].shape[1] for name in FEW_SITES}
     assert ranks["regression"] > 0
     assert ranks["classes with a shared part"] > 0
     assert ranks["no shared part"] == 0
 
 
 @pytest.mark.parametrize(
-    ("name", "placement", "n_ranks"),
+    ("amount", "n_ranks", "name", "placement"),
     [
-        pytest.param(name, how, n, marks=() if n in COMPLETE else pytest.mark.slow)
-        for n in (*COMPLETE, *COMPLETE_WITH_MANY)
-        for name in SITES
-        for how in site_placements(name, n)
+        pytest.param(amount, n, name, placement, marks=() if amount == "few" else ALL)
+        for amount, some in (("few", FEW_SITES), ("all", SITES))
+        for n in RANKS[amount][:-1]
+        for name in some
+        for placement in site_placements(amount, name)
     ],
 )
-def test_every_part_has_the_bits_of_one_process(request, name, placement, n_ranks):
-    jobs = request.getfixturevalue("many" if n_ranks in COMPLETE_WITH_MANY else "jobs")
-    arrays, notes = outcome(jobs, n_ranks, "parts", f"{name}/{placement}")
+def test_every_part_has_the_bits_of_one_process(found, amount, n_ranks, name, placement):
+    arrays, notes = outcome(found(amount), n_ranks, "parts", f"{name}/{placement}")
     assert notes["equal"]
     expected = one_process(name)
     assert arrays.keys() == expected.keys()

@@ -47,7 +47,7 @@ def test_with_sums_everything_is_automatic_and_certified(tmp_path):
 
 
 def test_a_regression_is_scaled_by_what_the_network_file_declares(tmp_path):
-    config = make_config(PAIR, graph="path", kind="regression", target_range=(-10.0, 10.0), rounds=200)
+    config = make_config(PAIR, graph="path", kind="regression", target_range=(-10.0, 10.0), rounds=80)
     models = run_agents(config, tmp_path / "net", fit_agent)
     for name, model in models.items():
         frame = rows_of(name, kind="regression")

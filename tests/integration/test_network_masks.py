@@ -6,6 +6,8 @@ import hashlib
 import json
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from elmesh.cli import app
 from helpers.forked import ForkedNetwork, ForkedProcess, run_command, undisturbed
-from helpers.network import Agent, equal_weights, make_config, rows_of
+from helpers.network import Agent, equal_weights, free_ports, make_config, rows_of, with_ports
 from helpers.proxies import ProxiedNetwork
 
 THREE = ("east", "north", "south")
@@ -25,6 +27,10 @@ def config_of(names=THREE, graph="path", **parameters: object):
     """Return a network that learns common, shared and private parts, in many sums."""
     chosen = {"common": "auto", "private": "auto", "mu1": 1.0, "mu2": 1.0, "tol": 1e-4} | parameters
     return make_config(names, graph, **PARTS, parameters=chosen)
+
+
+# All penalties are chosen, before the first round.
+AUTO = config_of(mu1="auto", mu2="auto")
 
 
 def elmesh(*words: object, text: str | None = None) -> Result:
@@ -60,8 +66,8 @@ def run_tapped(path: str, *args: object) -> None:
     run_command(*args)
 
 
-class TappedNetwork(ForkedNetwork, ProxiedNetwork):
-    """Agents whose streams are recorded, behind proxies."""
+class TappedNetwork(ForkedNetwork):
+    """Agents whose streams are recorded."""
 
     def fork(self, name: str, *args: object) -> ForkedProcess:
         return ForkedProcess(str(self.folder / f"{name}.streams"), *args, target=run_tapped)
@@ -71,32 +77,62 @@ class TappedNetwork(ForkedNetwork, ProxiedNetwork):
         # The last line of a process that was killed may be incomplete.
         return [json.loads(line) for line in lines if line.endswith("}")]
 
+    def count(self, name: str) -> int:
+        """Return the number of records of an agent so far."""
+        path = self.folder / f"{name}.streams"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
 
-def kill_during_sums(network: TappedNetwork, rng: np.random.Generator, kills: int) -> int:
+
+class SlowNetwork(TappedNetwork, ProxiedNetwork):
+    """Agents whose streams are recorded, behind proxies."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run to its end, with the seed of one agent's keys."""
+
+    network: TappedNetwork
+    seed: str
+
+    def copy(self, folder: Path) -> ForkedNetwork:
+        """Return a network that goes on where this one has ended."""
+        return ForkedNetwork.copy_of(self.network, folder)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Iterator[Finished]:
+    """A run of three sites; tests that change its files copy it."""
+    with TappedNetwork(tmp_path_factory.mktemp("finished"), AUTO) as network:
+        network.start_all()
+        run_file = network.agents["north"].folder / "state" / "run.json"
+        network.until(run_file.exists)
+        seed = json.loads(run_file.read_text())["seed"]
+        assert set(network.wait().values()) == {0}, network.logs()
+        yield Finished(network, seed)
+
+
+def kill_during_sums(network: SlowNetwork, rng: np.random.Generator, kills: int) -> int:
     """Kill agents at random moments between their sums, before and after the first round."""
-    counted, seen = 0, dict.fromkeys(THREE, -1)
+    counted, seen = 0, dict.fromkeys(THREE, 0)
     while counted < kills:
         name = str(rng.choice(THREE))
         network.until(
-            lambda name=name: (
-                (len(network.uses(name)) > seen[name] if (network.folder / f"{name}.streams").exists() else False)
-                or network.agents[name].process.poll() is not None
-            )
+            lambda name=name: network.count(name) > seen[name] or network.agents[name].process.poll() is not None
         )
         time.sleep(rng.uniform(0.0, 0.3))
         if any(agent.process.poll() is not None for agent in network.agents.values()):
             return counted  # the run is over
-        seen[name] = len(network.uses(name))
+        seen[name] = network.count(name)
         network.kill(name)
         counted += 1
         network.start(name)
     return counted
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_no_stream_masks_two_terms_however_often_agents_are_killed(tmp_path, kills):
     config = config_of(tol=1e-4 if kills < 50 else 1e-6)
-    with TappedNetwork(tmp_path, config) as network:
+    with SlowNetwork(tmp_path, config) as network:
         for proxy in network.proxies.values():
             proxy.delay = 0.02 if kills < 50 else 0.05
         network.start_all()
@@ -126,25 +162,25 @@ def test_no_stream_masks_two_terms_however_often_agents_are_killed(tmp_path, kil
     assert equal_weights(found, undisturbed(tmp_path / "again", config))
 
 
-def test_a_fresh_start_has_other_streams(tmp_path):
-    config = config_of(mu1="auto", mu2="auto")
-    found = []
-    with TappedNetwork(tmp_path, config) as network:
-        for number in range(2):
-            network.start_all("--fresh", "--force")
-            assert set(network.wait().values()) == {0}, network.logs()
-            found.append({use["stream"] for name in THREE for use in network.uses(name) if "stream" in use})
-            for name in THREE:
-                (tmp_path / f"{name}.streams").rename(tmp_path / f"{name}.{number}")
-    assert not found[0] & found[1]
+def test_a_fresh_start_has_other_streams(tmp_path, finished):
+    before = {name: finished.network.count(name) for name in THREE}
+    with TappedNetwork.copy_of(finished.network, tmp_path) as network:
+        network.start_all("--fresh", "--force")
+        assert set(network.wait().values()) == {0}, network.logs()
+        first, second = set(), set()
+        for name in THREE:
+            uses = network.uses(name)
+            first |= {use["stream"] for use in uses[: before[name]] if "stream" in use}
+            second |= {use["stream"] for use in uses[before[name] :] if "stream" in use}
+    assert len(first) == len(second) > 0
+    assert not first & second
 
 
 # The gate and the log of a site.
 
 
-def test_what_the_gate_does_not_allow_does_not_leave_and_the_run_resumes_once_it_does(tmp_path):
-    config = config_of(mu1="auto", mu2="auto")
-    with ForkedNetwork(tmp_path, config) as network:
+def test_what_the_gate_does_not_allow_does_not_leave_and_the_run_resumes_once_it_does(tmp_path, finished):
+    with ForkedNetwork(tmp_path, with_ports(AUTO, free_ports(3))) as network:
         gate = network.agents["north"].folder / "gate.toml"
         gate.write_text("most_matrix_totals = 1\n")
         network.start_all()
@@ -156,8 +192,7 @@ def test_what_the_gate_does_not_allow_does_not_leave_and_the_run_resumes_once_it
         network.start("north")
         assert set(network.wait().values()) == {0}, network.logs()
         assert [line["what"] for line in released(network.agents["north"])].count("matrix") == 3
-        found = network.weights()
-    assert equal_weights(found, undisturbed(tmp_path / "again", config))
+        assert equal_weights(network.weights(), finished.network.weights())
 
 
 def released(agent: Agent) -> list[dict]:
@@ -167,13 +202,13 @@ def released(agent: Agent) -> list[dict]:
 
 @pytest.mark.parametrize("answer", ["--yes", "--refuse"])
 def test_an_agent_waits_for_a_person_if_its_gate_says_so(tmp_path, answer):
-    with ForkedNetwork(tmp_path, config_of(mu1="auto", mu2="auto")) as network:
+    with ForkedNetwork(tmp_path, with_ports(AUTO, free_ports(3))) as network:
         north = network.agents["north"]
         (north.folder / "gate.toml").write_text("confirm = true\n")
         nothing = elmesh("network", "confirm", north.folder / "agent.toml")
         assert (nothing.exit_code, "has not asked" in nothing.stderr) == (2, True)
-        network.start("east", "--patience", "10")
-        network.start("south", "--patience", "10")
+        network.start("east", "--patience", "5")
+        network.start("south", "--patience", "5")
         network.start("north")
         network.until_event("north", "confirmation")
         network.until(lambda: (north.status or {}).get("phase") == "waiting")
@@ -192,11 +227,9 @@ def test_an_agent_waits_for_a_person_if_its_gate_says_so(tmp_path, answer):
             assert not any(agent.out.exists() for agent in network.agents.values())
 
 
-def test_an_audit_shows_what_has_left_and_finds_a_change(tmp_path):
-    with ForkedNetwork(tmp_path, config_of(mu1="auto", mu2="auto")) as network:
-        network.start_all()
-        assert set(network.wait().values()) == {0}, network.logs()
-        folder = network.agents["north"].folder
+def test_an_audit_shows_what_has_left_and_finds_a_change(tmp_path, finished):
+    network = finished.copy(tmp_path)
+    folder = network.agents["north"].folder
     log = folder / "releases.jsonl"
     shown = elmesh("network", "audit", folder / "agent.toml")
     assert shown.exit_code == 0, shown.stderr
@@ -227,11 +260,8 @@ def test_an_audit_shows_what_has_left_and_finds_a_change(tmp_path):
     assert elmesh("network", "audit", folder / "agent.toml").exit_code == 0
 
 
-def test_a_second_run_with_a_changed_table_is_refused_unless_the_site_accepts_what_it_reveals(tmp_path):
-    config = config_of(mu1="auto", mu2="auto")
-    with ForkedNetwork(tmp_path, config) as network:
-        network.start_all()
-        assert set(network.wait().values()) == {0}, network.logs()
+def test_a_second_run_with_a_changed_table_is_refused_unless_the_site_accepts_what_it_reveals(tmp_path, finished):
+    with finished.copy(tmp_path) as network:
         north = network.agents["north"].folder
         kept = {path: path.read_bytes() for path in north.glob("releases.jsonl*")}
         assert len(kept) == 2
@@ -270,27 +300,23 @@ def test_the_caution_about_bases_is_shown_even_if_nothing_else_is(tmp_path):
 
 
 def test_rounds_of_bases_are_in_the_log_as_well(tmp_path):
-    with ForkedNetwork(tmp_path, make_config(("north", "south"), "path", rounds=300)) as network:
+    with ForkedNetwork(tmp_path, make_config(("north", "south"), "path", rounds=30)) as network:
         network.start_all()
         assert set(network.wait().values()) == {0}, network.logs()
         lines = released(network.agents["north"])
         assert [(line["what"], line["number"], line["to"]) for line in lines] == [
-            ("basis", k, ["south"]) for k in range(301)
+            ("basis", k, ["south"]) for k in range(31)
         ]
         shown = elmesh("network", "audit", network.agents["north"].folder / "agent.toml")
-        assert "301 of basis" in shown.stdout
+        assert "31 of basis" in shown.stdout
         assert shown.exit_code == 0
 
 
-def test_no_secret_of_a_run_is_left_behind(tmp_path):
-    with ForkedNetwork(tmp_path, config_of(mu1="auto", mu2="auto")) as network:
-        network.start_all()
-        run_file = network.agents["north"].folder / "state" / "run.json"
-        network.until(run_file.exists)
-        seed = json.loads(run_file.read_text())["seed"]
-        assert set(network.wait().values()) == {0}, network.logs()
-        assert not run_file.exists()
-        files = [path for path in Path(tmp_path).rglob("*") if path.is_file()]
-        assert not [path for path in files if seed.encode() in path.read_bytes()]
-        assert not [path for path in files if bytes.fromhex(seed) in path.read_bytes()]
-        assert not (network.agents["north"].folder / "state" / "masked.bin").exists()
+def test_no_secret_of_a_run_is_left_behind(finished):
+    state = finished.network.agents["north"].folder / "state"
+    assert not (state / "run.json").exists()
+    files = [path for path in finished.network.folder.rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if finished.seed.encode() in path.read_bytes()]
+    assert not [path for path in files if bytes.fromhex(finished.seed) in path.read_bytes()]
+    assert not (state / "masked.bin").exists()

@@ -40,7 +40,7 @@ def command(*words: object):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of four sites, recorded."""
+    """A run of four sites, recorded; a test that changes its files copies it."""
     folder = tmp_path_factory.mktemp("private")
     with RecordedNetwork(folder, make_config(**PRIVATE), tables()) as network:
         network.start_all()
@@ -109,11 +109,8 @@ def test_the_result_says_what_is_promised_and_what_is_not(run):
     assert status["releases"]["epsilon"] == pytest.approx(2.0, rel=1e-3)
 
 
-def test_a_budget_that_is_spent_stops_the_next_run_before_anything_leaves_unless_the_gate_allows_more(tmp_path):
-    names = NAMES[:3]
-    with ForkedNetwork(tmp_path, make_config(names, "path", **PRIVATE), tables(names)) as network:
-        network.start_all()
-        assert set(network.wait().values()) == {0}, network.logs()
+def test_a_budget_that_is_spent_stops_the_next_run_before_anything_leaves_unless_the_gate_allows_more(tmp_path, run):
+    with ForkedNetwork.copy_of(run, tmp_path) as network:
         network.start_all("--force")
         assert set(network.wait().values()) == {2}
         for agent in network.agents.values():
@@ -158,7 +155,7 @@ def log_of(agent: Agent):
 
 @pytest.mark.parametrize("budget", [2.0, 6.0])
 def test_a_release_that_is_repeated_without_a_lost_site_is_paid_for_again(tmp_path, budget):
-    names = ("east", "north", "south", "up", "west")
+    names = NAMES
     with ForkedNetwork(tmp_path, make_config(names, "complete", **PRIVATE), tables(names)) as network:
         for agent in network.agents.values():
             (agent.folder / "gate.toml").write_text(f"largest_epsilon = {budget}\n")

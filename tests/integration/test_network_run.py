@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,125 +18,122 @@ from elmesh.netconfig.columns import InputColumn
 from elmesh.netconfig.config import NetworkConfig
 from elmesh.netconfig.identity import Identity
 from elmesh.netconfig.layout import NetworkLayout
+from elmesh.run import MPIBackend, RunConfig
 from helpers.forked import ForkedNetwork, ForkedProcess, run_script
-from helpers.network import BASIS, LIMIT, ROOT, LocalNetwork, make_config, rows_of
-from helpers.thread_agents import DeclaredLocal, fit_agent, fit_all_parts, fit_parts, run_agents
+from helpers.network import BASIS, LIMIT, NAMES, LocalNetwork, make_config, rows_of
+from helpers.thread_agents import DeclaredLocal, DeclaredMPI, fit_agent, fit_all, fit_all_parts, fit_parts, run_agents
 
 SUMS = {"exchange": "sums", "solver": "mesh-elm", "rank": "auto", "rounds": 200}
 # The agents scale columns by their ranges: by these, to the same numbers.
 UNSCALED = tuple(InputColumn(f"x{j}", range=(-float(np.sqrt(3.0)), float(np.sqrt(3.0)))) for j in range(4))
-SCRIPTED = {"graph": "path", "weight_scale": 0.5, "columns": UNSCALED}
-CASES = {
-    "ring": ("ring", {}),
-    "star, first order": ("star", {"solver": "fo-dmtl-elm"}),
-    "path, the paper's gamma": ("path", {"parameters": BASIS | {"gamma": "paper"}}),
-    "complete, proximal": ("complete", {"parameters": BASIS | {"tau": "20 + d", "zeta": 40.0, "proximal": "standard"}}),
-    "ring, sums": ("ring", SUMS | {"parameters": {}}),
-    "star, sums of 16 bits": ("star", SUMS | {"parameters": {"message_bits": 16}}),
-    "path, sums of 32 bits": ("path", SUMS | {"parameters": {"message_bits": 32}}),
-}
+SCRIPTED = {"weight_scale": 0.5, "columns": UNSCALED}
 _PARTS = SUMS | {"parameters": {"common": "auto", "private": "auto"}}
+THREE = ("a", "b", "c")
+# Of each case: the names of the agents, the graph, and the fields of the network file.
+CASES = {
+    "ring": (NAMES, "ring", {}),
+    "star, first order": (NAMES, "star", {"solver": "fo-dmtl-elm"}),
+    "path, the paper's gamma": (NAMES, "path", {"parameters": BASIS | {"gamma": "paper"}}),
+    "complete, proximal": (
+        NAMES,
+        "complete",
+        {"parameters": BASIS | {"tau": "20 + d", "zeta": 40.0, "proximal": "standard"}},
+    ),
+    "ring, sums": (NAMES, "ring", SUMS | {"parameters": {}}),
+    "star, sums of 16 bits": (NAMES, "star", SUMS | {"parameters": {"message_bits": 16}}),
+    "path, sums of 32 bits": (NAMES, "path", SUMS | {"parameters": {"message_bits": 32}}),
+}
+SCRIPTS = {
+    "script": (THREE, "path", SCRIPTED),
+    "script, sums": (THREE, "path", SCRIPTED | SUMS | {"parameters": {}}),
+}
 # Networks that learn a common, a shared and a private part.
 PARTS = {
-    "regression": ("ring", _PARTS | {"kind": "regression", "target_range": (-6.0, 6.0)}),
-    "classes": ("star", _PARTS | {"classes": ("high", "low", "medium")}),
+    "regression": (THREE, "ring", _PARTS | {"kind": "regression", "target_range": (-6.0, 6.0)}),
+    "classes": (NAMES, "star", _PARTS | {"classes": ("high", "low", "medium")}),
     "classes, given penalties": (
+        THREE,
         "path",
         _PARTS | {"classes": ("high", "low"), "parameters": _PARTS["parameters"] | {"mu1": 1.0, "mu2": 1.0}},
     ),
 }
-# Run by one process with mpi4py, which is an MPI job of one rank.
-REFERENCE = """
-import sys
-import numpy as np
-from helpers.thread_agents import fit_all
-from elmesh.netconfig.config import NetworkConfig
-from elmesh.run import MPIBackend, RunConfig
-for file, out in zip(sys.argv[1::2], sys.argv[2::2]):
-    config = NetworkConfig.read(file)
-    model = fit_all(config, RunConfig(backend=MPIBackend(mask=config.exchange == "sums")))
-    U = model.U_ if model.U_.ndim == 3 else [model.U_] * len(config.agent_names)
-    found = {f"U.{n}": U[k] for k, n in enumerate(config.agent_names)} | {f"A.{n}": A for n, A in model.A_.items()}
-    np.savez(out, certified=model.certificate_ is not None, **found)
-"""
+SLOW = (
+    *("star, first order", "path, the paper's gamma", "complete, proximal"),
+    *("star, sums of 16 bits", "path, sums of 32 bits", "classes"),
+)
 
 
-# The same for the parts, from the identity of one agent of each network.
-PARTS_REFERENCE = """
-import sys
-import numpy as np
-from helpers.thread_agents import DeclaredMPI, fit_all_parts
-from elmesh.netconfig.identity import Identity
-for file, out in zip(sys.argv[1::2], sys.argv[2::2]):
-    found = fit_all_parts(Identity.read(file), DeclaredMPI(mask=True))
-    np.savez(out, **{f"{name}/{part}": x for name, parts in found.items() for part, x in parts.items()})
-"""
+def run_mpi(files: dict[str, str]) -> None:
+    """Fit networks in a process with mpi4py, which is an MPI job of one rank, and write the results.
+
+    They are all weights from a network file, and the parts from the identity of one agent.
+    """
+    os.environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    for file, out in files.items():
+        if file.endswith("agent.toml"):
+            parts = fit_all_parts(Identity.read(file), DeclaredMPI(mask=True))
+            np.savez(out, **{f"{name}/{part}": x for name, found in parts.items() for part, x in found.items()})
+            continue
+        config = NetworkConfig.read(file)
+        model = fit_all(config, RunConfig(backend=MPIBackend(mask=config.exchange == "sums")))
+        U = model.U_ if model.U_.ndim == 3 else [model.U_] * len(config.agent_names)
+        found = {f"U.{n}": U[k] for k, n in enumerate(config.agent_names)} | {f"A.{n}": A for n, A in model.A_.items()}
+        np.savez(out, certified=model.certificate_ is not None, **found)
+    from mpi4py import MPI  # importing it starts MPI
+
+    MPI.Finalize()
 
 
-def environment() -> dict[str, str]:
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return os.environ | root | {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"}
+def marked(cases: Iterable[str]) -> list[Any]:
+    """Return cases as parameters."""
+    return [pytest.param(case, marks=pytest.mark.slow if case in SLOW else ()) for case in cases]
 
 
-def mpi_results(folder: Path, program: str, files: dict[str, Path]) -> dict[str, dict[str, np.ndarray]]:
-    """Fit the networks of files under MPI, in one job."""
-    words = [str(word) for k, file in enumerate(files.values()) for word in (file, folder / f"{k}.npz")]
-    subprocess.run(
-        [sys.executable, "-c", program, *words], check=True, cwd=folder, env=environment(), timeout=3 * LIMIT
-    )
-    return {name: dict(np.load(folder / f"{k}.npz")) for k, name in enumerate(files)}
-
-
-def written(folder: Path, configs: dict[str, NetworkConfig]) -> dict[str, Path]:
-    """Write network files, and return their paths."""
-    files = {name: folder / f"{k}.toml" for k, name in enumerate(configs)}
-    for name, config in configs.items():
-        files[name].write_text(config.to_toml())
-    return files
-
-
-@dataclass
 class Reference:
-    """The configs of all cases, and their results under MPI."""
+    """The configs of all cases, and their results under MPI: of all slow cases in one job, and of all others."""
 
-    configs: dict
-    found: dict
+    def __init__(self, folder: Path) -> None:
+        cases = CASES | SCRIPTS | PARTS
+        self.configs = {name: make_config(names, graph, **fields) for name, (names, graph, fields) in cases.items()}
+        self._folder, self._found = folder, {}
+
+    def found(self, case: str) -> dict[str, np.ndarray]:
+        """Return the result of a case."""
+        if case not in self._found:
+            self._run([name for name in self.configs if (name in SLOW) == (case in SLOW)])
+        return self._found[case]
+
+    def _run(self, cases: list[str]) -> None:
+        outs = {case: self._folder / f"{case}.npz" for case in cases}
+        job = ForkedProcess({str(self._written(case)): str(out) for case, out in outs.items()}, target=run_mpi)
+        assert job.wait(3 * LIMIT) == 0
+        self._found |= {case: dict(np.load(out)) for case, out in outs.items()}
+
+    def _written(self, case: str) -> Path:
+        """Write the files of a network; return the one that the job reads."""
+        layout = NetworkLayout(self._folder / case, self.configs[case])
+        layout.write(days=2)
+        return layout.folder / layout.names[0] / "agent.toml" if case in PARTS else layout.network_file
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    configs = {name: make_config(graph=graph, **changes) for name, (graph, changes) in CASES.items()}
-    configs["script"] = make_config(("a", "b", "c"), **SCRIPTED)
-    configs["script, sums"] = make_config(("a", "b", "c"), **SCRIPTED, **SUMS, parameters={})
-    folder = tmp_path_factory.mktemp("mpi")
-    return Reference(configs, mpi_results(folder, REFERENCE, written(folder, configs)))
+    return Reference(tmp_path_factory.mktemp("mpi"))
 
 
-@pytest.fixture(scope="module")
-def parts_reference(tmp_path_factory):
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    folder = tmp_path_factory.mktemp("mpi-parts")
-    configs = {name: make_config(graph=graph, **changes) for name, (graph, changes) in PARTS.items()}
-    files = {}
-    for name, config in configs.items():
-        NetworkLayout(folder / name, config).write(days=2)
-        files[name] = folder / name / config.agent_names[0] / "agent.toml"
-    return Reference(configs, mpi_results(folder, PARTS_REFERENCE, files))
-
-
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", marked(CASES))
 def test_agents_compute_the_same_bits_as_mpi(tmp_path, reference, case):
     models = run_agents(reference.configs[case], tmp_path / "net", fit_agent)
-    found = reference.found[case]
+    found = reference.found(case)
     for name, model in models.items():
         assert np.array_equal(model.U_, found[f"U.{name}"]), name
         assert np.array_equal(model.A_[name], found[f"A.{name}"]), name
         assert (model.certificate_ is not None) == found["certified"]
 
 
-@pytest.mark.parametrize("case", ["script", "script, sums"])
+# The command, in the next test, runs the network of the first script.
+@pytest.mark.parametrize("case", [pytest.param("script", marks=pytest.mark.slow), "script, sums"])
 def test_scripts_compute_the_same_bits_as_mpi(tmp_path, reference, case):
     network = LocalNetwork(tmp_path, reference.configs[case])
     net = tmp_path / "net"
@@ -153,7 +149,7 @@ def test_scripts_compute_the_same_bits_as_mpi(tmp_path, reference, case):
         for process in processes.values():
             process.kill()
             process.wait()
-    found = reference.found[case]
+    found = reference.found(case)
     for name, agent in network.agents.items():
         weights = agent.weights()
         assert np.array_equal(weights["U.0"], found[f"U.{name}"])
@@ -165,19 +161,20 @@ def test_scripts_compute_the_same_bits_as_mpi(tmp_path, reference, case):
 
 
 def test_the_command_computes_the_same_bits_as_mpi(tmp_path, reference):
+    found = reference.found("script")
     with ForkedNetwork(tmp_path, reference.configs["script"]) as network:
         network.start_all()
         assert set(network.wait().values()) == {0}, network.logs()
         for name, agent in network.agents.items():
             assert network.result(name)["stop"] == "COMPLETED"
             weights = agent.weights()
-            assert np.array_equal(weights["U.0"], reference.found["script"][f"U.{name}"])
-            assert np.array_equal(weights["A.0"], reference.found["script"][f"A.{name}"])
+            assert np.array_equal(weights["U.0"], found[f"U.{name}"])
+            assert np.array_equal(weights["A.0"], found[f"A.{name}"])
 
 
-@pytest.mark.parametrize("case", PARTS)
-def test_all_parts_have_the_bits_of_one_process_and_of_mpi(tmp_path, parts_reference, case):
-    config, mpi = parts_reference.configs[case], parts_reference.found[case]
+@pytest.mark.parametrize("case", marked(PARTS))
+def test_all_parts_have_the_bits_of_one_process_and_of_mpi(tmp_path, reference, case):
+    config, mpi = reference.configs[case], reference.found(case)
     found = run_agents(config, tmp_path / "net", fit_parts)
     file = tmp_path / "net" / config.agent_names[0] / "agent.toml"
     local = fit_all_parts(Identity.read(file), DeclaredLocal(mask=True))

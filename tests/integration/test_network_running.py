@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
 import pytest
@@ -17,6 +18,9 @@ from typer.testing import CliRunner
 from elmesh.cli import app
 from elmesh.cli.event_log import EventLog
 from elmesh.netconfig.layout import NetworkLayout
+from elmesh.netconfig.pki.authority import Authority, sign
+from elmesh.netconfig.pki.csr import make_request
+from elmesh.netconfig.pki.keys import read_key
 from elmesh.privacy.accounting import epsilon_of, rho_for
 from helpers.forked import ForkedNetwork, ForkedProcess, run_command, undisturbed
 from helpers.network import ROOT, SUMS_REGRESSION, equal_weights, make_config, rows_of
@@ -45,6 +49,12 @@ def elmesh(*words):
     return CliRunner().invoke(app, list(map(str, words)))
 
 
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    """The weights that two agents find when nothing is odd."""
+    return undisturbed(tmp_path_factory.mktemp("usual"), make_config(PAIR, "path"))
+
+
 def test_the_page_states_how_many_runs_a_budget_allows():
     rows = re.findall(r"^ *\| ([0-9.]+) \| (\d+) \| (\d+) \| (\d+) \|$", PAGE, re.MULTILINE)
     assert len(rows) == 3
@@ -58,9 +68,8 @@ def test_the_page_states_how_many_runs_a_budget_allows():
 
 
 @pytest.mark.thorough
-def test_an_agent_whose_disk_takes_no_more_ends_with_a_sentence_and_resumes_when_it_does(tmp_path):
-    config = make_config(PAIR, "path", rounds=120)
-    with OddNetwork(tmp_path / "small", config) as network:
+def test_an_agent_whose_disk_takes_no_more_ends_with_a_sentence_and_resumes_when_it_does(tmp_path, usual):
+    with OddNetwork(tmp_path, make_config(PAIR, "path")) as network:
         network.odd = {"north": run_on_small_disk}
         network.start("east")
         network.start("north", "--patience", "2")
@@ -72,32 +81,52 @@ def test_an_agent_whose_disk_takes_no_more_ends_with_a_sentence_and_resumes_when
         network.odd = {}
         network.start("north", "--patience", "600")
         assert set(network.wait().values()) == {0}, network.logs()
-        assert equal_weights(network.weights(), undisturbed(tmp_path / "usual", config))
+        assert equal_weights(network.weights(), usual)
 
 
 # A wrong clock.
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("offset", "message"), [pytest.param("-40d", "is not valid before", marks=pytest.mark.slow), ("+40d", "expired on")]
-)
-def test_a_clock_outside_the_validity_of_the_certificate_is_named_before_anything_is_sent(tmp_path, offset, message):
+def agent_words(folder):
+    """Write a network and a table; return the command of its agent north."""
+    NetworkLayout(folder, make_config(PAIR, "path")).write(days=30)
+    rows_of("north").to_csv(folder / "north.csv", index=False)
+    words = ("agent", folder / "north" / "agent.toml", "--data", folder / "north.csv", "--target", "y")
+    return (*words, "--out", folder / "model")
+
+
+CLOCKS = pytest.mark.parametrize(("days", "message"), [(-40, "is not valid before"), (40, "expired on")])
+
+
+@CLOCKS
+def test_a_certificate_that_is_not_valid_now_is_named_before_anything_is_sent(tmp_path, days, message):
+    words = agent_words(tmp_path)
+    # What a clock that is ahead sees: a certificate of as many days ago.
+    request = make_request(read_key(tmp_path / "north" / "key.pem"), "north", ["127.0.0.1"])
+    now = datetime.now(UTC) - timedelta(days=days)
+    certificate = sign(request, Authority.read(tmp_path / "ca"), days=30, now=now)
+    (tmp_path / "north" / "certificate.pem").write_bytes(certificate)
+    done = elmesh(*words)
+    assert done.exit_code == 2
+    assert documented(message) in done.stderr
+    assert not (tmp_path / "north" / "releases.jsonl").exists()
+
+
+@pytest.mark.slow
+@CLOCKS
+def test_a_clock_outside_the_validity_of_the_certificate_is_named_before_anything_is_sent(tmp_path, days, message):
     if shutil.which("faketime") is None:
         pytest.skip("faketime is not installed")
-    NetworkLayout(tmp_path, make_config(PAIR, "path")).write(days=30)
-    rows_of("north").to_csv(tmp_path / "north.csv", index=False)
-    words = ("agent", tmp_path / "north" / "agent.toml", "--data", tmp_path / "north.csv", "--target", "y")
+    words = map(str, agent_words(tmp_path))
     done = subprocess.run(
-        ["faketime", "-f", offset, sys.executable, "-m", "elmesh", *map(str, words), "--out", str(tmp_path / "model")],
+        ["faketime", "-f", f"{days:+d}d", sys.executable, "-m", "elmesh", *words],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "FAKETIME_DONT_FAKE_MONOTONIC": "1"},
     )
     assert done.returncode == 2
-    assert message in done.stderr
-    documented(message)
+    assert documented(message) in done.stderr
     assert not (tmp_path / "north" / "releases.jsonl").exists()
 
 
@@ -137,13 +166,12 @@ def test_a_check_names_a_proxy_that_puts_its_own_certificate_in_place_of_the_nei
 
 
 @pytest.mark.thorough
-def test_agents_of_versions_with_the_same_messages_work_together(tmp_path):
-    config = make_config(PAIR, "path")
-    with OddNetwork(tmp_path / "mixed", config) as network:
+def test_agents_of_versions_with_the_same_messages_work_together(tmp_path, usual):
+    with OddNetwork(tmp_path, make_config(PAIR, "path")) as network:
         network.odd = {"north": run_other_version}
         network.start_all()
         assert set(network.wait().values()) == {0}, network.logs()
-        assert equal_weights(network.weights(), undisturbed(tmp_path / "same", config))
+        assert equal_weights(network.weights(), usual)
 
 
 @pytest.mark.thorough

@@ -48,7 +48,7 @@ def test_sites_learn_together_when_all_have_come_and_then_alone_from_rows_that_c
     config = make_config(THREE, "path", **SUMS_REGRESSION)
     with ForkedNetwork(tmp_path, config) as network:
         for name in ("east", "north"):
-            network.start(name, "--every", "3s", "--patience", "4")
+            network.start(name, "--every", "3s", "--patience", "2")
         # A run that not all come to is skipped, and nothing is learned.
         assert "south has not come" in network.until_event("north", "missed")["reason"]
         assert versions_of(network, "north").numbers() == []

@@ -1,11 +1,12 @@
 """``elmesh fit`` on real ranks: the same models on any number of them, also when ranks are killed, and plain errors.
 
 Python starts slowly on many ranks. So one job per number of ranks runs many commands (see :mod:`helpers.rank_worker`),
-and tests examine what it left; only tests that end ranks have jobs of their own.
+and tests examine what it left; only tests that end ranks have processes of their own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import json
@@ -31,12 +32,11 @@ import elmesh
 from elmesh.cli import app, session_reaper
 from elmesh.cli import fit as fit_module
 from elmesh.cli.errors import LOST
-from elmesh.cli.job import Job, find_mpiexec
-from elmesh.cli.placement import Placement
 from elmesh.comm.mpi import world_communicator
 from helpers import rank_worker
-from helpers.mpi import job_folder, needs_mpi
+from helpers.mpi import IDLE_RANKS_SLEEP, forked_program, job_folder, needs_mpi, run_ranks
 from helpers.paper_measures import alive, until
+from helpers.quick_pages import not_drawn
 
 WORKER = Path(rank_worker.__file__)
 LIMIT = 600  # seconds that no job may take
@@ -100,7 +100,6 @@ def make_data(folder: Path) -> None:
     names = {"05": "..", "Zürich 100%": "a/b", "b": "."}
     odd = numbers[numbers["site"].isin(names)]
     odd.assign(site=odd["site"].map(names)).to_parquet(folder / "odd.parquet")
-    write_bulky(numbers, folder)
     for name, file, line, cell in (("cell", "south.csv", 9, "inf"), ("text", "b.csv", 4, "1.2.3")):
         set_cell(write_sites(numbers, folder / name), file, line, cell)
     wide = write_sites(numbers, folder / "wide")
@@ -116,9 +115,9 @@ def make_data(folder: Path) -> None:
     (folder / "file").touch()
 
 
-def write_bulky(frame: pd.DataFrame, folder: Path) -> None:
+def write_bulky(folder: Path) -> None:
     """Write sites that are large except for their first rows, as files and as row groups."""
-    rng = np.random.default_rng(1)
+    rng, frame = np.random.default_rng(1), patients().drop(columns="outcome")
     bulk = [rng.bytes(20_000).hex() for _ in range(len(frame))]
     first = ~frame["site"].duplicated()
     bulky = frame.assign(bulk=np.where(first, "", bulk))
@@ -131,26 +130,26 @@ def write_bulky(frame: pd.DataFrame, folder: Path) -> None:
 
 # Jobs of many commands
 
-#: Fits by name, on 1 and on 3 ranks; `make test-all` runs them on 2 as well.
+#: Fits by name, on 3 ranks; `make test-all` runs them on 1 and on 2 as well.
 FITS: dict[str, list[str]] = {
     "csv": ["sites", *SMALL, "--json"],
     "gathered": ["sites", *SMALL, "--gather"],
     "classes": ["classes", *SMALL, "--quiet"],
     "shared": ["sites", *SMALL, *SHARED],
-    "rounds": ["sites", *SMALL, *ROUNDS, "30"],
+    "rounds": ["sites", *SMALL, *ROUNDS, "20", "--json"],
 }
 #: Further fits, on 3 ranks alone.
 MORE: dict[str, list[str]] = {
-    "hive": ["hive", "--task", "site", *SMALL],
-    "parquet": ["whole.parquet", "--task", "site", *SMALL],
+    "hive": ["hive", "--task", "site", *SMALL, *SHARED],
+    "parquet": ["whole.parquet", "--task", "site", *SMALL, *SHARED],
     "odd": ["odd.parquet", "--task", "site", *SMALL, *SHARED, "--max-iter", "2", "--json"],
     "saved": ["sites", *SMALL, *SHARED, "--checkpoint", "saved", "--every", "4"],
     "resumed": ["sites", *SMALL, *SHARED, "--checkpoint", "saved", "--every", "4", "--json"],
     "stopped-early": ["sites", *SMALL, "--json"],
     "stopped": ["sites", *SMALL, *ROUNDS, "100000", "--json"],
-    "stopped-late": ["sites", *SMALL, "--json"],
-    "bulky": ["bulky", *SMALL, "--drop", "bulk"],
-    "bulky-parquet": ["bulky.parquet", "--task", "site", *SMALL, "--drop", "bulk"],
+    "stopped-late": ["sites", *SMALL, *SHARED, "--json"],
+    "bulky": ["bulky", *SMALL, *SHARED, "--drop", "bulk"],
+    "bulky-parquet": ["bulky.parquet", "--task", "site", *SMALL, *SHARED, "--drop", "bulk"],
 }
 
 
@@ -205,7 +204,7 @@ BAD: dict[str, BadInput] = {
     "a rank with existing models": BadInput(
         ["sites"], r"models exists; .*--force", {"2": {"cwd": "elsewhere"}}, out="models"
     ),
-    "a rank whose disk is full": BadInput(["sites"], r"File too large", {"1": {"disk": 1000}}, out="full"),
+    "a rank whose disk is full": BadInput(["sites", *SHARED], r"File too large", {"1": {"disk": 1000}}, out="full"),
 }
 
 
@@ -217,14 +216,14 @@ def linux() -> None:
 
 @pytest.fixture(scope="module")
 def jobs(linux, tmp_path_factory) -> Path:
-    """A folder with what jobs of 1 and of 3 ranks left, each in a folder of its own, on the same data."""
-    return job_folder(tmp_path_factory, "rank-jobs", functools.partial(run_jobs, ranks=(1, 3)))
+    """A folder with what the job of 3 ranks left, in a folder of its own."""
+    return job_folder(tmp_path_factory, "rank-jobs", functools.partial(run_jobs, ranks=(3,)))
 
 
 @pytest.fixture(scope="module")
-def pairs(linux, tmp_path_factory) -> Path:
-    """The same for a job of 2 ranks."""
-    return job_folder(tmp_path_factory, "rank-jobs-of-2", functools.partial(run_jobs, ranks=(2,)))
+def fewer(linux, tmp_path_factory) -> Path:
+    """The same for jobs of 1 and of 2 ranks, on the same data."""
+    return job_folder(tmp_path_factory, "jobs-of-fewer-ranks", functools.partial(run_jobs, ranks=(1, 2)))
 
 
 def run_jobs(folder: Path, ranks: Sequence[int]) -> None:
@@ -242,27 +241,14 @@ def run_jobs(folder: Path, ranks: Sequence[int]) -> None:
             arguments = ["fit", *bad.arguments, *target, "--hidden", "12", "--runtime", "mpi", "--out", bad.out]
             commands[name] = {"arguments": arguments, "ranks": bad.ranks or {}}
         if n == 3:
+            write_bulky(here)
             commands["stopped"]["ranks"] = {"1": {"stop": "rounds"}}
             commands["stopped-early"]["ranks"] = {"1": {"stop": "reading"}}
             commands["stopped-late"]["ranks"] = {"1": {"stop": "saving"}}
         (here / "commands.json").write_text(json.dumps(commands))
-        code, err = run_job(n, [sys.executable, str(WORKER), str(here)])
-        if code:
-            raise RuntimeError(f"{n} ranks ended with code {code}; their output:\n{err}")
-
-
-def run_job(n_ranks: int, program: Sequence[str]) -> tuple[int | None, str]:
-    """Run a program under mpiexec, without the launcher, until it ends."""
-    place = Placement.here(n_ranks)
-    environ = place.variables({name: x for name, x in os.environ.items() if not name.startswith(("OMPI_", "PMIX_"))})
-    command = [find_mpiexec(), *place.options(environ), *program]
-    end = time.monotonic() + LIMIT
-    with Job(command, environ, place.folders) as job:
-        while job.code is None and time.monotonic() < end:
-            job.read(0.1)
-        if job.code is None:
-            raise TimeoutError(f"{n_ranks} ranks took {LIMIT} seconds; their output:\n" + "\n".join(job.errors))
-    return job.code, "\n".join(job.errors)
+        job = run_ranks(n, here, program=WORKER, forked=n == 3)
+        if job.code:
+            raise RuntimeError(f"{n} ranks ended with code {job.code}; their output:\n{job.out}{job.err}")
 
 
 def outputs(jobs: Path, n_ranks: int, name: str) -> list[dict[str, Any]]:
@@ -286,9 +272,11 @@ def run(*args: object) -> Result:
 
 @pytest.fixture(autouse=True)
 def no_scheduler(monkeypatch) -> None:
-    """Place the ranks here even if a scheduler runs the tests."""
+    """Place the ranks here even if a scheduler runs the tests, and leave cores to others while they wait."""
     for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "OMPI_COMM_WORLD_RANK"):
         monkeypatch.delenv(name, raising=False)
+    for name, value in IDLE_RANKS_SLEEP.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
@@ -308,14 +296,22 @@ def faults(linux, tmp_path) -> Iterator[Path]:
 @pytest.fixture
 def launched(faults, monkeypatch) -> Callable[..., Result]:
     """Fit on ranks with injected faults."""
-    program = (sys.executable, str(WORKER), str(faults))
-    monkeypatch.setattr(fit_module, "launch", functools.partial(fit_module.launch, program=program))
+    launch = fit_module.launch
 
-    def fit(*args: object, inject: Sequence[Mapping[str, object]] = (), round_seconds: float = 0.0) -> Result:
+    def fit(
+        *args: object,
+        ranks: int,
+        inject: Sequence[Mapping[str, object]] = (),
+        round_seconds: float = 0.0,
+        forked: bool = False,
+    ) -> Result:
         for file in faults.glob("*.fault"):
             file.unlink()
         (faults / "faults.json").write_text(json.dumps({"faults": inject, "round_seconds": round_seconds}))
-        return run("fit", *args, "--runtime", "mpi")
+        with forked_program(ranks, WORKER) if forked else contextlib.nullcontext([str(WORKER)]) as start:
+            program = (sys.executable, *start, str(faults))
+            monkeypatch.setattr(fit_module, "launch", functools.partial(launch, program=program))
+            return run("fit", *args, "--runtime", "mpi", "--ranks", ranks)
 
     return fit
 
@@ -344,19 +340,19 @@ def check_loss(text: str, fault: Mapping[str, Any]) -> None:
 # Fits
 
 
+@pytest.mark.slow
 @needs_mpi
 @pytest.mark.parametrize("name", FITS)
-@pytest.mark.parametrize(("fixture", "n"), [("jobs", 1), pytest.param("pairs", 2, marks=pytest.mark.slow)])
-def test_models_are_equal_to_the_bit_on_3_ranks_and_on_fewer(request, jobs, name, fixture, n):
-    fewer = request.getfixturevalue(fixture)
+@pytest.mark.parametrize("n", [1, 2])
+def test_models_are_equal_to_the_bit_on_3_ranks_and_on_fewer(fewer, jobs, name, n):
     assert [output["code"] for output in (*outputs(fewer, n, name), *outputs(jobs, 3, name))] == [0] * (n + 3)
     assert weights(fewer / str(n) / f"out-{name}") == weights(jobs / "3" / f"out-{name}")
 
 
 @needs_mpi
 def test_models_and_summary_are_equal_to_the_bit_on_1_rank(jobs, launched, tmp_path):
-    sites = jobs / "3" / "sites"
-    result = launched(sites, *SMALL, "--json", "--ranks", 1, "--out", tmp_path / "m")
+    assert [output["code"] for output in outputs(jobs, 3, "csv")] == [0, 0, 0]
+    result = launched(jobs / "3" / "sites", *SMALL, "--json", "--out", tmp_path / "m", ranks=1, forked=True)
     assert (result.exit_code, result.stderr) == (0, "")
     assert weights(tmp_path / "m") == weights(jobs / "3" / "out-csv")
     ours, theirs = json.loads(result.stdout), json.loads(outputs(jobs, 3, "csv")[0]["out"])
@@ -365,9 +361,19 @@ def test_models_and_summary_are_equal_to_the_bit_on_1_rank(jobs, launched, tmp_p
     assert ours == theirs
 
 
+@pytest.fixture(scope="module")
+def local(jobs, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
+    """The model of all sites that a fit in one process saves, and its summary."""
+    out = tmp_path_factory.mktemp("local") / "model"
+    with not_drawn():
+        result = run("fit", jobs / "3" / "sites", *SMALL, "--json", "--out", out)
+    assert result.exit_code == 0, result.output
+    return out, json.loads(result.stdout)
+
+
 @needs_mpi
-def test_json_has_the_fields_of_a_fit_in_one_process_and_the_number_of_ranks(jobs, tmp_path):
-    here = json.loads(run("fit", jobs / "3" / "sites", *SMALL, "--json", "--out", tmp_path / "m").stdout)
+def test_json_has_the_fields_of_a_fit_in_one_process_and_the_number_of_ranks(jobs, local):
+    _, here = local
     ranks = json.loads(outputs(jobs, 3, "csv")[0]["out"])
     assert set(ranks) == {*here, "ranks"}
     for name in ("tasks", "rows", "columns", "rank", "rounds", "kind", "kind_reason", "stop", "classes"):
@@ -378,20 +384,12 @@ def test_json_has_the_fields_of_a_fit_in_one_process_and_the_number_of_ranks(job
 @needs_mpi
 @pytest.mark.parametrize("name", ["hive", "parquet"])
 def test_partitions_and_row_groups_give_the_same_models_as_files(jobs, name):
-    assert weights(jobs / "3" / f"out-{name}") == weights(jobs / "3" / "out-csv")
-
-
-@pytest.fixture(scope="module")
-def local_model(jobs, tmp_path_factory) -> Path:
-    """The model of all sites that a fit in one process saves."""
-    out = tmp_path_factory.mktemp("local") / "model"
-    assert run("fit", jobs / "3" / "sites", *SMALL, "--out", out).exit_code == 0
-    return out
+    assert weights(jobs / "3" / f"out-{name}") == weights(jobs / "3" / "out-shared")
 
 
 @needs_mpi
-@pytest.mark.parametrize("site", SITES)
-def test_each_site_s_model_predicts_as_the_gathered_one_and_as_a_local_fit(jobs, local_model, tmp_path, site):
+@pytest.mark.parametrize("site", [pytest.param(x, marks=() if x == SITES[1] else pytest.mark.slow) for x in SITES])
+def test_each_site_s_model_predicts_as_the_gathered_one_and_as_a_local_fit(jobs, local, tmp_path, site):
     models = {elmesh.load(path).tasks_[0]: path for path in (jobs / "3" / "out-csv").iterdir()}
     assert sorted(models) == SITES
     new = patients(seed=1)
@@ -404,7 +402,7 @@ def test_each_site_s_model_predicts_as_the_gathered_one_and_as_a_local_fit(jobs,
 
     own = predictions(models[site])
     assert own == pytest.approx(predictions(jobs / "3" / "out-gathered"), rel=1e-12)
-    assert own == pytest.approx(predictions(local_model), rel=1e-8)
+    assert own == pytest.approx(predictions(local[0]), rel=1e-8)
 
 
 @needs_mpi
@@ -446,7 +444,7 @@ def test_a_rank_that_is_asked_to_stop_before_the_first_round_stops_all_and_model
 @needs_mpi
 def test_a_rank_that_is_asked_to_stop_while_models_are_saved_finishes(jobs):
     assert [output["code"] for output in outputs(jobs, 3, "stopped-late")] == [130, 130, 130]
-    assert weights(jobs / "3" / "out-stopped-late") == weights(jobs / "3" / "out-csv")
+    assert weights(jobs / "3" / "out-stopped-late") == weights(jobs / "3" / "out-shared")
 
 
 @needs_mpi
@@ -471,7 +469,7 @@ def test_a_resumed_fit_ends_as_if_never_interrupted(jobs):
 
 
 @needs_mpi
-@pytest.mark.parametrize(("name", "small"), [("bulky", "rounds"), ("bulky-parquet", "parquet")])
+@pytest.mark.parametrize(("name", "small"), [("bulky", "shared"), ("bulky-parquet", "parquet")])
 def test_a_rank_reads_its_own_sites_and_only_the_head_of_the_others(jobs, name, small):
     files = [jobs / "3" / "bulky" / f"{site}.csv" for site in SITES]
     own = [sum(file.stat().st_size for file in part) for part in (files[:2], files[2:4], files[4:])]
@@ -588,7 +586,7 @@ def test_without_mpi_the_error_names_what_to_install(data, tmp_path, monkeypatch
 @needs_mpi
 def test_an_error_that_only_ranks_can_find_is_one_sentence(launched, data, tmp_path):
     (data / "cell" / "notes.txt").touch()
-    result = launched(data / "cell", *SMALL, "--ranks", 2, "--restarts", 1, "--json", "--out", tmp_path / "m")
+    result = launched(data / "cell", *SMALL, "--restarts", 1, "--json", "--out", tmp_path / "m", ranks=2)
     assert (result.exit_code, result.stdout) == (2, "")
     note, error = result.stderr.splitlines()
     assert note == f"note: Left out of the folder {data / 'cell'} because they are not tables: notes.txt."
@@ -600,7 +598,7 @@ def test_an_error_that_only_ranks_can_find_is_one_sentence(launched, data, tmp_p
 @needs_mpi
 def test_a_rank_that_fails_ends_all_ranks(launched, data, tmp_path):
     fault = {"rank": 1, "when": "reading", "how": "no memory"}
-    result = launched(data / "sites", *SMALL, "--ranks", 2, "--restarts", 3, "--out", tmp_path / "m", inject=[fault])
+    result = launched(data / "sites", *SMALL, "--restarts", 3, "--out", tmp_path / "m", ranks=2, inject=[fault])
     assert result.exit_code == 2
     assert re.fullmatch(r"elmesh: There is not enough memory on rank 1; [^\n]*\.\n", result.stderr)
 
@@ -614,11 +612,12 @@ def test_a_fit_that_loses_ranks_repeatedly_ends_as_if_never_interrupted(launched
     rng = np.random.default_rng(5)
     planned = [
         {"rank": int(rng.integers(3)), "when": "reading", "how": "SIGKILL"},
-        {"rank": 0, "when": int(rng.integers(4, 20)), "how": "SIGKILL"},
+        {"rank": 0, "when": int(rng.integers(4, 15)), "how": "SIGKILL"},
         {"rank": int(rng.integers(1, 3)), "when": "saving", "how": "SIGKILL"},
     ]
-    arguments = [jobs / "3" / "sites", *SMALL, *ROUNDS, 30, "--ranks", 3, "--json", "--out", tmp_path / "m"]
-    result = launched(*arguments, "--checkpoint", tmp_path / "c", "--every", 3, "--restarts", 5, inject=planned)
+    arguments = [jobs / "3" / "sites", *FITS["rounds"][1:], "--out", tmp_path / "m"]
+    arguments += ["--checkpoint", tmp_path / "c", "--every", 3]
+    result = launched(*arguments, "--restarts", 5, ranks=3, inject=planned)
     assert result.exit_code == 0, result.output
     assert n_injected(faults) == 3
     assert weights(tmp_path / "m") == weights(jobs / "3" / "out-rounds")
@@ -632,19 +631,20 @@ def test_a_fit_that_loses_ranks_repeatedly_ends_as_if_never_interrupted(launched
 
 @needs_mpi
 @pytest.mark.parametrize(
-    ("fault", "ranks", "then"),
+    ("fault", "ranks", "then", "forked"),
     [
-        ({"rank": 2, "when": 11, "how": "SIGKILL"}, 3, 1),
-        pytest.param({"rank": 0, "when": 13, "how": "SIGSTOP"}, 2, 1, marks=pytest.mark.slow),
+        ({"rank": 2, "when": 11, "how": "SIGKILL"}, 3, 1, True),
+        pytest.param({"rank": 1, "when": 11, "how": "SIGKILL"}, 3, 2, False, marks=pytest.mark.slow),
+        pytest.param({"rank": 0, "when": 13, "how": "SIGSTOP"}, 2, 1, False, marks=pytest.mark.slow),
     ],
-    ids=["killed", "stopped"],
+    ids=["killed", "killed, as a process of mpiexec", "stopped"],
 )
 def test_without_restarts_a_loss_is_reported_soon_and_the_same_command_resumes_with_other_ranks(
-    launched, faults, jobs, tmp_path, fault, ranks, then
+    launched, faults, jobs, tmp_path, fault, ranks, then, forked
 ):
-    arguments = [jobs / "3" / "sites", *SMALL, *ROUNDS, 30, "--out", tmp_path / "m"]
+    arguments = [jobs / "3" / "sites", *SMALL, *ROUNDS, 20, "--out", tmp_path / "m"]
     arguments += ["--checkpoint", tmp_path / "c", "--every", 3]
-    result = launched(*arguments, "--ranks", ranks, "--quiet", inject=[fault])
+    result = launched(*arguments, "--quiet", ranks=ranks, inject=[fault], forked=forked)
     assert seconds_since_fault(faults) < SOON
     assert (result.exit_code, result.stdout) == (LOST, "")
     (line,) = result.stderr.splitlines()
@@ -652,7 +652,7 @@ def test_without_restarts_a_loss_is_reported_soon_and_the_same_command_resumes_w
     saved = json.loads((tmp_path / "c" / "checkpoint.json").read_text())["round"]
     assert line.endswith(f"; the same command resumes from the checkpoint of round {saved}.")
     assert not (tmp_path / "m").exists()
-    result = launched(*arguments, "--ranks", then, "--json")
+    result = launched(*arguments, "--json", ranks=then, forked=forked)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["notes"][0].startswith(f"Resuming from the checkpoint of round {saved} ")
     assert weights(tmp_path / "m") == weights(jobs / "3" / "out-rounds")
@@ -667,7 +667,7 @@ def test_five_random_faults_do_not_change_the_result(launched, faults, jobs, tmp
     planned = [
         {
             "rank": int(rng.integers(3)),
-            "when": "reading" if rng.random() < 0.1 else int(rng.integers(30 if name == "rounds" else 12)),
+            "when": "reading" if rng.random() < 0.1 else int(rng.integers(20 if name == "rounds" else 12)),
             "how": "SIGSTOP" if rng.random() < 0.2 else "SIGKILL",
             "delay": float(rng.uniform(0, 0.05)),
         }
@@ -677,8 +677,6 @@ def test_five_random_faults_do_not_change_the_result(launched, faults, jobs, tmp
         jobs / "3" / "sites",
         *(argument for argument in FITS[name][1:] if argument != "--json"),
         "--json",
-        "--ranks",
-        3,
     ]
     arguments += [
         "--checkpoint",
@@ -690,7 +688,7 @@ def test_five_random_faults_do_not_change_the_result(launched, faults, jobs, tmp
         "--out",
         tmp_path / "m",
     ]
-    result = launched(*arguments, inject=planned, round_seconds=0.02)
+    result = launched(*arguments, ranks=3, inject=planned, round_seconds=0.02)
     assert result.exit_code == 0, result.output
     assert weights(tmp_path / "m") == weights(jobs / "3" / f"out-{name}")
     losses = [note for note in json.loads(result.stdout)["notes"] if note.startswith("Rank ")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,8 +14,11 @@ from elmesh.data.features import HiddenLayer
 from elmesh.estimators.model import Head, MultiTaskModel
 from elmesh.estimators.parameters import UnknownSolver
 from elmesh.solvers import solver_classes
+from helpers.forked import ForkedProcess
+from helpers.forked_ranks import run_program
 from helpers.mpi import needs_mpi, run_ranks
 
+LIMIT = 600  # seconds that no script may take
 SCRIPT = Path(__file__).parent.parent / "helpers" / "user_script.py"
 SOLVERS = ("gradient-descent", "mine", "louder")
 PARAMETERS = {
@@ -25,16 +27,19 @@ PARAMETERS = {
 }
 
 
-def run_script(*arguments: object) -> None:
-    done = subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+def run_script(folder: Path, script: Path, *arguments: object) -> str:
+    """Run a script in a new process, and return its output."""
+    out = folder / "output"
+    process = ForkedProcess([str(script), *map(str, arguments)], str(folder), str(out), target=run_program)
+    assert process.wait(LIMIT) == 0, out.read_text()
+    return out.read_text()
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """The folder that the script leaves with each of its solvers."""
     folder = tmp_path_factory.mktemp("script")
-    run_script(folder, "local", *SOLVERS)
+    run_script(folder, SCRIPT, folder, "local", *SOLVERS)
     return {solver: folder / solver for solver in SOLVERS}
 
 
@@ -101,7 +106,7 @@ def job_folders(tmp_path_factory):
     folders = {}
     for n_ranks in (1, 2):
         folders[n_ranks] = tmp_path_factory.mktemp(f"job-of-{n_ranks}")
-        job = run_ranks(n_ranks, folders[n_ranks], "mpi", *SOLVERS, program=SCRIPT)
+        job = run_ranks(n_ranks, folders[n_ranks], "mpi", *SOLVERS, program=SCRIPT, forked=True)
         assert job.code == 0, job.out + job.err
     return folders
 
@@ -164,7 +169,6 @@ print("registered")
 """
 
 
-def test_defining_a_class_registers_it():
-    command = [sys.executable, "-c", REGISTRATION, str(SCRIPT.parent)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "registered", done.stderr
+def test_defining_a_class_registers_it(tmp_path):
+    (tmp_path / "registration.py").write_text(REGISTRATION)
+    assert run_script(tmp_path, tmp_path / "registration.py", SCRIPT.parent).strip() == "registered"

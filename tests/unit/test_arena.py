@@ -33,7 +33,7 @@ def server(monkeypatch, tmp_path):
             pass
 
     listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=listener.serve_forever)
+    thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     monkeypatch.delenv("ELMESH_DATA", raising=False)
     monkeypatch.setattr(datasets, "get_data_home", lambda: str(tmp_path / "home"))

@@ -14,6 +14,7 @@ from elmesh import DGSP, DMTLELM, DNSP, GOMTL, MTFL, MTLELM, LocalELM, MeshELM, 
 from elmesh.data.tasks import group_rows, one_hot
 from elmesh.estimators.head import Head
 from elmesh.math.calibration import fit_temperature, leave_one_out_lasso, leave_one_out_ridge, probabilities
+from helpers.marks import one_of
 
 
 def ridge(Z, T, penalty):
@@ -108,8 +109,7 @@ def test_a_row_with_full_leverage_has_a_finite_score():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("penalty", [0.3, 3.0])
+@pytest.mark.parametrize(("penalty", "intercept"), one_of(2, [0.3, 3.0], [False, True]))
 def test_of_a_lasso_they_are_those_of_a_refit_wherever_it_uses_the_same_features(penalty, intercept):
     held, apart, naive = [], [], []
     for seed in range(10):
@@ -144,10 +144,12 @@ def test_a_lasso_that_uses_no_feature_or_dependent_ones_has_scores_too(intercept
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize(("n", "width", "signal"), [(30, 5, 3.0), (30, 5, 0.0), (12, 40, 1.0), (200, 8, 1.0)])
-@pytest.mark.parametrize("shared", [False, True])
-def test_the_temperature_minimises_the_log_loss_of_rows_left_out(n, width, signal, intercept, shared):
+@pytest.mark.parametrize(
+    ("case", "intercept", "shared"),
+    one_of(2, [(30, 5, 3.0), (30, 5, 0.0), (12, 40, 1.0), (200, 8, 1.0)], [False, True], [False, True]),
+)
+def test_the_temperature_minimises_the_log_loss_of_rows_left_out(case, intercept, shared):
+    n, width, signal = case
     H, T = problem(3, n, width, signal=signal)
     U = np.random.default_rng(4).normal(size=(width, 4)) if shared else None
     head = fitted_head(H, T, 0.7, intercept, U)
@@ -187,24 +189,28 @@ def test_leaving_rows_out_gives_better_probabilities_of_new_rows_than_the_traini
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize(
-    ("solver", "within"),
-    [
-        (LocalELM(mu=0.3), 1e-6),
-        (MeshELM(common=False, private=False, rank=3, mu2=0.3, graph=None), 1e-6),
-        (MTLELM(rank=3, mu2=0.3), 1e-6),
-        (MTFL(mu=0.3), 1e-6),
-        (DGSP(rank=3, mu=0.3), 1e-6),
-        (DNSP(rank=3, mu=0.3), 1e-6),
-        (MeshELM(common=False, private=False, rank=3, mu2=0.3), 1e-6),
-        (DMTLELM(rank=3, mu2=0.3, tol=1e-6, max_iter=10_000), 1e-6),
-        # Stopped earlier, A is approximately that of a refit, and so are its leave-one-out scores.
-        (DMTLELM(rank=3, mu2=0.3), 1e-3),
-    ],
+    ("solver_and_tolerance", "fit_intercept"),
+    one_of(
+        2,
+        [
+            (LocalELM(mu=0.3), 1e-6),
+            (MeshELM(common=False, private=False, rank=3, mu2=0.3, graph=None), 1e-6),
+            (MTLELM(rank=3, mu2=0.3), 1e-6),
+            (MTFL(mu=0.3), 1e-6),
+            (DGSP(rank=3, mu=0.3), 1e-6),
+            (DNSP(rank=3, mu=0.3), 1e-6),
+            (MeshELM(common=False, private=False, rank=3, mu2=0.3), 1e-6),
+            (DMTLELM(rank=3, mu2=0.3, tol=1e-6, max_iter=10_000), 1e-6),
+            # Stopped earlier, A is approximately that of a refit, and so are its leave-one-out scores.
+            (DMTLELM(rank=3, mu2=0.3), 1e-3),
+        ],
+        [True, False],
+    ),
 )
-def test_every_solvers_temperature_agrees_with_refits_of_the_private_coefficients(solver, within, fit_intercept):
+def test_every_solvers_temperature_agrees_with_refits_of_the_private_coefficients(solver_and_tolerance, fit_intercept):
     """The estimator, end to end: U as it came out of the fit, A refitted without each row, by brute force."""
+    solver, within = solver_and_tolerance
     rng = np.random.default_rng(0)
     tasks = np.repeat(["a", "b", "c"], [15, 20, 40])
     X = rng.normal(size=(75, 4))
@@ -221,7 +227,7 @@ def test_every_solvers_temperature_agrees_with_refits_of_the_private_coefficient
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("fit_intercept", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_temperature_of_sparse_codes_agrees_with_refits_of_them(fit_intercept):
     """As above, with a Lasso: near the best temperature, since leaving out a row may change the features in use."""
     rng = np.random.default_rng(0)

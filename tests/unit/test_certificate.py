@@ -104,7 +104,7 @@ def test_at_the_optimum_the_gap_vanishes_and_the_rank_is_sufficient(kind, seed, 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", one_of(4, range(12)))
+@pytest.mark.parametrize("seed", one_of(6, range(12)))
 def test_a_rank_that_is_too_small_is_detected_and_the_suggested_one_is_near_the_true_one(seed):
     problem = random_problem(seed, m=6, L=14, r=4, d=2)
     mu = 0.3
@@ -269,7 +269,7 @@ def agrees(found, exact):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("graph", "bits"), one_of(4, GRAPH_NAMES, [2, 8, 64, "auto"]))
+@pytest.mark.parametrize(("graph", "bits"), one_of(8, GRAPH_NAMES, [8, 2, 64, "auto"]))
 def test_over_every_graph_and_with_any_bits_the_certificate_is_that_of_one_place(graph, bits):
     problem = random_problem(3, m=7, L=15)
     for rank in (2, "auto"):
@@ -286,8 +286,7 @@ def test_over_a_graph_the_certificate_is_that_of_one_place_whatever_the_problem(
     agrees(solution.certificate, certify(problem.task, solution.U, solution.mu1, solution.mu2))
 
 
-@pytest.mark.parametrize("tol", [1e-3, 1e-5, 1e-7])
-@pytest.mark.parametrize("seed", [66, 95, 140, 145])
+@pytest.mark.parametrize(("seed", "tol"), one_of(3, [66, 95, 140, 145], [1e-3, 1e-5, 1e-7]))
 def test_a_solution_near_the_optimum_is_certified_as_well_as_any(seed, tol):
     """There residuals span few directions: what remains of vectors after orthogonalisation is rounding."""
     rng = np.random.default_rng(seed)
@@ -344,7 +343,7 @@ def test_over_a_graph_passes_continue_until_the_eigenvalues_no_longer_change(see
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("graph", "solver"), one_of(3, GRAPH_NAMES, [DMTLELM(2, 0.3, 0.3), FODMTLELM(5, 0.3, 0.3)]))
+@pytest.mark.parametrize(("graph", "solver"), one_of(12, GRAPH_NAMES, [DMTLELM(2, 0.3, 0.3), FODMTLELM(5, 0.3, 0.3)]))
 def test_admm_certifies_the_mean_of_the_agents_bases(solver, graph):
     problem = random_problem(3, m=7, L=15)
     result = on_graph(solver, problem, graph)

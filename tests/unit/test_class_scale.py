@@ -188,7 +188,7 @@ def assert_chosen(problem, labels, log_c, log_v, log_w):
     return expected
 
 
-ROWS = (14, 20, 9, 17, 1, 25, 12, 40, 22, 16, 30, 19)
+ROWS = (9, 12, 6, 11, 1, 15, 8, 35, 13, 10, 18, 12)
 SPREAD = np.random.default_rng(0).normal(size=12) / 3
 
 
@@ -230,14 +230,14 @@ def test_one_site_alone_never_changes_the_variances():
     assert expected.significance == pytest.approx(1.0)
 
 
-COMPLETE = (14, 20, 12, 17, 25, 14, 22, 16, 30, 19)
+COMPLETE = (11, 15, 10, 13, 19, 11, 16, 12, 23, 14)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("lacking", [(), (50,)], ids=["none lacks a class", "one with reduced rows does"])
+@pytest.mark.parametrize("lacking", [(), (35,)], ids=["none lacks a class", "one with reduced rows does"])
 def test_where_no_site_lacks_a_class_the_variances_stay(lacking):
     """Though larger ones would do better by far."""
-    problem, labels = class_problem(1, (*COMPLETE, *lacking), one_class=(10,))
+    problem, labels = class_problem(4, (*COMPLETE, *lacking), one_class=(10,))
     assert all(len(set(own.tolist())) == 2 for own in labels[:10])
     variances = np.array([9.0, -5.0, -5.0]), np.full(3, -3.0), SPREAD[: len(labels)]
     assert assert_chosen(problem, labels, *variances).factor == 1.0
@@ -253,7 +253,7 @@ def test_sites_with_reduced_rows_do_not_count_as_lacking_a_class(seed):
 
 @pytest.mark.thorough
 def test_a_site_that_lacks_one_of_three_classes_is_enough_for_a_factor():
-    problem, labels = class_problem(1, COMPLETE, d=3)
+    problem, labels = class_problem(2, COMPLETE, d=3)
     kept = labels[0] != 2
     assert len(set(labels[0][kept].tolist())) == 2
     rows = [kept, *(np.ones(len(own), dtype=bool) for own in labels[1:])]
@@ -349,7 +349,7 @@ def test_fits_of_classes_find_the_same_bits_however_sites_are_spread(parts):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("private", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_an_estimate_for_classes_is_one_for_numbers_with_the_choice_after_it(private):
     problem, labels = class_problem(2, ROWS)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -76,10 +78,27 @@ def spy(methods):
     return seen
 
 
+def with_boosting(methods, candidates):
+    """Change the methods that boost, so that they choose from these settings."""
+    for name, predict in {
+        "boosting-alone": rivals.alone(partial(boosting, candidates=candidates)),
+        "boosting-pooled": partial(rivals.boosting_and_site, candidates=candidates),
+    }.items():
+        methods[name] = replace(methods[name], predict=predict)
+
+
 @pytest.fixture
-def few_trees(monkeypatch):
+def few_trees(methods, monkeypatch):
     """Boosting that is fast, and still chooses."""
     monkeypatch.setattr(rivals, "MOST_TREES", 25)
+    with_boosting(methods, [{"learning_rate": rate, "max_leaf_nodes": 4, "min_samples_leaf": 5} for rate in (0.1, 0.2)])
+
+
+@pytest.fixture
+def few_settings(methods, monkeypatch):
+    """Methods that have little or nothing to choose, to be fast."""
+    with_boosting(methods, [{"max_iter": 25, "max_leaf_nodes": 4, "min_samples_leaf": 5}])
+    monkeypatch.setattr(rivals, "CS", [0.1, 1.0])
 
 
 # Folds
@@ -138,6 +157,7 @@ def test_no_row_is_trained_on_and_predicted_and_each_is_predicted_once_per_repea
 
 
 def test_the_choice_of_boosting_sees_training_rows_only_and_never_fits_what_it_judges_by(monkeypatch):
+    monkeypatch.setattr(rivals, "MOST_TREES", 50)
     calls = []
 
     class Spy(rivals.HistGradientBoostingRegressor):
@@ -168,7 +188,7 @@ def test_the_choice_of_boosting_sees_training_rows_only_and_never_fits_what_it_j
 @pytest.mark.thorough
 def test_targets_of_rows_to_predict_change_no_prediction(tmp_path, few_trees):
     X, y, site = table(60)
-    predictions = []
+    X, predictions = X[:, 1:2], []
     elmesh.compare(X, y, site, folds=2, repeats=1, log=tmp_path / "0")
     tested = fold_numbers(Rows(X=X, sites=site, y=y), 2, (0, 0)) == 0
     elmesh.compare(X, np.where(tested, 5.0 - y, y), site, folds=2, repeats=1, log=tmp_path / "1")
@@ -195,9 +215,9 @@ def test_the_only_row_of_a_site_is_trained_on_and_not_predicted(spy):
 @pytest.mark.thorough
 def test_errors_are_those_of_the_estimators_on_each_fold():
     X, y, site = table()
-    found = elmesh.compare(X, y, site, methods=[*CHEAP, "mixed-intercepts"], folds=3, repeats=1)
-    fold = fold_numbers(Rows(X=X, sites=site, y=y), 3, (0, 0))
-    for k in range(3):
+    found = elmesh.compare(X, y, site, methods=[*CHEAP, "mixed-intercepts"], folds=2, repeats=1)
+    fold = fold_numbers(Rows(X=X, sites=site, y=y), 2, (0, 0))
+    for k in range(2):
         train, new = fold != k, fold == k
         own = MultiTaskELMRegressor(random_state=0).fit(X[train], y[train], tasks=site[train])
         alone = MultiTaskELMRegressor(solver=LocalELM(), random_state=0).fit(X[train], y[train], tasks=site[train])
@@ -222,7 +242,7 @@ def test_errors_are_those_of_the_estimators_on_each_fold():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("target", [1, 2])
-def test_every_method_takes_words_dates_gaps_and_classes(target, few_trees):
+def test_every_method_takes_words_dates_gaps_and_classes(target, few_settings):
     X, *targets = frame()
     found = elmesh.compare(X, targets[target - 1], task="site", folds=2, repeats=1)
     wanted = [name for name, method in METHODS.items() if target == 1 or not method.regression_only]
@@ -251,7 +271,8 @@ def test_what_a_linear_model_gets_is_scaled_and_filled_by_training_rows_alone():
     assert first.X[new.X[:, 1] == 2][:, 2:].sum() == 0.0
 
 
-def test_boosting_chooses_what_is_best_on_rows_left_out():
+def test_boosting_chooses_what_is_best_on_rows_left_out(monkeypatch):
+    monkeypatch.setattr(rivals, "MOST_TREES", 50)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     rows = Rows(X=X, sites=np.repeat(["a", "b"], 150), y=np.sign(X[:, 0]) * np.sign(X[:, 1]))
@@ -328,7 +349,7 @@ def test_a_site_with_one_class_alone_predicts_it_and_holds_others_for_possible(f
     np.testing.assert_allclose(found, expected.predict_proba(X[~own, 1:], tasks=site[~own]))
 
 
-def test_a_class_of_one_row_is_not_learned_by_the_linear_model_and_has_probability_zero():
+def test_a_class_of_one_row_is_not_learned_by_the_linear_model_and_has_probability_zero(few_settings):
     X, y, site = table()
     labels = (y > 0).astype(int)
     labels[5] = 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,9 +12,11 @@ from elmesh.evaluation.comparison import Comparison
 from elmesh.evaluation.scores import Bin, Evaluation, Group
 from elmesh.report import comparison_page, comparison_table, evaluation_page, render, site_table
 from elmesh.report.figures import COLORS
+from helpers.browser import Browser
 from helpers.marks import one_of
 from helpers.pages import Reader, measure, needs_browser
 from helpers.pictures import assert_legible
+from helpers.quick_pages import not_drawn
 
 ERRORS = {"elmesh": 1.0, "elmesh-alone": 1.2, "elmesh-common": 1.01, "boosting-alone": 2.5, "boosting-pooled": 0.8,
           "linear-pooled": 1.3, "mixed-intercepts": 1.31, "mixed-slopes": 1.29}  # fmt: skip
@@ -69,13 +73,20 @@ PAGES = {
 }
 
 
-@pytest.fixture(scope="module", params=PAGES)
-def page(request):
-    return render(PAGES[request.param]())
+@cache
+def rendered(name):
+    return render(PAGES[name]())
 
 
-def test_ids_are_unique_links_lead_somewhere_and_drawings_have_text_alternatives(page):
-    tags = Reader(page).tags
+def text_of(page):
+    """The text of a page, without its drawings."""
+    with not_drawn():
+        return Reader(render(page())).text()
+
+
+@pytest.mark.parametrize("name", one_of(3, PAGES))
+def test_ids_are_unique_links_lead_somewhere_and_drawings_have_text_alternatives(name):
+    tags = Reader(rendered(name)).tags
     ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert len([tag for tag, _ in tags if tag == "figure"]) >= 2
@@ -90,7 +101,7 @@ def test_ids_are_unique_links_lead_somewhere_and_drawings_have_text_alternatives
 
 def test_the_page_of_a_comparison_starts_with_the_conclusion_and_has_the_numbers():
     found = comparison(notes=["2 sites of a single row."])
-    text = Reader(render(comparison_page(found))).text()
+    text = text_of(lambda: comparison_page(found))
     assert text.index(found.sentence()) < 100
     assert "2 sites of a single row." in text
     for table in (comparison_table(found), site_table(found)):
@@ -161,22 +172,25 @@ def test_the_sentence_of_an_evaluation(found, sentence):
 def test_sites_are_sorted_by_error_and_small_ones_of_many_are_one_line():
     names = [group.name for group in evaluation(sites=12).shown()]
     assert names == [f"site-{k:02d}" for k in range(11, 0, -1)] + ["2 with fewer than 5 rows"]
-    text = Reader(render(evaluation_page(evaluation(sites=30)))).text()
+    text = text_of(lambda: evaluation_page(evaluation(sites=30)))
     assert "The figure shows the 16 largest errors; the values below it are of all sites." in text
     assert "2 with fewer than 5 rows 7 1.1 0.99 to 1.21 2 0.500" in text
-    assert "site-00 3 1 – 2" in Reader(render(evaluation_page(evaluation(sites=3)))).text()
+    assert "site-00 3 1 – 2" in text_of(lambda: evaluation_page(evaluation(sites=3)))
 
 
 def test_an_evaluation_has_its_calibration():
-    assert "days 48.0 % 81.0 % 88.0 % 96.0 %" in Reader(render(evaluation_page(evaluation()))).text()
-    text = Reader(render(evaluation_page(evaluation(kind="classification")))).text()
+    assert "days 48.0 % 81.0 % 88.0 % 96.0 %" in text_of(lambda: evaluation_page(evaluation()))
+    text = text_of(lambda: evaluation_page(evaluation(kind="classification")))
     assert "True class no yes no 90 10 yes 20 80" in text
     assert "0.50 20 0.55 0.40 to 0.65" in text
     assert "0.400 log loss" in text or "log loss of the probabilities 0.400" in text
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("sites", "kind"), one_of(2, [1, 2, 16, 60], ["regression", "classification"]))
+@pytest.mark.parametrize(
+    ("sites", "kind"),
+    [(5, "classification"), *one_of(9, [1, 2, 16, 60], ["regression", "classification"])],
+)
 def test_no_labels_overlap_and_none_is_cut_off(sites, kind):
     name = "a clinic of some town {:02d}"
     pages = [evaluation_page(evaluation(sites=sites, kind=kind, name=name))]
@@ -185,11 +199,17 @@ def test_no_labels_overlap_and_none_is_cut_off(sites, kind):
         assert_legible(figure.drawing)
 
 
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
 @pytest.mark.thorough
 @needs_browser
-@pytest.mark.parametrize(("page", "width"), one_of(2, PAGES, [400, 1280]), indirect=["page"])
-def test_a_browser_shows_the_page_inside_the_window_without_a_message(page, tmp_path, width):
-    inner, scroll, boxes = measure(page, tmp_path, width)
+@pytest.mark.parametrize(("name", "width"), one_of(3, PAGES, [400, 1280]))
+def test_a_browser_shows_the_page_inside_the_window_without_a_message(browser, name, tmp_path, width):
+    inner, scroll, boxes = measure(browser, rendered(name), tmp_path, width)
     assert scroll <= inner
     figures = [name for name in boxes if name.endswith(" figure")]
     assert len(figures) >= 2

@@ -87,8 +87,8 @@ def test_rows_of_an_array_are_displayed_with_their_tasks(pyplot):
 
 
 def test_the_page_has_the_drawings_of_the_displays(fitted):
-    model, table, y, found = fitted
-    gains = model.site_gains(table, y)
+    model, table, y, _ = fitted
+    gains, found = model.site_gains(table, y), model.explain(table, y, columns=["age"])
     summary = {"targets": ["stay"], "kind": "regression", "rows": 160, "columns": ["x"], "solver": "mesh-elm",
                "rounds": 1, "certificate": None, "privacy": None}  # fmt: skip
     figures = {f.id: f for section in gains_page(gains, summary, found).sections for f in section.figures}

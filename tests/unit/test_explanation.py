@@ -51,11 +51,11 @@ def test_importance_is_that_of_scikit_learn_where_there_is_one_site(fitted):
     model, table, y, _ = fitted
     own = table["site"] == "north"
     alone, rows, target = model.for_task("north"), table[own].drop(columns="site"), y[own]
-    ours = alone.explain(rows, target, n_repeats=25).importance
-    options = {"scoring": "neg_root_mean_squared_error", "n_repeats": 25, "random_state": 1}
+    ours = alone.explain(rows, target, n_repeats=10).importance
+    options = {"scoring": "neg_root_mean_squared_error", "n_repeats": 10, "random_state": 1}
     theirs = permutation_importance(alone, rows, target, **options)
     for name, mean, spread in zip(rows.columns, theirs.importances_mean, theirs.importances_std, strict=True):
-        assert ours.loc[name, "importance"] == pytest.approx(mean, abs=5 * spread / np.sqrt(25) + 1e-12), name
+        assert ours.loc[name, "importance"] == pytest.approx(mean, abs=5 * spread / np.sqrt(10) + 1e-12), name
     assert list(ours.index[:2]) == ["age", "ward"]
 
 
@@ -64,12 +64,12 @@ def test_importance_of_classes_is_the_increase_of_the_log_loss():
     X = rng.normal(size=(120, 3))
     y = np.where(X[:, 1] + 0.5 * rng.normal(size=120) > 1.5, "rare", "usual")
     model = MultiTaskELMClassifier(n_hidden=20, random_state=0).fit(X, y)
-    found = model.explain(X, y, n_repeats=25)
+    found = model.explain(X, y, n_repeats=10)
     assert found.unit == "log loss"
     assert found.error == pytest.approx(log_loss(y, model.predict_proba(X)))
-    theirs = permutation_importance(model, X, y, scoring="neg_log_loss", n_repeats=25, random_state=1)
+    theirs = permutation_importance(model, X, y, scoring="neg_log_loss", n_repeats=10, random_state=1)
     for j, (mean, spread) in enumerate(zip(theirs.importances_mean, theirs.importances_std, strict=True)):
-        assert found.importance.loc[j, "importance"] == pytest.approx(mean, abs=5 * spread / np.sqrt(25))
+        assert found.importance.loc[j, "importance"] == pytest.approx(mean, abs=5 * spread / np.sqrt(10))
     assert found.clear_columns[0] == 1
 
 
@@ -95,7 +95,7 @@ def test_a_column_is_permuted_within_each_site():
     assert sorted(found.importance.index) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("classes", [False, True])
+@pytest.mark.parametrize("classes", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_standard_error_is_the_spread_over_draws_of_the_rows(classes):
     rng = np.random.default_rng(0)
 

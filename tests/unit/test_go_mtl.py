@@ -263,7 +263,7 @@ def planted(seed, codes, L=25, n=12, noise=0.05):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", one_of(3, range(3)))
+@pytest.mark.parametrize("seed", one_of(3, [1, 0, 2]))
 def test_it_finds_a_subspace_that_no_task_could_find_alone_and_predicts_the_better_for_it(seed):
     basis, problem, (H_new, T_new) = planted(seed, np.random.default_rng(seed).normal(size=(30, 2)))
 
@@ -348,8 +348,7 @@ def rows(seed=0, m=4, n=20):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("hidden", [None, 30])
-@pytest.mark.parametrize("kind", ["regression", "classification"])
+@pytest.mark.parametrize(("kind", "hidden"), one_of(2, ["regression", "classification"], [None, 30]))
 def test_it_works_through_the_estimators_on_inputs_and_on_hidden_units(kind, hidden, tmp_path):
     X, y, tasks = rows()
     if kind == "regression":

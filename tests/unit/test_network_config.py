@@ -919,8 +919,12 @@ def in_new_process(code: str) -> str:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("package", "works"),
-    [("cryptography", "import elmesh.netconfig.config_builder"), ("msgspec", "")],
-    ids=["cryptography", "msgspec"],
+    [
+        pytest.param(
+            "cryptography", "import elmesh.netconfig.config_builder", id="cryptography", marks=pytest.mark.slow
+        ),
+        pytest.param("msgspec", "", id="msgspec"),
+    ],
 )
 def test_without_the_extra_a_command_names_the_package_to_install(package, works):
     """To create a network file works without cryptography."""

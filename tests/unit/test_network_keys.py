@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -579,3 +581,38 @@ def test_masks_of_another_run_do_not_cancel():
     results = agents.run(with_old_number)
     assert nobody_has_a_result(results)
     assert any("other keys or other totals" in text for text in refusals(results))
+
+
+# Threads that receive the first bundles of a process at once; each round is a process of its own to the decoder.
+FIRST_BUNDLES = """
+import importlib, sys, threading
+import msgspec
+import elmesh.comm.network.keys as keys
+
+sys.setswitchinterval(1e-6)
+data = msgspec.msgpack.encode([b"content", [b"certificate"], b"signature"])
+
+
+def receive(together):
+    together.wait()
+    try:
+        keys.open_bundle(data, b"", None)
+    except keys.WireError:
+        pass
+
+
+for _ in range(400):
+    importlib.reload(keys)
+    together = threading.Barrier(4)
+    threads = [threading.Thread(target=receive, args=(together,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+@pytest.mark.slow
+def test_bundles_that_come_at_once_from_several_neighbours_do_not_crash_the_process():
+    done = subprocess.run([sys.executable, "-c", FIRST_BUNDLES], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -306,7 +306,7 @@ def test_only_a_file_with_standard_deviations_has_the_covariance_of_the_weights(
     assert model.model_.heads["north"].X.shape not in shapes[1]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_same_model_gives_the_same_bytes_in_another_process(tmp_path):
     train, model = three_sites()
     model.save(tmp_path / "model")

@@ -34,7 +34,12 @@ def table(seed: int = 0, rows: int = 100, sites: int = 9):
 
 def private(make=MultiTaskELMRegressor, solver: dict | None = None, classes: object = None, **privacy: object):
     declared = {} if classes is None else {"shared_classes": classes}
-    return make(solver=MeshELM(privacy=Privacy(**privacy), **(solver or {})), random_state=0, **declared)
+    # More hidden units than are released.
+    return make(20, solver=MeshELM(privacy=Privacy(**privacy), **(solver or {})), random_state=0, **declared)
+
+
+class ReleasedError(Exception):
+    """The total has been released."""
 
 
 @pytest.fixture
@@ -61,7 +66,7 @@ def test_a_fit_with_declared_ranges_releases_one_total_and_nothing_else(monkeypa
     monkeypatch.setattr(LocalTransport, "integer_sum", record)
     monkeypatch.setattr(LocalTransport, "allreduce", refuse)
     monkeypatch.setattr(LocalTransport, "neighbor_sum", refuse)
-    model = private(**RANGES).fit(X, y, site)
+    model = private(**RANGES).set_params(n_hidden="auto").fit(X, y, site)
     (request,) = seen
     assert request.topic is Topic.PRIVATE
     assert request.rho == pytest.approx(rho_for(1.0, 1e-5), rel=1e-3)
@@ -76,7 +81,7 @@ def test_a_fit_with_declared_ranges_releases_one_total_and_nothing_else(monkeypa
 
 def test_sites_release_the_same_whatever_else_is_in_their_tables(fixed_noise):
     """Of two tables that differ in one row of one site, all other sites' weights differ by the release alone."""
-    X, y, site = table(rows=20)
+    X, y, site = table(rows=45, sites=4)
     changed = X.copy()
     changed[0] = [50.0, -50.0, 50.0]
     one, other = (private(**RANGES).fit(Z, y, site) for Z in (X, changed))
@@ -85,7 +90,7 @@ def test_sites_release_the_same_whatever_else_is_in_their_tables(fixed_noise):
 
 
 def test_noise_is_other_noise_in_every_fit():
-    X, y, site = table(rows=20)
+    X, y, site = table(rows=45, sites=4)
     first, second = (private(**RANGES).fit(X, y, site).W_ for _ in range(2))
     assert np.linalg.norm(first - second) > 1e-6
 
@@ -95,14 +100,18 @@ def test_the_noise_of_a_fit_is_as_large_as_stated(monkeypatch):
     X, y, site = table(rows=20)
     totals = []
     integer_sum = LocalTransport.integer_sum
-    monkeypatch.setattr(
-        LocalTransport, "integer_sum", lambda self, request: totals.append(integer_sum(self, request)) or totals[-1]
-    )
+
+    def record(self, request: IntegerSum):
+        totals.append(integer_sum(self, request))
+        raise ReleasedError  # what follows, sites do at home
+
+    monkeypatch.setattr(LocalTransport, "integer_sum", record)
     sigma = []
     draw = NoiseSource.draw
     monkeypatch.setattr(NoiseSource, "draw", lambda self, label, s: sigma.append(s) or draw(self, label, s))
     for _ in range(12):
-        private(**RANGES).fit(X, y, site)
+        with pytest.raises(ReleasedError):
+            private(**RANGES).fit(X, y, site)
     assert len(sigma) == 12 * 9
     noise = (np.array(totals) - np.mean(totals, axis=0)) / sigma[0]
     # Nine sites, of which six are honest: the noise of all is larger than the stated one by nine sixths.
@@ -217,7 +226,7 @@ def test_three_classes_of_which_sites_lack_some():
 
 
 def test_a_site_may_be_added_later_from_its_own_rows_alone():
-    X, y, site = table(rows=100)
+    X, y, site = table(rows=225, sites=4)
     model = private(**RANGES).fit(X, y, site)
     before = model.predict(X, site)
     model.add_site("late", X[:30], y[:30] + 3.0)
@@ -257,7 +266,7 @@ def test_parameters_can_be_cloned_and_searched():
 
 
 def test_masked_traffic_is_that_of_one_sum_and_of_keys():
-    X, y, site = table(rows=50)
+    X, y, site = table(rows=110, sites=4)
     plain, masked = (
         private(**RANGES).fit(X, y, site, run=RunConfig(backend=LocalBackend(mask=mask))).traffic_["bytes"].sum()
         for mask in (False, True)
@@ -336,7 +345,7 @@ def test_a_class_outside_of_those_that_are_declared_is_refused():
 
 def test_what_is_released_does_not_depend_on_which_classes_occur(monkeypatch):
     """Also if all rows have the same class: as many numbers, at the same cost, and weights for all classes."""
-    X, y, site = table(rows=30)
+    X, y, site = table(rows=70, sites=4)
     seen = []
     integer_sum = LocalTransport.integer_sum
     monkeypatch.setattr(

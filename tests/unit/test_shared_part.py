@@ -157,7 +157,7 @@ SEEDS = range(12)
 
 @pytest.mark.thorough
 def test_a_strong_shared_part_is_looked_for_and_kept():
-    assert [verdict(seed, shared=3.0, rank=1, private=0.2) for seed in SEEDS] == [(True, True)] * len(SEEDS)
+    assert [verdict(seed, shared=3.0, rank=1, private=0.2) for seed in SEEDS[::3]] == [(True, True)] * 4
 
 
 @pytest.mark.thorough
@@ -202,9 +202,9 @@ def test_where_the_common_part_leaves_nothing_there_is_no_shared_part():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("parts", [[[t] for t in range(24)], [list(range(0, 24, 2)), list(range(1, 24, 2))]])
+@pytest.mark.parametrize("parts", [[[t] for t in range(6)], [[0, 2, 4], [1, 3, 5]]])
 def test_processes_choose_the_same_bits_however_sites_are_spread(parts):
-    Phi, T = planted(1, shared=3.0, rank=1, private=0.2)
+    Phi, T = planted(1, shared=3.0, rank=1, private=0.2, m=6)
     whole = problem_of(Phi, T)
     effects = effects_of(whole)
     ((lam, U),) = lockstep([choose(whole, effects)])[0]

@@ -11,6 +11,7 @@ from scipy.spatial.distance import pdist, squareform
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from elmesh.math.site_groups import classical_scaling, find_groups
+from helpers.marks import one_of
 
 
 def distances(points):
@@ -39,7 +40,7 @@ def test_sites_at_one_place_have_no_coordinates():
     assert len(squares) == 0
 
 
-@pytest.mark.parametrize(("n", "k"), [(8, 2), (12, 3), (30, 4), (30, 5)])
+@pytest.mark.parametrize(("n", "k"), [(8, 2), (12, 3), pytest.param(30, 4, marks=pytest.mark.slow), (30, 5)])
 def test_planted_groups_are_found_and_are_those_of_the_best_silhouette(n, k):
     rng = np.random.default_rng(n + k)
     truth = np.arange(n) % k
@@ -65,7 +66,7 @@ CLOUDS = {
 }
 
 
-@pytest.mark.parametrize("name", CLOUDS)
+@pytest.mark.parametrize("name", one_of(2, CLOUDS))
 def test_a_cloud_without_groups_has_none_as_a_rule(name):
     rng = np.random.default_rng(0)
     found = [find_groups(distances(CLOUDS[name](rng, n)), seed=n) for n in [5, 8, 12, 25, 40] * 4]
@@ -84,11 +85,11 @@ def test_two_groups_far_apart_in_five_dimensions_are_found_among_forty_sites_but
         points[::2, 0] += 8.0
         return find_groups(distances(points), seed) is not None
 
-    assert sum(found(40, seed) for seed in range(5)) >= 4
+    assert all(found(40, seed) for seed in range(3))
     assert sum(found(12, seed) for seed in range(10)) <= 5
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_skewed_cloud_is_compared_with_skewed_ones():
     rng = np.random.default_rng(0)
     found = [find_groups(distances(rng.exponential(size=(40, 2))), seed) for seed in range(20)]

@@ -33,6 +33,12 @@ def make(kind, **parameters):
     return estimator(**{"n_hidden": 20, "random_state": 0, **parameters})
 
 
+@pytest.fixture(scope="module")
+def fitted():
+    """Models of the rows above with nothing set, each fitted once for tests that do not change it."""
+    return {kind: make(kind).fit(*rows(kind)) for kind in KINDS}
+
+
 def table(model, X, tasks):
     """Probabilities, or predictions."""
     return model.predict_proba(X, tasks) if isinstance(model, MultiTaskELMClassifier) else model.predict(X, tasks)
@@ -49,9 +55,9 @@ def refusal(call, *args, **kwargs):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_an_unknown_site_are_predicted_by_the_common_part_without_a_warning_beside_known_ones(kind):
+def test_rows_of_an_unknown_site_are_predicted_by_the_common_part_without_a_warning_beside_known_ones(fitted, kind):
     X, y, tasks = rows(kind)
-    model = make(kind).fit(X, y, tasks)
+    model = fitted[kind]
     sites = np.where(np.arange(len(X)) % 2, tasks, "fulda")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -69,9 +75,9 @@ def test_rows_of_an_unknown_site_are_predicted_by_the_common_part_without_a_warn
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_warning_says_that_all_rows_are_of_unknown_sites(kind):
-    X, y, tasks = rows(kind)
-    model = make(kind).fit(X, y, tasks)
+def test_a_warning_says_that_all_rows_are_of_unknown_sites(fitted, kind):
+    X, _, _ = rows(kind)
+    model = fitted[kind]
     with pytest.warns(
         UnknownSiteWarning, match=r"Tasks 'fulda', 'gent' are not known; .*what the tasks have in common"
     ):
@@ -86,8 +92,10 @@ def test_a_warning_says_that_labels_are_of_another_type():
         model.predict(X, [str(t) for t in numbers])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("parameters", [{"unknown_site": "error"}, {"solver": LocalELM()}, {"solver": "dmtl-elm"}])
+@pytest.mark.parametrize(
+    ("kind", "parameters"),
+    one_of(2, KINDS, [{"unknown_site": "error"}, {"solver": LocalELM()}, {"solver": "dmtl-elm"}]),
+)
 def test_an_unknown_site_is_an_error_on_request_and_where_there_is_no_common_part(kind, parameters):
     X, y, tasks = rows(kind)
     model = make(kind, **parameters).fit(X, y, tasks)
@@ -122,8 +130,7 @@ def test_deviations_need_a_common_or_a_private_part():
 # ------------------------------------------------------------------------------------------- sites with little in them
 
 
-@pytest.mark.parametrize("solver", ["mesh-elm", MeshELM(rank=2, mu1=0.1, mu2=0.1)], ids=repr)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "solver"), one_of(2, KINDS, ["mesh-elm", MeshELM(rank=2, mu1=0.1, mu2=0.1)]))
 def test_a_site_of_one_row_takes_part(kind, solver):
     X, y, tasks = rows(kind)
     keep = np.flatnonzero((tasks != "cork") | (np.arange(len(X)) == np.flatnonzero(tasks == "cork")[0]))
@@ -203,23 +210,21 @@ def test_targets_without_noise_are_fitted(kind):
 # ---------------------------------------------------------------------------------------------------- classes in common
 
 
-def test_classes_are_shared_if_two_sites_have_one_and_on_request():
+def test_classes_are_shared_if_two_sites_have_one_and_on_request(fitted):
     X, y, tasks = rows("classification")
     apart = np.array([f"{t} {c}" for t, c in zip(tasks, y, strict=True)])
-    shared = make("classification").fit(X, y, tasks)
+    shared = fitted["classification"]
     named = make("classification", shared_classes=True).fit(X, y, tasks)
     np.testing.assert_array_equal(shared.predict_proba(X, tasks), named.predict_proba(X, tasks))
     assert shared.W_.shape[1] == 3
-    for model in (
-        make("classification").fit(X, apart, tasks),
-        make("classification", shared_classes=False).fit(X, y, tasks),
-    ):
+    other = make("classification", shared_classes=False).fit(X, y, tasks)
+    for model in (make("classification").fit(X, apart, tasks), other):
         # Without common classes there is nothing common: U is what sites share, as in the paper.
         assert model.W_ is None
         assert model.model_.common is None
         assert isinstance(model.model_.layer, HiddenLayer)
     paper = make("classification", solver=MeshELM(common=False, private=False))
-    same, other = paper.fit(X, y, tasks), make("classification", shared_classes=False).fit(X, y, tasks)
+    same = paper.fit(X, y, tasks)
     np.testing.assert_array_equal(same.predict_proba(X, tasks), other.predict_proba(X, tasks))
 
 
@@ -246,9 +251,9 @@ def test_shared_classes_is_checked():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_input_beyond_the_limit_changes_a_prediction_no_more_than_the_limit_does(kind):
-    X, y, tasks = rows(kind)
-    model = make(kind).fit(X, y, tasks)
+def test_an_input_beyond_the_limit_changes_a_prediction_no_more_than_the_limit_does(fitted, kind):
+    X, _, _ = rows(kind)
+    model = fitted[kind]
     mean, spread = X.mean(axis=0), X.std(axis=0)
     for side in (-1, 1):
         at_limit, beyond = np.tile(mean, (3, 1)), np.tile(mean, (3, 1))
@@ -270,8 +275,7 @@ def test_without_clip_an_outlying_input_is_extrapolated_and_a_given_limit_is_kep
         assert "clip" in refusal(make("regression", clip=wrong).fit, X, y, tasks)
 
 
-@pytest.mark.parametrize("solver", ["mesh-elm", "local-elm"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "solver"), one_of(2, KINDS, ["mesh-elm", "local-elm"]))
 def test_without_hidden_units_the_features_are_the_constant_and_the_inputs(kind, solver):
     X, y, tasks = rows(kind)
     model = make(kind, n_hidden=None, solver=solver).fit(X, y, tasks)
@@ -284,7 +288,12 @@ def test_without_hidden_units_the_features_are_the_constant_and_the_inputs(kind,
 
 @pytest.mark.parametrize(
     ("weight_scale", "widths"),
-    [("auto", {1.0: 10, 4.0: 10}), (2.0, {2.0: 20}), ((0.5, 1.0, 8.0), {0.5: 7, 1.0: 7, 8.0: 6}), ([3], {3.0: 20})],
+    [
+        ("auto", {1.0: 10, 4.0: 10}),
+        pytest.param(2.0, {2.0: 20}, marks=pytest.mark.slow),
+        ((0.5, 1.0, 8.0), {0.5: 7, 1.0: 7, 8.0: 6}),
+        pytest.param([3], {3.0: 20}, marks=pytest.mark.slow),
+    ],
 )
 def test_hidden_units_are_divided_among_the_scales_of_weights(weight_scale, widths, tmp_path):
     X, y, tasks = rows("regression")
@@ -342,7 +351,7 @@ def planted(seed, m=20, n=15, p=30, rank=1, n_new=60):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", one_of(2, range(2)))
 def test_a_true_shared_subspace_is_found_and_improves_the_predictions_of_new_rows(seed):
     (train, new), basis = planted(seed)
     model = MultiTaskELMRegressor(n_hidden=None, random_state=0).fit(*train)
@@ -365,7 +374,7 @@ def test_noise_alone_calls_for_no_shared_part(seed):
     assert model.certificate_.gap < 1e-9
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param("classification", marks=pytest.mark.slow), "regression"])
 def test_a_given_rank_and_penalties_give_a_shared_part_beside_the_others(kind):
     X, y, tasks = rows(kind)
     model = make(kind, solver=MeshELM(rank=2, mu1=0.2, mu2=0.05, tol=1e-6)).fit(X, y, tasks)
@@ -381,8 +390,9 @@ def test_a_given_rank_and_penalties_give_a_shared_part_beside_the_others(kind):
         np.testing.assert_allclose(head.A, weights, atol=1e-12)
 
 
-@pytest.mark.parametrize("solver", [MeshELM(), MeshELM(mu1=0.3, mu2=0.3, tol=1e-3), MeshELM(rank=0)], ids=repr)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "solver"), one_of(2, KINDS, [MeshELM(), MeshELM(mu1=0.3, mu2=0.3, tol=1e-3), MeshELM(rank=0)])
+)
 def test_the_objective_is_that_of_all_parts_by_hand(kind, solver):
     r"""sum_t w_t/2 {|T_t - Phi_t (W + U A_t + V_t)|^2 + |V_t|^2_{1/v}} + |W|^2_{1/c}/2 + mu1/2 |U|^2 + mu2/2 |A|^2."""
     X, y, tasks = rows(kind)
@@ -411,8 +421,7 @@ def test_rank_zero_needs_another_part():
     assert "leaves no weights" in refusal(model.fit, X, y, tasks)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("graph", ["ring", "star", None])
+@pytest.mark.parametrize(("kind", "graph"), one_of(2, KINDS, ["ring", "star", None]))
 def test_with_both_parts_switched_off_the_features_and_the_problem_are_the_papers(kind, graph):
     X, y, tasks = rows(kind)
     solver = MeshELM(common=False, private=False, rank=2, mu1=0.3, mu2=0.4, graph=graph, tol=1e-8)

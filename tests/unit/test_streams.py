@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from sklearn.base import clone
 
 from elmesh import (
     DMTLELM,
@@ -29,6 +30,7 @@ from elmesh.tables import FILE_TASK, TableWarning, stream
 from elmesh.tables.duckdb_source import DuckDBStream
 from elmesh.tables.stream import ArrowStream, ParquetStream, SelectedStream, StreamStopped
 from helpers.examples import examples
+from helpers.marks import one_of
 
 
 def table(n=240, seed=0, sites=4):
@@ -58,11 +60,17 @@ INPUTS = ["a", "b", "count", "word", "flag", "day", "site"]
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    """Parts of a few dozen rows, so that a small table has many."""
+    """Parts of fewer rows than a small table has."""
+    monkeypatch.setattr(stream, "_MOST_ROWS", 150)
+
+
+@pytest.fixture
+def many_parts(monkeypatch):
+    """Parts of a few dozen rows."""
     monkeypatch.setattr(stream, "_MOST_ROWS", 50)
 
 
-def written(tmp_path, frame, rows=37, name="table.parquet"):
+def written(tmp_path, frame, rows=130, name="table.parquet"):
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path, row_group_size=rows)
@@ -70,20 +78,33 @@ def written(tmp_path, frame, rows=37, name="table.parquet"):
 
 
 def estimator(kind=MultiTaskELMRegressor, **options):
-    return kind(**{"n_hidden": 12, "task": "site", "random_state": 0, **options})
+    """An estimator of a few hidden units, by default with the solver that is fast."""
+    return kind(**{"n_hidden": 12, "task": "site", "solver": "local-elm", "random_state": 0, **options})
 
 
 CASES = {
-    "a regression": (MultiTaskELMRegressor, "y", {}),
+    "a regression": (MultiTaskELMRegressor, "y", {"solver": "mesh-elm"}),
     "two outputs": (MultiTaskELMRegressor, ["y", "z"], {}),
-    "classes": (MultiTaskELMClassifier, "kind", {}),
+    "classes": (MultiTaskELMClassifier, "kind", {"solver": "mesh-elm"}),
     "classes that weigh": (MultiTaskELMClassifier, "kind", {"class_weight": "balanced"}),
+    "two outputs together": (MultiTaskELMRegressor, ["y", "z"], {"solver": "mesh-elm"}),
+    "classes that weigh together": (
+        MultiTaskELMClassifier,
+        "kind",
+        {"class_weight": "balanced", "solver": "mesh-elm"},
+    ),
     "each site alone": (MultiTaskELMRegressor, "y", {"solver": LocalELM()}),
     "the paper's": (MultiTaskELMRegressor, "y", {"solver": DMTLELM(rank=2, mu1=0.3, mu2=0.3, max_iter=10, tol=0.0)}),
 }
 
 
-@pytest.mark.parametrize(("kind", "target", "options"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    ("kind", "target", "options"),
+    [
+        pytest.param(*case, id=name, marks=pytest.mark.slow if "together" in name else ())
+        for name, case in CASES.items()
+    ],
+)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_stream_gives_the_model_of_the_table(small_parts, tmp_path, kind, target, options):
     frame = table()
@@ -102,8 +123,9 @@ def test_a_stream_gives_the_model_of_the_table(small_parts, tmp_path, kind, targ
 def test_weights_of_a_stream_are_a_column(small_parts, tmp_path):
     frame = table()
     path = written(tmp_path, frame[[*INPUTS, "y", "w"]])
-    streamed = estimator().fit(ParquetStream(path), "y", sample_weight="w")
-    expected = estimator().fit(frame[INPUTS], frame["y"], sample_weight=frame["w"])
+    together = estimator(solver="mesh-elm")
+    streamed = clone(together).fit(ParquetStream(path), "y", sample_weight="w")
+    expected = together.fit(frame[INPUTS], frame["y"], sample_weight=frame["w"])
     np.testing.assert_allclose(streamed.predict(frame[INPUTS]), expected.predict(frame[INPUTS]), atol=1e-6)
 
 
@@ -137,7 +159,7 @@ def test_many_rows_of_a_site_are_kept_as_sums(small_parts, tmp_path, monkeypatch
 def test_rows_can_be_added_to_the_model_of_a_stream(small_parts, tmp_path):
     frame = table()
     old, new = frame.iloc[:200], frame.iloc[200:]
-    model = estimator().fit(ParquetStream(written(tmp_path, old[[*INPUTS, "y"]])), "y")
+    model = estimator(solver="mesh-elm").fit(ParquetStream(written(tmp_path, old[[*INPUTS, "y"]])), "y")
     before = model.predict(frame[INPUTS])
     model.partial_fit(new[INPUTS], new["y"])
     assert np.abs(model.predict(frame[INPUTS]) - before).max() > 1e-3
@@ -148,28 +170,36 @@ def test_rows_can_be_added_to_the_model_of_a_stream(small_parts, tmp_path):
 # Sources -------------------------------------------------------------------------------------------------------------
 
 
-def fitted_like(source, frame, **options):
-    model = estimator(**options).fit(source, "y")
-    expected = estimator(**options).fit(frame[INPUTS], frame["y"])
-    np.testing.assert_allclose(model.predict(frame[INPUTS]), expected.predict(frame[INPUTS]), atol=1e-8)
+@pytest.fixture(scope="module")
+def fitted_like():
+    """Compare the model of a source with that of the same table in memory, which is fitted once."""
+    frame = table()[[*INPUTS, "y"]]
+    expected = estimator().fit(frame[INPUTS], frame["y"]).predict(frame[INPUTS])
+
+    def compare(source, task="site"):
+        model = estimator(task=task).fit(source, "y")
+        found = model.predict(frame[INPUTS].rename(columns={"site": task}))
+        np.testing.assert_allclose(found, expected, atol=1e-8)
+
+    return compare
 
 
-def test_arrow_streams_are_read_once_and_data_sets_each_time(small_parts, tmp_path):
+def test_arrow_streams_are_read_once_and_data_sets_each_time(small_parts, tmp_path, fitted_like):
     frame = table()[[*INPUTS, "y"]]
     arrow = pa.Table.from_pandas(frame, preserve_index=False)
-    fitted_like(arrow.to_reader(max_chunksize=40), frame)
-    fitted_like(ds.dataset(written(tmp_path, frame)), frame)
+    fitted_like(arrow.to_reader(max_chunksize=130))
+    fitted_like(ds.dataset(written(tmp_path, frame)))
 
     class Stream:
         """Any object with Arrow's interface for streams."""
 
         def __arrow_c_stream__(self, requested_schema=None):
-            return arrow.to_reader(max_chunksize=40).__arrow_c_stream__(requested_schema)
+            return arrow.to_reader(max_chunksize=130).__arrow_c_stream__(requested_schema)
 
-    fitted_like(Stream(), frame)
+    fitted_like(Stream())
 
 
-def test_tables_and_queries_of_duckdb_are_read(small_parts, tmp_path):
+def test_tables_and_queries_of_duckdb_are_read(small_parts, tmp_path, fitted_like):
     duckdb = pytest.importorskip("duckdb", reason='reads DuckDB: pip install "elmesh[duckdb]"')
     frame = table()[[*INPUTS, "y"]]
     path = tmp_path / "ware house.db"
@@ -179,9 +209,10 @@ def test_tables_and_queries_of_duckdb_are_read(small_parts, tmp_path):
     address = f"duckdb://{str(path).replace(' ', '%20')}"
     source = DuckDBStream(f"{address}?table=my%20visits")
     assert (source.columns, source.n_rows) == ([*INPUTS, "y"], len(frame))
-    fitted_like(source, frame)
-    fitted_like(DuckDBStream(f'{address}?query=FROM "my visits" WHERE TRUE;'), frame)
-    fitted_like(DuckDBStream(f"{address}?table=main.my visits"), frame)
+    fitted_like(source)
+    fitted_like(DuckDBStream(f'{address}?query=FROM "my visits" WHERE TRUE;'))
+    same = DuckDBStream(f"{address}?table=main.my visits")
+    pd.testing.assert_frame_equal(pd.concat(same.chunks()), pd.concat(source.chunks()))
 
 
 @pytest.mark.parametrize(
@@ -211,18 +242,15 @@ def test_a_query_cannot_change_the_database(tmp_path):
         assert connection.execute("SELECT a FROM t").fetchall() == [(1,)]
 
 
-def test_a_folder_may_have_a_file_for_each_site_or_partitions(small_parts, tmp_path):
+def test_a_folder_may_have_a_file_for_each_site_or_partitions(small_parts, tmp_path, fitted_like):
     frame = table()[[*INPUTS, "y"]]
     for name, own in frame.groupby("site"):
         written(tmp_path, own.drop(columns="site"), name=f"files/{name}.parquet")
         written(tmp_path, own.drop(columns="site"), name=f"parts/site={name}/part-0.parquet")
-    fitted_like(ParquetStream(tmp_path / "parts"), frame)
+    fitted_like(ParquetStream(tmp_path / "parts"))
     by_file = ParquetStream(tmp_path / "files", file_task=True)
     assert by_file.columns[-1] == FILE_TASK
-    model = estimator(task=FILE_TASK).fit(by_file, "y")
-    expected = estimator().fit(frame[INPUTS], frame["y"])
-    renamed = frame[INPUTS].rename(columns={"site": FILE_TASK})
-    np.testing.assert_allclose(model.predict(renamed), expected.predict(frame[INPUTS]), atol=1e-8)
+    fitted_like(by_file, task=FILE_TASK)
     assert next(by_file.chunks()).index[0] == ("s0.parquet", 1)
 
 
@@ -267,11 +295,10 @@ class StopAfter:
 PASSES = 2
 
 
-@pytest.mark.parametrize("place", ["the stream", "the run"])
-@pytest.mark.parametrize("stops", [[3], [1, 1, 2]])
-def test_a_reading_that_is_stopped_goes_on_to_the_same_model(small_parts, tmp_path, place, stops):
+@pytest.mark.parametrize(("stops", "place"), one_of(2, [[3], [1, 1, 2]], ["the stream", "the run"]))
+def test_a_reading_that_is_stopped_goes_on_to_the_same_model(many_parts, tmp_path, place, stops):
     frame = table()
-    path = written(tmp_path, frame[[*INPUTS, "y"]])
+    path = written(tmp_path, frame[[*INPUTS, "y"]], rows=50)
     expected = estimator().fit(ParquetStream(path), "y")
     folder = tmp_path / "state"
 
@@ -299,16 +326,16 @@ def test_a_reading_that_is_stopped_goes_on_to_the_same_model(small_parts, tmp_pa
     assert not saved.exists()
 
 
-def test_a_checkpoint_of_another_fit_or_table_is_refused(small_parts, tmp_path):
+def test_a_checkpoint_of_another_fit_or_table_is_refused(many_parts, tmp_path):
     frame = table()
-    source = ParquetStream(written(tmp_path, frame[[*INPUTS, "y"]]))
+    source = ParquetStream(written(tmp_path, frame[[*INPUTS, "y"]], rows=50))
     source.monitor, source.checkpoint = StopAfter(2), tmp_path / "state"
     with pytest.raises(StreamStopped):
         estimator().fit(source, "y")
     source.monitor = None
     with pytest.raises(ElmeshError, match="another fit, or the table has changed"):
         estimator(n_hidden=13).fit(source, "y")
-    changed = ParquetStream(written(tmp_path, frame[[*INPUTS, "y"]].assign(a=0.5 * frame["a"])))
+    changed = ParquetStream(written(tmp_path, frame[[*INPUTS, "y"]].assign(a=0.5 * frame["a"]), rows=50))
     changed.checkpoint = tmp_path / "state"
     with pytest.raises(ElmeshError, match="another fit, or the table has changed"):
         estimator().fit(changed, "y")

@@ -291,15 +291,15 @@ def test_a_damaged_archive_is_refused(tmp_path, damage):
 
 @pytest.mark.parametrize("line", [b"a,1\n", b"0"], ids=["rows", "one line"])
 def test_an_archive_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path, monkeypatch, line):
-    monkeypatch.setattr("elmesh.tables.gzip_file._ALWAYS_ALLOWED", 100_000)
+    monkeypatch.setattr("elmesh.tables.gzip_file._ALWAYS_ALLOWED", 20_000)
     path = tmp_path / "t.csv.gz"
-    path.write_bytes(gzip.compress(b"site,x\n" + line * (800_000 // len(line))))
-    assert path.stat().st_size < 4_000
+    path.write_bytes(gzip.compress(b"site,x\n" + line * (200_000 // len(line))))
+    assert path.stat().st_size < 1_000
     with pytest.raises(ElmeshError, match="unpacks to more than 100 times its size"):
         read_table(path)
     monkeypatch.setattr("elmesh.tables.gzip_file._ALWAYS_ALLOWED", 1_000_000)
     if line == b"a,1\n":
-        assert len(read_table(path)) == 200_000
+        assert len(read_table(path)) == 50_000
 
 
 def test_a_first_column_without_a_name_has_the_name_that_pandas_gives_it(tmp_path):

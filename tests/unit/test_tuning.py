@@ -46,8 +46,9 @@ from elmesh.solvers.settings import with_settings
 from elmesh.solvers.state import MixedEffects
 from elmesh.solvers.warm_start import effects_from, group_squares, variances_from
 from helpers.examples import examples
+from helpers.marks import one_of
 from helpers.mixed import MixedProblem, log_variances, make_problem
-from helpers.sklearn_checks import not_held
+from helpers.sklearn_checks import AT_THE_LIMITS, run_check, some_checks
 
 PAPER = MeshELM(common=False, private=False, graph=None)
 QUICK = MeshELM(rank=0, certify=False, graph=None)
@@ -91,8 +92,10 @@ def dense_predictions(problem, effects):
     return np.array([C[i, k] @ np.linalg.solve(C[np.ix_(k, k)], T[k]) for i, k in enumerate(keep)])
 
 
-@pytest.mark.parametrize("n_hidden", [6, 11])
-@pytest.mark.parametrize("n", [5, 25])  # fewer rows per task than features, and more
+@pytest.mark.parametrize(
+    ("n_hidden", "n"),
+    one_of(2, [6, 11], [5, 25]),  # fewer rows per task than features, and more
+)
 def test_scores_of_features_are_the_errors_of_the_dense_model_without_each_row(n_hidden, n):
     X, y, site = rows(n=n)
     estimator = MultiTaskELMRegressor(n_hidden=6, solver=QUICK, random_state=0)
@@ -172,7 +175,7 @@ def test_only_sums_run_in_one_place():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["regression", "classification"])
+@pytest.mark.parametrize("kind", ["regression", pytest.param("classification", marks=pytest.mark.slow)])
 def test_the_winner_is_that_of_full_fits_with_variances_of_their_own(kind):
     make = MultiTaskELMRegressor if kind == "regression" else MultiTaskELMClassifier
     settings = [{"n_hidden": n, "weight_scale": scale} for n in (4, 60) for scale in (0.3, 3.0)]
@@ -460,24 +463,37 @@ SMALL = {"n_hidden": [8, 30], "weight_scale": 1.0, "random_state": 0}
 TINY = {"n_hidden": [4, 8], "weight_scale": 1.0, "solver": QUICK, "random_state": 0}
 
 
+ALONE = {"n_hidden": 20, "solver": LocalELM(mu=1.0), "mu": [0.1, 1.0], "random_state": 0}
+
+
 @pytest.mark.thorough
-@parametrize_with_checks(
-    [MultiTaskELMRegressorCV(**TINY), MultiTaskELMClassifierCV(**TINY)], expected_failed_checks=not_held
-)
+@parametrize_with_checks([MultiTaskELMRegressorCV(**ALONE), MultiTaskELMClassifierCV(**ALONE)])
 def test_the_checks_of_scikit_learn_pass(estimator, check):
-    check(estimator)
+    run_check(estimator, check)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("estimator", "check"),
+    [
+        *some_checks(MultiTaskELMRegressorCV(**TINY), AT_THE_LIMITS),
+        *some_checks(MultiTaskELMClassifierCV(**TINY), AT_THE_LIMITS),
+    ],
+)
+def test_the_checks_of_scikit_learn_with_data_at_the_limits_pass(estimator, check):
+    check(clone(estimator))
 
 
 @pytest.mark.slow
 @parametrize_with_checks(
     [
+        MultiTaskELMRegressorCV(**TINY),
+        MultiTaskELMClassifierCV(**TINY),
         MultiTaskELMRegressorCV(n_hidden=20, solver=PAPER, mu=[0.1, 1.0], random_state=0),
-        MultiTaskELMClassifierCV(n_hidden=20, solver=LocalELM(mu=1.0), mu=[0.1, 1.0], random_state=0),
-    ],
-    expected_failed_checks=not_held,
+    ]
 )
 def test_the_checks_of_scikit_learn_pass_with_other_parameters(estimator, check):
-    check(estimator)
+    run_check(estimator, check)
 
 
 @pytest.mark.parametrize(
@@ -553,7 +569,7 @@ def test_a_limit_of_features_holds_in_scores_too():
 def test_tables_with_a_task_column_work_in_cross_validation_and_clones_have_equal_parameters():
     X, y, site = rows(n=20)
     table = pd.DataFrame(X, columns=["a", "b"]).assign(site=site, ward=np.where(X[:, 0] > 0, "east", "west"))
-    model = MultiTaskELMRegressorCV(task="site", **SMALL)
+    model = MultiTaskELMRegressorCV(task="site", **SMALL | {"n_hidden": [4, 8]})
     folds = list(StratifiedKFold(2, shuffle=True, random_state=0).split(table, site))
     scores = cross_val_score(model, table, y, cv=folds, scoring="neg_mean_absolute_error")
     expected = [-np.mean(np.abs(y[b] - clone(model).fit(table.iloc[a], y[a]).predict(table.iloc[b]))) for a, b in folds]

@@ -12,6 +12,7 @@ import pytest
 import elmesh
 from elmesh import DMTLELM, ElmeshError, LocalELM, MeshELM, MultiTaskELMClassifier, MultiTaskELMRegressor, Privacy
 from elmesh.data import site_statistics
+from helpers.marks import one_of
 
 
 def two_parts(seed=0, sites=3, rows=16, classes=0):
@@ -212,8 +213,7 @@ def test_a_model_without_a_common_part_has_no_own_parts_to_learn():
 # Files ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [MultiTaskELMRegressor, MultiTaskELMClassifier])
-@pytest.mark.parametrize("kept", [2048, 10])
+@pytest.mark.parametrize(("kept", "kind"), one_of(2, [2048, 10], [MultiTaskELMRegressor, MultiTaskELMClassifier]))
 def test_a_model_from_a_file_learns_on_as_the_one_that_was_saved(tmp_path, monkeypatch, kind, kept):
     monkeypatch.setattr(site_statistics, "KEPT", kept)
     first, second = two_parts(10, classes=2 if kind is MultiTaskELMClassifier else 0)

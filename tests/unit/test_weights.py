@@ -21,6 +21,7 @@ from elmesh import (
 )
 from elmesh.math.calibration import fit_temperature, leave_one_out_lasso, leave_one_out_ridge
 from elmesh.math.left_out import left_out_errors
+from helpers.marks import one_of
 
 seeds = st.integers(0, 10**6)
 
@@ -53,12 +54,11 @@ SOLVERS = {
 }
 
 
-@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
-@pytest.mark.parametrize("kind", [MultiTaskELMRegressor, MultiTaskELMClassifier])
+@pytest.mark.parametrize(("kind", "solver"), one_of(2, [MultiTaskELMRegressor, MultiTaskELMClassifier], SOLVERS))
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore::elmesh.errors.RankWarning")
 def test_whole_weights_are_repeated_rows(kind, solver):
     X, y, site, weights = tables(1, classes=None if kind is MultiTaskELMRegressor else 3)
-    model = kind(n_hidden=15, solver=solver, random_state=0)
+    model = kind(n_hidden=15, solver=SOLVERS[solver], random_state=0)
     weighted = kind(**model.get_params(deep=False)).fit(X, y, tasks=site, sample_weight=weights)
     again = model.fit(*repeated(weights, X, y), tasks=repeated(weights, site)[0])
     predict = "predict" if kind is MultiTaskELMRegressor else "predict_proba"

@@ -13,6 +13,7 @@ from elmesh.cli.console import AgentArgument, JsonOption, Output, QuietOption
 from elmesh.cli.errors import UNSOUND
 from elmesh.netconfig.expiry import EXPIRES_SOON, expiries, expiry_sentences
 from elmesh.netconfig.identity import Identity
+from elmesh.text import count
 
 __all__ = ["check", "check_agent"]
 
@@ -63,8 +64,17 @@ def check_agent(output: Output, identity: Identity, wait: float) -> dict[str, An
                 f"{found.name}: its clock is {abs(found.clock):.0f} seconds "
                 f"{'ahead' if found.clock > 0 else 'behind'}; this does not affect runs, but may affect certificates."
             )
+    silent = [found.name for found in checks if not found.answers]
     sound = all(found.problem is None for found in checks)
-    output.print("No problem found." if sound else "There are problems.")
+    if sound:
+        output.print("No problem found.")
+    elif silent:
+        output.print(
+            f"{len(silent)} of {count(len(checks), 'neighbour')} did not answer: {', '.join(silent)}. A neighbour that "
+            "has not joined yet, or whose agent does not run, cannot answer; a run waits for it."
+        )
+    else:
+        output.print("All neighbours answered; the notes above state what is wrong.")
     return {
         "agent": identity.name,
         "network": config.name,

@@ -152,8 +152,6 @@ def join(
     else:
         checks = check_agent(output, identity, wait)
         report |= {"sound": checks["sound"], "neighbors": checks["neighbors"]}
-        if not checks["sound"]:
-            output.note("Neighbours that have not joined yet do not answer; a run waits for them.")
         targets = [word for column in target or ["COLUMN"] for word in ("--target", column)]
         options = ["--data", str(data or "TABLE"), *targets, "--out", str(model or f"{invited.agent}-model")]
         command = ["elmesh", "agent", str(site.agent_file), *options]

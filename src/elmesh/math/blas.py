@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
-from threadpoolctl import threadpool_limits
+import scipy.linalg  # noqa: F401 - loads the BLAS of SciPy, so that the controller finds it beside NumPy's
+from threadpoolctl import ThreadpoolController
 
 __all__ = ["limit_blas_threads"]
 
@@ -20,5 +22,11 @@ def limit_blas_threads(*shape: int, always: bool = False) -> Iterator[None]:
     if math.prod(shape) >= _SMALL and not always:
         yield
         return
-    with threadpool_limits(1, user_api="blas"):
+    with _libraries().limit(limits=1):
         yield
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """Return the BLAS libraries; looking for them takes milliseconds, which small fits would notice."""
+    return ThreadpoolController().select(user_api="blas")

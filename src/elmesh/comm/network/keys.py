@@ -106,6 +106,11 @@ class _Bundle(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     signature: bytes
 
 
+# Made here: msgspec prepares a type when it is first used, and two threads that receive bundles must not do so at once,
+# which crashes the process (msgspec 0.22).
+_DECODE_CONTENT, _DECODE_BUNDLE = msgspec.msgpack.Decoder(_Content).decode, msgspec.msgpack.Decoder(_Bundle).decode
+
+
 @dataclass(frozen=True)
 class PublicKeys:
     """The verified keys of an agent for one run, that of its certificate, and about how many rows it has at least.
@@ -165,8 +170,8 @@ def open_bundle(data: bytes, network: bytes, credentials: Credentials) -> Public
     try:
         if len(data) > MAX_BUNDLE_BYTES:
             raise WireError("its key bundle is too large")
-        bundle = msgspec.msgpack.decode(data, type=_Bundle)
-        content = msgspec.msgpack.decode(bundle.content, type=_Content)
+        bundle = _DECODE_BUNDLE(data)
+        content = _DECODE_CONTENT(bundle.content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise WireError("its key bundle is not valid") from None
     if content.network != network:
