@@ -29,7 +29,7 @@ from elmesh.math.lbfgs import LBFGSMemory
 from elmesh.privacy.budget import Privacy
 from elmesh.solvers.base import Decision, LowRankSolver, Problem, RoundReport, Solution, Steps
 from elmesh.solvers.graph_certificate import certificate_over_graph
-from elmesh.solvers.hub_weights import exchange_own_weights, exchange_weights
+from elmesh.solvers.hub_weights import WEIGHT_ROUNDS, exchange_own_weights, exchange_weights
 from elmesh.solvers.initialization import Start, even_shares, initialize
 from elmesh.solvers.integer_sums import with_integer_sums
 from elmesh.solvers.mixed_effects import (
@@ -56,9 +56,6 @@ _MOST_CHANGES, _CERTIFY_EVERY = 20, 40
 # Columns that an automatic rank starts with, and beside a common and a private part. Too many cost bytes, too few cost
 # another certificate.
 _FIRST_RANK, _FIRST_SHARED = 16, 2
-# Rounds after a start from weights that exchange weights again, before steps by sums: each lowers the error of the
-# start for a fraction of a step's bytes, the later ones by little.
-_WEIGHT_ROUNDS = 3
 # Beside U the common part has settled if it moves by at most this share of itself.
 _SETTLED = 1e-3
 
@@ -308,7 +305,7 @@ class MeshELM(LowRankSolver):
 
     def step(self, problem: Problem, state: MeshState) -> Steps[MeshState]:
         """Take a quasi-Newton step; where there is none, or it is time, consult the certificate."""
-        if state.mixed is None and self.start == "weights" and state.round < _WEIGHT_ROUNDS:
+        if state.mixed is None and self.start == "weights" and state.round < WEIGHT_ROUNDS:
             U = yield from exchange_weights(problem, Start(state.here.U, state.mu1, state.mu2))
             here = ReducedProblem(problem, state.mu1, state.mu2).local(U)
             return replace(state, round=state.round + 1, here=here)
