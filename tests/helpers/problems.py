@@ -95,9 +95,10 @@ def usable_rank(problem: Problem) -> int:
     return max(1, min(int(problem.task.V.shape[-2]), directions))
 
 
-def followed(m: int, basis: int = 0) -> int:
+def followed(m: int, basis: int = 0, numbers: int = 3) -> int:
     """The bytes of the numbers by which a round is followed, along a tree of m agents and back.
 
-    They are five; where each agent has a U of its own, of ``basis`` numbers, also the mean and the distance from it.
+    They are three where every A_t is exact, and five of ADMM; where each agent has a U of its own, of ``basis``
+    numbers, also the mean and the distance from it.
     """
-    return 2 * (m - 1) * 8 * (5 + (basis + 1 if basis else 0))
+    return 2 * (m - 1) * 8 * (numbers + (basis + 1 if basis else 0))

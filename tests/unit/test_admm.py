@@ -120,7 +120,7 @@ def test_from_the_seed_and_with_given_parameters_only_U_is_sent_once_per_round(c
     assert agents.history["objective"].iloc[-1] == pytest.approx(central_objective(), rel=1e-6)
     assert agents.n_exchanges == agents.n_iter + 1  # one message per round, and one at the start
     edges, size = len(make_topology("star", range(len(problem.H))).edges), agents.solution.U[0].nbytes
-    per_round = 2 * edges * size + followed(len(problem.H), agents.solution.U[0].size)
+    per_round = 2 * edges * size + followed(len(problem.H), agents.solution.U[0].size, numbers=5)
     assert agents.traffic.total == per_round * agents.n_exchanges
 
 
@@ -429,7 +429,7 @@ def test_bytes_are_what_every_agent_sends_to_every_neighbour():
     result = run(admm(rank=3, rho=1.0, init="ones", max_iter=7, tol=0.0), problem, "star")
     # With everything given, only U travels: once before the first round and once in each.
     assert result.n_exchanges == 8
-    per_round = 12 * 3 * 8 * 2 * len(topology.edges) + followed(5, 12 * 3)
+    per_round = 12 * 3 * 8 * 2 * len(topology.edges) + followed(5, 12 * 3, numbers=5)
     assert result.history["bytes"].tolist() == [per_round * (k + 1) for k in range(8)]
     assert run(alternating(rank=2, max_iter=2, tol=0.0), problem, None).history["bytes"].max() == 0
 
@@ -555,7 +555,7 @@ def test_agents_in_batches_give_what_one_array_gives(gamma):
     np.testing.assert_allclose(joined.dual, whole.solution.dual, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(objectives, whole.history["objective"], rtol=1e-6)
     # What follows the run is sent beside it.
-    assert transport.traffic().total == whole.traffic.total - 41 * followed(9, joined.U[0].size)
+    assert transport.traffic().total == whole.traffic.total - 41 * followed(9, joined.U[0].size, numbers=5)
     assert joined.certificate.gap == pytest.approx(whole.solution.certificate.gap, rel=1e-6)
 
 

@@ -71,7 +71,7 @@ def test_every_exchange_takes_the_bytes_of_weights_and_of_a_basis(bits):
     m, L, r, d = 5, 12, 3, 2
     problem = random_problem(0, m=m, L=L, d=d, unequal=False)
     _, result = bases(problem, rank=r, mu1=1.0, mu2=1.0, max_iter=3, message_bits=bits)
-    exchange = (m - 1) * (message_size((L, d), bits) + message_size((L, r), bits)) + followed(m)
+    exchange = (m - 1) * (message_size((L, d), bits) + message_size((L, r), bits)) + followed(m, numbers=1)
     assert result.history["bytes"].tolist() == [exchange * k for k in (1, 2, 3, 4)]
 
 
@@ -95,7 +95,7 @@ def test_a_start_from_weights_has_the_leading_directions_of_all_weights_by_one_e
     )
     expected = 2**0.5 * leading(own_weights(problem), r)  # (mu2 / mu1)^(1/4) is the root of 2
     np.testing.assert_allclose(np.abs(seen[0][1]), np.abs(expected), atol=1e-8)
-    assert seen[0][0] == (m - 1) * 8 * (L * 2 + L * r) + followed(m)
+    assert seen[0][0] == (m - 1) * 8 * (L * 2 + L * r) + followed(m, numbers=1)
     sums = solve(MeshELM(**setting), problem, "star")
     assert weights.history["objective"].iloc[-1] == pytest.approx(sums.history["objective"].iloc[-1], rel=1e-6)
 

@@ -131,7 +131,7 @@ class LocalTransport(Transport):
 
     def start_metrics(self, local: LocalMetrics, halt: bool) -> PendingMetrics:
         """Return a round's metrics, which need no communication."""
-        distance, size, sums = 0.0, 1.0, local.values.sum(axis=0) if local.totals is None else local.totals
+        distance, size, sums = 0.0, 1.0, local.complete(local.values.sum(axis=0))
         if local.U is not None:
             m, U = self._topology.n_agents, local.U.reshape(len(local.U), -1)
             mean = np.full(m, 1.0 / m) @ U

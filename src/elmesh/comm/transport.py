@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elmesh.comm.allreduce import ROOT, Relay, TreeAllReduce
 from elmesh.comm.codec import most_bytes
@@ -48,7 +49,16 @@ class LocalMetrics:
     round: int  # rounds done
     values: FloatArray  # (n, 5): objective, squared residuals in U and in A, and what these are compared with
     U: FloatArray | None  # (n, L, r), where each agent has a basis of its own; None if they share one
-    totals: FloatArray | None = None  # (5,): the sums of values over all agents, where every agent knows them
+    totals: FloatArray | None = None  # (5,): the sums of values over all agents that every agent knows, others NaN
+
+    @property
+    def unknown(self) -> NDArray[np.bool_]:
+        """Which sums the agents do not know."""
+        return np.ones(self.values.shape[1], dtype=bool) if self.totals is None else np.isnan(self.totals)
+
+    def complete(self, sums: FloatArray) -> FloatArray:
+        """Return the sums over all agents, with those that every agent knows in their place."""
+        return sums if self.totals is None else np.where(self.unknown, sums, self.totals)
 
 
 @dataclass(frozen=True)
@@ -154,14 +164,15 @@ class Transport(ABC):
 
     def record_metrics(self, local: LocalMetrics) -> None:
         """Record what the agents here send for a round's metrics, as sums along the tree."""
-        if local.totals is not None or not self.global_metrics:
+        # Where each agent has a U of its own: the mean of all, and the squared distance from it.
+        basis = 0 if local.U is None else local.U[0].size + 1
+        unknown = int(local.unknown.sum())
+        if not (unknown or basis) or not self.global_metrics:
             return
         if self.masked:
-            self._tree.record(8 * LIMBS * local.values.shape[1] + CHECK_BITS // 8, metrics=True)
+            self._tree.record(8 * LIMBS * unknown + CHECK_BITS // 8, metrics=True)
         else:
-            # The mean of all U, and the squared distance from it.
-            basis = 0 if local.U is None else local.U[0].size + 1
-            self._tree.record(8 * (local.values.shape[1] + basis), metrics=True)
+            self._tree.record(8 * (unknown + basis), metrics=True)
 
     def _encode(self, topic: str, value: FloatArray) -> tuple[list[bytes], FloatArray]:
         """Return the messages of the agents here, and the values that their neighbours decode."""

@@ -29,7 +29,7 @@ import numpy as np
 from elmesh.checks import check_number
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import fit, fit_gradient, project, residual, solve_A, square
-from elmesh.solvers.base import LowRankSolver, RoundReport, Solution
+from elmesh.solvers.base import EXACT_A, LowRankSolver, RoundReport, Solution
 from elmesh.solvers.state import SolverState
 from elmesh.typing import FloatArray
 
@@ -59,7 +59,7 @@ class AltGDmin(LowRankSolver, abstract=True):
         left = force if slope2 is None else np.broadcast_to(slope2, lead)
         objective = fit(task, R) + self.mu / 2 * square(A)
         solution = Solution(U, A, mu2=float(self.mu))
-        return RoundReport(solution, objective, (left, np.zeros(lead)), (force, np.ones(lead)), (state,))
+        return RoundReport(solution, objective, (left, np.zeros(lead)), (force, np.ones(lead)), (state,), EXACT_A)
 
 
 def solve_heads(task: Task, U: FloatArray, mu: float) -> tuple[FloatArray, FloatArray]:

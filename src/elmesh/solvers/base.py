@@ -41,6 +41,7 @@ from elmesh.solvers.state import MixedEffects, SolverState
 from elmesh.typing import FloatArray, IndexArray, IntArray
 
 __all__ = [
+    "EXACT_A",
     "MESSAGE_BITS",
     "AgentContext",
     "Decision",
@@ -234,6 +235,10 @@ class Decision(IntEnum):
     HALT = 2
 
 
+#: Totals of a report in which every A_t is the best for its U: the residual in A is zero at every agent.
+EXACT_A: FloatArray = np.array([np.nan, np.nan, 0.0, np.nan, 1.0])
+
+
 @dataclass(frozen=True, eq=False)
 class RoundReport:
     """Where the agents are after a round. The answer is a :class:`Decision`.
@@ -249,8 +254,8 @@ class RoundReport:
     states : tuple of SolverState
         What to resume from, one per batch of agents.
     totals : ndarray of shape (5,) or None
-        The sums of these five numbers over all agents, where every agent knows them, equal to the bit: then nothing
-        is sent to follow the run.
+        The sums of these five numbers over all agents that every agent knows, equal to the bit; NaN for the others,
+        which are summed to follow the run. None if none is known.
     """
 
     solution: Solution

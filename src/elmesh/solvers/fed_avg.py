@@ -21,7 +21,7 @@ from elmesh.checks import check_count, check_number
 from elmesh.comm.requests import HubReduce, Request
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import correlation, fit, project, residual, square
-from elmesh.solvers.base import Problem, RoundReport, Solution, Solver, Steps
+from elmesh.solvers.base import EXACT_A, Problem, RoundReport, Solution, Solver, Steps
 from elmesh.solvers.initialization import even_shares
 from elmesh.solvers.state import PerAgent, SolverState
 from elmesh.typing import FloatArray
@@ -124,8 +124,10 @@ class FedAvg(Solver):
         objective = objective + self.mu / 2 * float(square(state.W)) * even
         force = square(task.sY) / state.rows**2
         left = force if state.slope2 == np.inf else state.slope2 * even
-        solution = self.solution(problem, state)
-        return RoundReport(solution, objective, (left, 0.0 * even), (force, even), (state,))
+        totals = EXACT_A if state.slope2 == np.inf else np.array([np.nan, state.slope2, 0.0, np.nan, 1.0])
+        return RoundReport(
+            self.solution(problem, state), objective, (left, 0.0 * even), (force, even), (state,), totals
+        )
 
 
 def _sum(values: FloatArray) -> FloatArray:

@@ -422,10 +422,10 @@ class MeshELM(LowRankSolver):
         if state.mixed is not None and state.has_basis:
             penalty = 0.5 * common_penalty(problem, state.mixed)
             share, value = share + penalty * even, value + penalty
-        totals: FloatArray | None = np.array([value, gradient2, 0.0, penalty2, 1.0])
+        totals = np.array([value, gradient2, 0.0, penalty2, 1.0])
         if state.mixed is None and not state.n_evaluations:
-            # After a start from weights only shares are known; the gradient counts as large until it is.
-            gradient2, totals = penalty2, None
+            # Where weights are exchanged, only the objective is summed; the gradient, not known, counts as large.
+            gradient2, totals = penalty2, np.array([np.nan, penalty2, 0.0, penalty2, 1.0])
         return RoundReport(solution, share, (gradient2 * even, 0.0 * even), (penalty2 * even, even), (state,), totals)
 
     @property

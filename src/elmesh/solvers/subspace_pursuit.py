@@ -29,7 +29,7 @@ import scipy.linalg
 from elmesh.comm.requests import HubReduce, Request
 from elmesh.data.statistics import Statistics, Task
 from elmesh.math.kernels import correlation, fit, project, residual, ridge, solve_A, square
-from elmesh.solvers.base import LowRankSolver, Problem, RoundReport, Solution, Steps
+from elmesh.solvers.base import EXACT_A, LowRankSolver, Problem, RoundReport, Solution, Steps
 from elmesh.solvers.state import PerAgent, SolverState
 from elmesh.typing import FloatArray
 
@@ -104,7 +104,7 @@ class SubspacePursuit(LowRankSolver, abstract=True):
         lead = problem.task.s.shape[:-1]
         objective = fit(problem.task, residual(problem.task, state.HU, state.A)) + self.mu / 2 * square(state.A)
         residuals, scale = (square(state.G), np.zeros(lead)), (state.first, np.ones(lead))
-        return RoundReport(self.solution(problem, state), objective, residuals, scale, (state,))
+        return RoundReport(self.solution(problem, state), objective, residuals, scale, (state,), EXACT_A)
 
 
 class DGSP(SubspacePursuit):

@@ -163,11 +163,12 @@ class MPITransport(Transport):
     def start_metrics(self, local: LocalMetrics, halt: bool) -> PendingMetrics:
         """Start to gather a round's metrics; where sums are masked, the numbers of all agents are summed first."""
         self._world.set_round(local.round)
-        if local.totals is None and self._masks is not None:
-            sums = run_sums(sum_wide(local.values), self._masks.sum)
+        unknown = local.unknown
+        if unknown.any() and self._masks is not None:
+            sums = run_sums(sum_wide(local.values[:, unknown]), self._masks.sum)
             # What is gathered then is the same at every agent, and its sum is theirs.
             local = replace(local, values=np.zeros_like(local.values))
-            local.values[self.agents == 0] = sums
+            local.values[np.ix_(self.agents == 0, unknown)] = sums
         pending = self._gatherer.gather(local, self._log.total, halt)
         next(pending)
         return pending
@@ -368,7 +369,7 @@ class _MetricsGatherer:
 
         The first step starts the first collective. Buffers live as long as this generator.
         """
-        if local.totals is not None:
+        if local.totals is not None and not local.unknown.any():
             counts = np.empty((self._world.size, _PER_PROCESS))
             pending = self._world.comm.Iallgather(np.array([float(sent), float(halt)]), counts)
             yield None
@@ -387,10 +388,10 @@ class _MetricsGatherer:
         pending = self._world.comm.Iallgatherv(numbers, [gathered, self._sizes])
         yield None
         pending.Wait()
-        *sums, apart2 = gathered[self._agents_at].sum(axis=0).tolist()
+        sums = gathered[self._agents_at].sum(axis=0)
         total, halts = gathered[self._processes_at].sum(axis=0).tolist()
-        distance = math.sqrt(apart2 / self._n_agents)
-        yield from repeat(RoundMetrics.from_sums(np.array(sums), distance, size, int(total), halts > 0))
+        distance, sums = math.sqrt(float(sums[-1]) / self._n_agents), local.complete(sums[:-1])
+        yield from repeat(RoundMetrics.from_sums(sums, distance, size, int(total), halts > 0))
 
     def _mean(self, U: FloatArray) -> Generator[None, None, FloatArray]:
         """Return the mean of all agents' U, summed in integers; NaN if one is not finite."""
