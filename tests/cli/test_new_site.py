@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import elmesh
+from elmesh import MultiTaskELMRegressor
 from elmesh.cli import app
-from elmesh.datasets import simulate_visits
+from elmesh.datasets import simulate_clinics, simulate_visits
 from elmesh.errors import ElmeshError, UnknownSiteWarning
 from helpers.code_blocks import small_sample
 
@@ -111,6 +112,39 @@ def test_a_learning_curve_falls_where_a_site_differs(folder):
     assert curve.errors[-1] < 0.75 * curve.errors[0]
     assert list(curve.table.columns) == ["rows", "error", "standard_error"]
     assert "rows" in curve.sentence()
+
+
+def test_a_learning_curve_starts_at_the_error_of_the_common_part_and_ends_at_that_of_the_new_site(folder):
+    rows, rng = pd.read_csv(folder / "clinics" / "truro.csv"), np.random.default_rng(3)
+    curve = elmesh.load(folder / "model").site_learning_curve(rows, rows["days"])
+    model, first, last = elmesh.load(folder / "model"), [], []
+    with pytest.warns(UnknownSiteWarning):
+        common = model.predict(rows, tasks=["other"] * len(rows))
+    for k in range(20):
+        own = np.sort(rng.permutation(len(rows))[: len(rows) // 2])
+        new = np.setdiff1d(np.arange(len(rows)), own)
+        first.append(np.sqrt(np.mean((rows["days"] - common)[new] ** 2)))
+        size = curve.rows[-1]
+        model.add_site(f"new {k}", rows.iloc[own[:size]], rows["days"].iloc[own[:size]])
+        found = model.predict(rows.iloc[new], tasks=[f"new {k}"] * len(new))
+        last.append(np.sqrt(np.mean((rows["days"].iloc[new] - found) ** 2)))
+    for error, deviation, own in (
+        (curve.errors[0], curve.deviations[0], first),
+        (curve.errors[-1], curve.deviations[-1], last),
+    ):
+        assert abs(error - np.mean(own)) < 4 * np.hypot(deviation, np.std(own) / np.sqrt(20))
+
+
+@pytest.mark.parametrize("offset", [-40.0, 1000.0])
+def test_a_learning_curve_does_not_depend_on_an_offset_of_the_target(offset):
+    d = simulate_clinics(seed=0)
+    new = d.tasks_train == "Hazel"
+    curves = []
+    for shift in (0.0, offset):
+        model = MultiTaskELMRegressor(n_hidden=20, random_state=0)
+        model.fit(d.X_train[~new], d.y_train[~new] + shift, tasks=d.tasks_train[~new])
+        curves.append(model.site_learning_curve(d.X_train[new], d.y_train[new] + shift))
+    np.testing.assert_allclose(curves[1].errors, curves[0].errors, rtol=1e-3)
 
 
 def test_classes_have_a_learning_curve_of_wrong_ones(folder, tmp_path):

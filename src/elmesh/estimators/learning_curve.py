@@ -1,4 +1,4 @@
-"""How many rows a new site wants: its error on further rows, after more and more of its own.
+"""How many rows a new site needs: its error on further rows, after more and more of its own.
 
 Nothing is fitted again but the site's own part. Without any row it has the common part alone.
 """
@@ -43,7 +43,7 @@ class LearningCurve:
         return pd.DataFrame({"rows": self.rows, "error": self.errors, "standard_error": self.deviations})
 
     def sentence(self) -> str:
-        """Return how many rows the site wants.
+        """Return how many rows the site needs.
 
         Examples
         --------
@@ -70,8 +70,11 @@ class LearningCurve:
         return {"unit": self.unit, "points": points, "sentence": self.sentence()}
 
 
-def measure_curve(model: MultiTaskModel, X: FloatArray, T: FloatArray) -> LearningCurve:
-    """Return the learning curve of a site from its rows, each drawn for learning or for prediction."""
+def measure_curve(model: MultiTaskModel, X: FloatArray, T: FloatArray, truth: FloatArray) -> LearningCurve:
+    """Return the learning curve of a site from its rows, each drawn for learning or for prediction.
+
+    ``T`` is what is learned from, and ``truth`` what predictions are compared with: both less the common mean.
+    """
     common, layer = model.common, model.layer
     if common is None or not isinstance(layer, FeatureMap):
         raise ElmeshError(NO_COMMON_PART)
@@ -80,19 +83,19 @@ def measure_curve(model: MultiTaskModel, X: FloatArray, T: FloatArray) -> Learni
         raise ElmeshError(f"A learning curve needs at least {_FEWEST} rows, and there are {n}.")
     sizes = [size for size in _SIZES if size <= n // 2]
     several = model.kind == "regression" and T.shape[1] > 1
-    scale = np.where((spread := np.std(T, axis=0)) > 0, spread, 1.0) if several else np.ones(T.shape[1])
+    scale = np.where((spread := np.std(truth, axis=0)) > 0, spread, 1.0) if several else np.ones(T.shape[1])
     losses, rng = np.zeros((len(sizes), _DRAWS)), np.random.default_rng(0)
     for draw in range(_DRAWS):
         order = rng.permutation(n)
         new = order[n // 2 :]
         for k, size in enumerate(sizes):
             own = order[:size]
-            head = common.head(SiteRows.from_rows(Phi[own], T[own] - common.t_mean), layer.groups) if size else common
+            head = common.head(SiteRows.from_rows(Phi[own], T[own]), layer.groups) if size else common
             scores = head.scores(Phi[new])
             if model.kind == "classification":
-                losses[k, draw] = np.mean(np.argmax(scores, axis=1) != np.argmax(T[new], axis=1))
+                losses[k, draw] = np.mean(np.argmax(scores, axis=1) != np.argmax(truth[new], axis=1))
             else:
-                losses[k, draw] = np.sqrt(np.mean(((scores - T[new]) / scale) ** 2))
+                losses[k, draw] = np.sqrt(np.mean(((scores - common.t_mean - truth[new]) / scale) ** 2))
     unit = WRONG if model.kind == "classification" else OF_SEVERAL if several else OF_TARGET
     deviations = np.std(losses, axis=1, ddof=1) / np.sqrt(_DRAWS)
     return LearningCurve(tuple(sizes), tuple(losses.mean(axis=1).tolist()), tuple(deviations.tolist()), unit)

@@ -222,14 +222,15 @@ class SiteMethods(InputReader):
         Returns
         -------
         LearningCurve
-            ``table``, a DataFrame, and a sentence on how many rows the site wants.
+            ``table``, a DataFrame, and a sentence on how many rows the site needs.
         """
         check_is_fitted(self, "model_")
         rows, _ = self._encode(X, tasks=[])
         encoding = (self._statistics() or self._without_rows()).encoding
         label: Label = "" if isinstance(next(iter(self.model_.heads)), str) else -1
-        T = encoding.encode(label, self._in_fitted_units(y)) * encoding.unit
-        return measure_curve(self.model_, rows, T)
+        targets = self._in_fitted_units(y)
+        T, truth = encoding.encode(label, targets) * encoding.unit, encoding.plain(label, targets)
+        return measure_curve(self.model_, rows, T, truth)
 
     def part_shares(self, X: ArrayLike, tasks: object = None) -> pd.DataFrame:
         """Return how much of each task's predictions is common to all tasks, shared by some, and its own.
