@@ -333,7 +333,7 @@ def judge(rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def plot(figures: dict[str, Any], path: Path) -> None:
-    picture = Figure(figsize=(13, 4.2), layout="constrained")
+    picture = Figure(figsize=(10, 4.6), layout="constrained")
     FigureCanvasAgg(picture)
     titles = {"usps": "USPS", "mnist": "MNIST", "school": "School"}
     for axes, (name, rows) in zip(picture.subplots(1, 3), figures.items(), strict=True):
@@ -349,5 +349,6 @@ def plot(figures: dict[str, Any], path: Path) -> None:
                  ylim=(low - 0.3 * (high - low), high + 1.5 * (high - low)))  # fmt: skip
     picture.axes[0].set_ylabel("test error, %")
     picture.axes[2].set_ylabel("100 - explained variance, %")
-    picture.axes[0].legend(frameon=False, fontsize=8)
-    picture.savefig(path, dpi=110)
+    lines, names = picture.axes[0].get_legend_handles_labels()
+    picture.legend(lines, names, frameon=False, ncols=5, loc="outside lower center")
+    picture.savefig(path, dpi=130)

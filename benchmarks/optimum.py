@@ -284,7 +284,7 @@ def _spread(values: list[float | None]) -> dict[str, float | None]:
 
 
 def plot(rows: list[dict[str, Any]], admm: list[dict[str, Any]], hundred: list[dict[str, Any]], path: Path) -> None:
-    picture = Figure(figsize=(12, 3.8), layout="constrained")
+    picture = Figure(figsize=(10, 3.8), layout="constrained")
     FigureCanvasAgg(picture)
     colors = {"usps": "#0072B2", "mnist": "#D55E00"}
     titles = ("star of 10", "ring of 10", "ring of 100")
@@ -306,6 +306,6 @@ def plot(rows: list[dict[str, Any]], admm: list[dict[str, Any]], hundred: list[d
         limit, goal = (500, 1e-2) if title.endswith("100") else (100, 1e-3)
         axes.plot([0, limit, limit], [goal, goal, 1e-8], color="black", lw=0.8, ls=":")
         axes.set(title=title, xlabel="rounds of messages, start included", xlim=(0, 1.1 * limit), ylim=(1e-6, 10))
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False)
     picture.axes[0].set_ylabel("objective above the optimum, relative")
-    picture.savefig(path, dpi=110)
+    picture.savefig(path, dpi=130)

@@ -26,7 +26,7 @@ def optimum_section(result: dict[str, Any]) -> list[str]:
         "",
         "Milliseconds until the weights are within 0.1 % of the certified optimum over all ranks (medians; ten seeds "
         "for the first two methods, two for the others; one BLAS thread). MeshELM has `graph=None`. Alternating is "
-        "`MTLELM` as it was up to version 0.4, with inexact U steps; since then its steps are exact. FedRep and "
+        "`MTLELM`, the paper's Algorithm 1. FedRep and "
         "Dif-AltGDmin minimise another objective, so the table has the objective of the best factorisation of their "
         f"weights. The duality gap of the optimum itself is at most {figures['largest_optimum_gap']:.0e}.",
         "",
@@ -183,7 +183,7 @@ def judge_section(result: dict[str, Any]) -> list[str]:
     ]
     methods = next(iter(figures.values()))["others"]
     return [
-        "## An outside judge of averages",
+        "## Averages, compared with another package",
         "",
         "Ten agents are to know the mean of their vectors. elmesh takes the schedule of its gossip; the methods are "
         "those of decent-bench 0.3.0 on the sum of squared distances, with the best of six steps in hindsight; they do "

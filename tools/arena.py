@@ -20,11 +20,15 @@ def signed(figure: dict[str, Any]) -> str:
     return f"{figure['mean']:+.4f} ± {figure['standard_error']:.4f}"
 
 
+def standing(tables: dict[str, Any]) -> str:
+    """Return on how many tables elmesh is best, level and below."""
+    verdicts = [one["verdict"] for one in tables.values()]
+    return "elmesh is " + ", ".join(f"{word} on {verdicts.count(word)}" for word in ("best", "level", "below"))
+
+
 def tables_section(result: dict[str, Any]) -> list[str]:
     tables = result["tables"]
     methods = list(dict.fromkeys(method for one in tables.values() for method in one["scores"]))
-    verdicts = [one["verdict"] for one in tables.values()]
-    counts = ", ".join(f"{verdicts.count(word)} {word}" for word in ("best", "level", "below"))
     return [
         "## Twelve real tables",
         "",
@@ -44,7 +48,7 @@ def tables_section(result: dict[str, Any]) -> list[str]:
         "",
         "Paired differences of elmesh from the best other method and from the better of the two alone, with their "
         "standard errors. Level means a difference of at most one standard error. The best other method is the one "
-        f"with the highest mean over the same splits, which favours it. elmesh is {counts}.",
+        f"with the highest mean over the same splits, which favours it. {standing(tables)}.",
         "",
         *table(
             ["table", OWN, "best other", "difference", "verdict", "against alone"],
@@ -64,8 +68,6 @@ def federated_section(result: dict[str, Any]) -> list[str]:
     tables = result["tables"]
     methods = list(next(iter(tables.values()))["scores"])
     times = median(one["bytes"][OWN] / one["bytes"]["federated ridge"] for one in tables.values())
-    verdicts = [one["verdict"] for one in tables.values()]
-    counts = ", ".join(f"{verdicts.count(word)} {word}" for word in ("best", "level", "below"))
     return [
         "## Methods that pool no rows",
         "",
@@ -77,7 +79,7 @@ def federated_section(result: dict[str, Any]) -> list[str]:
         "Linear models are on the inputs, with an intercept per site.",
         "",
         *table(
-            ["table", *methods, "best other", "elmesh less it", "verdict"],
+            ["table", *methods, "best other", "difference", "verdict"],
             [
                 [
                     name,
@@ -90,7 +92,7 @@ def federated_section(result: dict[str, Any]) -> list[str]:
             ],
         ),
         "",
-        f"elmesh is {counts}. It sends {times:,.0f} times the bytes of federated ridge (median over tables).",
+        f"{standing(tables)}. It sends {times:,.0f} times the bytes of federated ridge (median over tables).",
         "",
     ]
 
@@ -180,8 +182,8 @@ def growth_section(result: dict[str, Any]) -> list[str]:
         "A fit with nothing set on random data with six inputs: CPU seconds on one thread, and peak memory above that "
         "of a fit of a hundred rows, which is nearly all imports. "
         + " ".join(
-            f"Of the last tenfold step in {name}, time grows {one['seconds']:.2f} and memory {one['memory']:.2f} "
-            "times as fast as the size."
+            f"With the last tenfold increase in {name}, time grows {10 * one['seconds']:.1f}-fold and memory "
+            f"{10 * one['memory']:.1f}-fold."
             for name, one in result["growth"].items()
         ),
         "",

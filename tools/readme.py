@@ -76,21 +76,24 @@ def arena_block() -> str:
     federated = load(RESULTS / "federated.json")
     sent = median(one["bytes"]["elmesh"] / one["bytes"]["federated ridge"] for one in federated["tables"].values())
     behind = [
-        f"{one['best_other']['other']} on {name} ({one['best_other']['mean']:+.4f})"
+        f"{one['best_other']['other']} on {name}, by {-one['best_other']['mean']:.4f}"
         for name, one in federated["tables"].items()
         if one["verdict"] == "below"
     ]
+    better = f"these are better than elmesh: {'; '.join(behind)}" if behind else "none is better than elmesh"
     lines = [
-        *table(["table", "better one alone", "best other", "elmesh", "elmesh less best other"], rows),
+        *table(["table", "best alone", "best other method", "elmesh", "difference"], rows),
         "",
-        f"Scores on rows not trained on (R2; verbagg: area under the ROC curve), means over {arena['splits']} splits, "
-        "with the standard error of the paired difference. *Alone* methods see one site, all others see all rows in "
-        f"one place. elmesh is best on {verdicts.count('best')}, level within a standard error on "
-        f"{verdicts.count('level')} and below on {verdicts.count('below')}. A fit takes {boosting['median']:.1f} "
-        f"times as long as gradient boosting (median), {boosting['worst']:.1f} times at worst "
-        f"({boosting['worst_table']}), and its sites send {sent:,.0f} times the bytes of one federated ridge "
-        f"regression (median). Of methods that pool no rows either ({federated['splits']} splits), better than elmesh: "
-        f"{', '.join(behind) or 'none'}. Not reached: {'; '.join(missed) or 'none of the goals'}.",
+        "Scores are R2, the share of the variance that is predicted (verbagg: area under the ROC curve), on rows not "
+        f"trained on, means over {arena['splits']} random splits. The difference is elmesh minus the best other "
+        "method, with its standard error. *Alone* methods see the rows of one site, all others see all rows in one "
+        f"place. elmesh is best on {verdicts.count('best')} tables, level within a standard error on "
+        f"{verdicts.count('level')} and below on {verdicts.count('below')}.",
+        "",
+        f"**What it costs.** A fit takes {boosting['median']:.1f} times as long as gradient boosting (median), "
+        f"{boosting['worst']:.1f} times at worst ({boosting['worst_table']}). Its sites send {sent:,.0f} times the "
+        "bytes of one exchange of a ridge regression (median). Among methods that do not pool rows either "
+        f"({federated['splits']} splits) {better}. Goals that were missed: {'; '.join(missed) or 'none'}.",
     ]
     return "\n".join(lines)
 
