@@ -5,12 +5,10 @@
 - federated averaging (FedAvg) of a linear model, as a solver of the package on the inputs, its penalty chosen on rows
   left out;
 - FedAvg of a network with one hidden layer; and FedPer, the same with an output layer of each site's own, which is
-  never averaged (Arivazhagan et al. 2019).
+  never averaged (Arivazhagan et al. 2019); both as solvers of the package.
 
-Solvers receive a site's sufficient statistics and never its rows, which networks need: so those are here. A round of
-theirs is ten steps of gradient descent with momentum at each site. Their step, weight decay and number of rounds are
-chosen by the loss on a fifth of each site's training rows, left out; then they are fitted to all of them, with a step
-of which none of the sites diverges. A round sends the averaged parameters in single precision to a hub and back.
+A round of networks is ten steps of gradient descent with momentum at each site. Their step, weight decay and number of
+rounds are chosen by the loss on a fifth of each site's training rows, left out; then they are fitted to all of them.
 
 Splits and scores are those of the arena. After an interrupt the run continues: finished splits are in federated.jsonl
 until all are done. ``ELMESH_ARENA_SPLITS`` makes it shorter.
@@ -20,126 +18,42 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import log_softmax
 from threadpoolctl import threadpool_limits
 
 from benchmarks.arena import Record, records, score, split, splits_asked, standard_error
 from benchmarks.measure import machine
 from benchmarks.scores import short
-from elmesh import FedAvg, FederatedRidge, MeshELM, MultiTaskELMClassifier, MultiTaskELMRegressor, Solver
+from elmesh import (
+    FedAvg,
+    FedAvgNetwork,
+    FederatedRidge,
+    FedPer,
+    MeshELM,
+    MultiTaskELMClassifier,
+    MultiTaskELMRegressor,
+    Solver,
+)
 from elmesh.arena import ARENA, load_arena
+from elmesh.data.features import TrainedLayer
 from elmesh.evaluation.rows import Inputs, Rows
+from elmesh.run import RunConfig, StopReason
+from elmesh.run.result import Progress
+from elmesh.solvers.network_averaging import NetworkAveraging
 
-__all__ = ["FEDERATED", "Network", "average_networks", "loss_gradient"]
+__all__ = ["FEDERATED"]
 
-HIDDEN, LOCAL_STEPS, MOMENTUM = 16, 10, 0.9
+# Bits per number in messages of networks.
+BITS = 8
 # Rounds at most, between two looks at rows left out, and after the best look until the search ends.
 MOST_ROUNDS, CHECK_EVERY, PATIENCE = 300, 5, 60
 STEPS, DECAYS, PENALTIES = (0.03, 0.1, 0.3), (0.0, 0.03), (1.0, 10.0, 100.0)
-
-
-@dataclass(frozen=True)
-class Network:
-    """Parameters with a leading axis of sites: inputs to hidden units, and hidden units to the output."""
-
-    W: np.ndarray  # (m, p, h)
-    b: np.ndarray  # (m, 1, h)
-    v: np.ndarray  # (m, h, 1)
-    c: np.ndarray  # (m, 1, 1)
-
-    @classmethod
-    def start(cls, m: int, p: int, seed: int = 0) -> Network:
-        rng = np.random.default_rng(seed)
-        W, v = rng.normal(size=(p, HIDDEN)) / np.sqrt(p), rng.normal(size=(HIDDEN, 1)) / np.sqrt(HIDDEN)
-        return cls(*(np.repeat(x[None], m, axis=0) for x in (W, np.zeros((1, HIDDEN)), v, np.zeros((1, 1)))))
-
-    def parts(self) -> tuple[np.ndarray, ...]:
-        return self.W, self.b, self.v, self.c
-
-    def __call__(self, X: np.ndarray) -> np.ndarray:
-        return np.tanh(X @ self.W + self.b) @ self.v + self.c
-
-
-def loss_gradient(
-    net: Network, X: np.ndarray, y: np.ndarray, w: np.ndarray, classes: bool
-) -> tuple[np.ndarray, Network]:
-    """Return each site's mean loss and its gradient; X (m, n, p), y and weights w (m, n, 1), zero for padding.
-
-    The loss of numbers is half the squared error, that of classes 0 and 1 the log loss.
-    """
-    Z = np.tanh(X @ net.W + net.b)
-    out = Z @ net.v + net.c
-    share = w / w.sum(axis=1, keepdims=True)
-    loss = np.logaddexp(0.0, out) - y * out if classes else 0.5 * (out - y) ** 2
-    error = share * ((1 / (1 + np.exp(-out)) if classes else out) - y)
-    back = (error @ net.v.mT) * (1 - Z**2)
-    gradient = Network(X.mT @ back, back.sum(axis=1, keepdims=True), Z.mT @ error, error.sum(axis=1, keepdims=True))
-    return np.sum(share * loss, axis=(1, 2)), gradient
-
-
-def average_networks(net: Network, n: np.ndarray, private_head: bool) -> Network:
-    """Replace parameters by their mean over sites, by numbers of rows; with a private head, of the first layer only."""
-    share = (n / n.sum())[:, None, None]
-    mean = [np.repeat(np.sum(share * x, axis=0, keepdims=True), len(n), axis=0) for x in net.parts()]
-    return Network(*mean[:2], net.v, net.c) if private_head else Network(*mean)
-
-
-@dataclass(frozen=True)
-class _Sites:
-    """Rows of all sites, padded to the same number."""
-
-    X: np.ndarray
-    y: np.ndarray
-    w: np.ndarray
-
-    @classmethod
-    def of(cls, rows: Rows, names: np.ndarray, keep: np.ndarray) -> _Sites:
-        index = [np.flatnonzero((rows.sites == name) & keep) for name in names]
-        n = max(1, *map(len, index))
-        X, y, w = np.zeros((len(names), n, rows.X.shape[1])), np.zeros((len(names), n, 1)), np.zeros((len(names), n, 1))
-        for k, own in enumerate(index):
-            X[k, : len(own)], y[k, : len(own), 0], w[k, : len(own)] = rows.X[own], rows.y[own], 1.0
-        return cls(X, y, w)
-
-
-def _train(
-    sites: _Sites, step: float, decay: float, rounds: int, private: bool, classes: bool, left: _Sites | None = None
-) -> Any:
-    """Return the network after so many rounds; with rows left out, the least loss on them and its round instead."""
-    net, n = Network.start(len(sites.X), sites.X.shape[-1]), sites.w.sum(axis=(1, 2))
-    best = np.inf, 0
-    for k in range(1, rounds + 1):
-        speed = [np.zeros_like(x) for x in net.parts()]
-        for _ in range(LOCAL_STEPS):
-            _, g = loss_gradient(net, sites.X, sites.y, sites.w, classes)
-            pairs = zip(net.parts(), g.parts(), speed, strict=True)
-            speed = [MOMENTUM * v + d + decay * x for x, d, v in pairs]
-            net = Network(*(x - step * v for x, v in zip(net.parts(), speed, strict=True)))
-        net = average_networks(net, n, private)
-        if left is not None and k % CHECK_EVERY == 0:
-            counts = left.w.sum(axis=(1, 2))
-            loss, _ = loss_gradient(net, left.X, left.y, np.maximum(left.w, 1e-300), classes)
-            best = min(best, (float(np.sum(loss * counts) / counts.sum()), k))
-            if k >= best[1] + PATIENCE:
-                break
-    return net if left is None else best
-
-
-def _settled(sites: _Sites, step: float, decay: float, rounds: int, private: bool, classes: bool) -> Network:
-    """Return the network after so many rounds; steps that are too long for all rows are halved until none diverges."""
-    n = sites.w.sum(axis=(1, 2))
-    at_first, _ = loss_gradient(Network.start(len(sites.X), sites.X.shape[-1]), sites.X, sites.y, sites.w, classes)
-    while True:
-        net = _train(sites, step, decay, rounds, private, classes)
-        loss, _ = loss_gradient(net, sites.X, sites.y, sites.w, classes)
-        if float(np.sum(n * loss)) <= float(np.sum(n * at_first)):
-            return net
-        step /= 2
 
 
 def _left_out(rows: Rows) -> np.ndarray:
@@ -151,38 +65,83 @@ def _left_out(rows: Rows) -> np.ndarray:
     return left
 
 
-def network(train: Rows, new: Inputs, *, private: bool) -> tuple[np.ndarray, float]:
-    """Fit FedAvg or FedPer; return predictions and the bytes that a site sends on average."""
-    names, classes = np.unique(train.sites), train.classification
-    mean, scale = (0.0, 1.0) if classes else (float(train.y.mean()), float(train.y.std()))
-    rows = replace(train, y=(train.y - mean) / scale)
-    left = _left_out(rows)
-    kept, rest, whole = (_Sites.of(rows, names, keep) for keep in (~left, left, left | ~left))
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = {way: _train(kept, *way, MOST_ROUNDS, private, classes, rest) for way in product(STEPS, DECAYS)}
-        way = min(found, key=lambda way: found[way])
-        rounds = max(found[way][1], 1)
-        net = _settled(whole, *way, rounds, private, classes)
-    predicted = np.empty(len(new))
-    for k, name in enumerate(names):
-        own = new.sites == name
-        predicted[own] = Network(*(x[k : k + 1] for x in net.parts()))(new.X[None, own])[0, :, 0]
-    sent = sum(x[0].size for x in (net.parts()[:2] if private else net.parts()))
-    # To the hub and back, for all sites but the hub.
-    total = 2 * (len(names) - 1) * 4 * sent * rounds
-    return (1 / (1 + np.exp(-predicted)) if classes else mean + scale * predicted), total / len(names)
+@dataclass
+class _Watch:
+    """Evaluates a run on rows left out, every few rounds, and ends it when the best round is long past."""
+
+    layer: TrainedLayer
+    rows: Rows
+    sites: list[np.ndarray]
+    classes: np.ndarray | None
+    scale: float
+    mean: float
+    best: tuple[float, int] = (np.inf, 0)
+
+    def __post_init__(self) -> None:
+        self.Phi = self.layer.base(self.rows.X)
+
+    def __call__(self, progress: Progress) -> bool:
+        if progress.round % CHECK_EVERY or progress.solution is None or progress.solution.hidden is None:
+            return False
+        Z = np.tanh(self.Phi @ progress.solution.hidden)
+        H = np.hstack([np.ones((len(Z), 1)), Z])
+        total = 0.0
+        for index, A in zip(self.sites, progress.solution.A, strict=True):
+            F, y = H[index] @ A, self.rows.y[index]
+            if self.classes is None:
+                total += float(np.sum((F[:, 0] * self.scale + self.mean - y) ** 2))
+            else:
+                total -= float(np.sum(log_softmax(F, axis=1)[np.arange(len(y)), np.searchsorted(self.classes, y)]))
+        self.best = min(self.best, (total if np.isfinite(total) else np.inf, progress.round))
+        return progress.round >= self.best[1] + PATIENCE
+
+
+def network(train: Rows, new: Inputs, kind: type[NetworkAveraging]) -> tuple[np.ndarray, float]:
+    """Fit a network with the step, decay and number of rounds that are best on rows left out."""
+    left = _left_out(train)
+    kept, rest = train.take(~left), train.take(left)
+    probe = fit(kept, kind(max_iter=1))
+    layer = probe.model_.layer
+    assert isinstance(layer, TrainedLayer)
+    sites = [np.flatnonzero(rest.sites == name) for name in probe.tasks_]
+    head = next(iter(probe.model_.heads.values()))
+    found = {}
+    for step, decay in product(STEPS, DECAYS):
+        scale = 1.0 if train.classification else float(probe.target_scale_[0])
+        watch = _Watch(layer, rest, sites, probe.classes_ if train.classification else None, scale, head.t_mean[0])
+        fit(kept, kind(step_size=step, decay=decay, max_iter=MOST_ROUNDS), callback=watch)
+        found[step, decay] = watch.best
+    step, decay = min(found, key=lambda way: found[way])
+    rounds = max(found[step, decay][1], 1)
+    while True:
+        model = fit(train, kind(step_size=step, decay=decay, max_iter=rounds, message_bits=BITS))
+        objective = model.history_["objective"]
+        # A step that is too long for all rows is halved until none diverges.
+        if model.stop_ is not StopReason.DIVERGED and objective.iloc[-1] <= objective.iloc[0]:
+            return predict(model, new)
+        step /= 2
+
+
+def fit(train: Rows, made: Solver, hidden: str | None = "auto", callback: Any = None) -> Any:
+    """Return the estimator of a solver, fitted to rows."""
+    make = MultiTaskELMClassifier if train.classification else MultiTaskELMRegressor
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = make(hidden, solver=made, random_state=0)
+        return model.fit(train.X, train.y, tasks=train.sites, run=RunConfig(callback=callback))
+
+
+def predict(model: Any, new: Inputs) -> tuple[np.ndarray, float]:
+    """Return predictions, and the bytes that a site sends on average."""
+    sent = float(model.traffic_["bytes"].sum()) / len(model.tasks_)
+    if isinstance(model, MultiTaskELMClassifier):
+        return np.asarray(model.predict_proba(new.X, tasks=new.sites)[:, 1]), sent
+    return np.asarray(model.predict(new.X, tasks=new.sites)), sent
 
 
 def solver(train: Rows, new: Inputs, made: Solver, hidden: str | None = None) -> tuple[np.ndarray, float]:
     """Fit a solver of the package; return predictions and the bytes that a site sends on average."""
-    make = MultiTaskELMClassifier if train.classification else MultiTaskELMRegressor
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = make(hidden, solver=made, random_state=0).fit(train.X, train.y, tasks=train.sites)
-        sent = float(model.traffic_["bytes"].sum()) / len(model.tasks_)
-        if train.classification:
-            return np.asarray(model.predict_proba(new.X, tasks=new.sites)[:, 1]), sent
-        return np.asarray(model.predict(new.X, tasks=new.sites)), sent
+    return predict(fit(train, made, hidden), new)
 
 
 def fed_avg(train: Rows, new: Inputs) -> tuple[np.ndarray, float]:
@@ -204,8 +163,8 @@ FEDERATED = {
     "federated ridge": lambda train, new: solver(train, new, FederatedRidge()),
     "federated ridge, private residual": lambda train, new: solver(train, new, FederatedRidge(private=True)),
     "FedAvg, linear": fed_avg,
-    "FedAvg, network": lambda train, new: network(train, new, private=False),
-    "FedPer, network": lambda train, new: network(train, new, private=True),
+    "FedAvg, network": lambda train, new: network(train, new, FedAvgNetwork),
+    "FedPer, network": lambda train, new: network(train, new, FedPer),
 }
 
 

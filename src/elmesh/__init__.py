@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from elmesh.solvers.dif_altgdmin import DifAltGDmin
     from elmesh.solvers.dmtl_elm import DMTLELM
     from elmesh.solvers.fed_avg import FedAvg
+    from elmesh.solvers.fed_avg_network import FedAvgNetwork
+    from elmesh.solvers.fed_per import FedPer
     from elmesh.solvers.federated_ridge import FederatedRidge
     from elmesh.solvers.fedrep import FedRep
     from elmesh.solvers.fo_dmtl_elm import FODMTLELM
@@ -54,6 +56,8 @@ _MODULES = {
     "EffectDisplay": "report.displays",
     "FODMTLELM": "solvers.fo_dmtl_elm",
     "FedAvg": "solvers.fed_avg",
+    "FedAvgNetwork": "solvers.fed_avg_network",
+    "FedPer": "solvers.fed_per",
     "FedRep": "solvers.fedrep",
     "FederatedRidge": "solvers.federated_ridge",
     "GOMTL": "solvers.go_mtl",
@@ -92,6 +96,8 @@ __all__ = [
     "EffectDisplay",
     "ElmeshError",
     "FedAvg",
+    "FedAvgNetwork",
+    "FedPer",
     "FedRep",
     "FederatedRidge",
     "ImportanceDisplay",

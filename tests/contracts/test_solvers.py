@@ -99,15 +99,23 @@ def quick(cls: type[Solver]) -> Solver:
     return cls().set_params(**({"max_iter": MOST_ROUNDS} if "max_iter" in cls().get_params() else {}))
 
 
+#: Solvers that train a hidden layer, for which they need rows.
+TRAINED = {name: partial(quick, cls) for name, cls in CLASSES.items() if cls.learns_features}
+
+
 def cases() -> dict[str, Callable[[], Solver]]:
     made: dict[str, Callable[[], Solver]] = {}
     for name, cls in CLASSES.items():
+        if name in TRAINED:
+            continue
         made[name] = partial(quick, cls)
         made |= {f"{name} {variant}": partial(cls, **p) for variant, p in VARIANTS.get(name, {}).items()}
     return made
 
 
 CASES = cases()
+#: All solvers, for tests of estimators.
+ALL = {**CASES, **TRAINED}
 #: Solvers that weigh groups of features, with the ways that they take only there.
 GROUPED: dict[str, Callable[[], Solver]] = {
     "local-elm": elmesh.LocalELM,
@@ -117,6 +125,8 @@ GROUPED: dict[str, Callable[[], Solver]] = {
     "mesh-elm with a common part": partial(elmesh.MeshELM, private=False),
     "mesh-elm with a private part": partial(elmesh.MeshELM, common=False, mu1=0.1, mu2=0.1, max_iter=MOST_ROUNDS),
     "mesh-elm without U": partial(elmesh.MeshELM, rank=0),
+    **TRAINED,
+    "fed-per with decay": partial(elmesh.FedPer, n_units=3, decay=0.1, max_iter=5),
 }
 #: Solvers that take tasks whose features have no groups; a local ELM needs a penalty there.
 PLAIN = [case for case in CASES if case != "local-elm"]
@@ -213,8 +223,13 @@ class GroupedSites:
         return rounds(solver, self.features(places).problem(own, context, rank), state)
 
 
-def grouped_sites(seed: int, graph: str = "ring", *, outputs: int = 2, classes: bool = False) -> GroupedSites:
-    """Sites of unequal sizes, one of them of one row; weights have all three parts, or targets are their classes."""
+def grouped_sites(
+    seed: int, graph: str = "ring", *, outputs: int = 2, classes: bool = False, rows: bool = False
+) -> GroupedSites:
+    """Sites of unequal sizes, one of them of one row; weights have all three parts, or targets are their classes.
+
+    With ``rows`` they are the rows themselves, and not reduced.
+    """
     rng = np.random.default_rng(seed)
     m = int(rng.integers(2, 6))
     common, basis = rng.normal(size=(10, outputs)), rng.normal(size=(10, 1))
@@ -227,7 +242,10 @@ def grouped_sites(seed: int, graph: str = "ring", *, outputs: int = 2, classes: 
         weights = common + basis @ rng.normal(size=(1, outputs)) + 0.3 * rng.normal(size=(10, outputs))
         T = Phi @ weights + 0.3 * rng.normal(size=(n, outputs))
         if classes:
-            T = np.eye(outputs)[np.argmax(T, axis=1)] - 1 / outputs
+            T = np.eye(outputs)[np.argmax(T, axis=1)] - (0 if rows else 1 / outputs)
+        if rows:
+            sites.append(SiteRows(Phi, T, np.zeros(outputs), float(n), np.ones(n)))
+            continue
         middle = (n + 1) // 2
         whole, first, second = (
             SiteRows.from_rows(Phi[part], T[part]) for part in (slice(None), slice(middle), slice(middle, None))
@@ -235,11 +253,16 @@ def grouped_sites(seed: int, graph: str = "ring", *, outputs: int = 2, classes: 
         sites.append(whole)
         halves.append((first, second))
     groups = np.repeat([0, 1, 2], [1, 3, 6])
-    return GroupedSites(groups, sites, make_topology(graph, range(m), 3), halves, classes)
+    return GroupedSites(groups, sites, make_topology(graph, range(m), 3), None if rows else halves, classes)
+
+
+def grouped_for(solver: Solver, seed: int, graph: str = "ring", *, classes: bool = False) -> GroupedSites:
+    """Sites for a solver, with the graph that it needs."""
+    return grouped_sites(seed, graph_of(solver, graph), classes=classes, rows=solver.learns_features)
 
 
 def play_apart(programs: list[Program]) -> list[Solution]:
-    """Run agents in lockstep, each by itself; their integers are added."""
+    """Run agents in lockstep, each by itself; their integers are added, or a hub computes a function of all values."""
     replies: list[object] = [None] * len(programs)
     solutions: list[Solution] = []
     while not solutions:
@@ -252,6 +275,8 @@ def play_apart(programs: list[Program]) -> list[Solution]:
         assert not (solutions and requests), "some agents ended before the others"
         if requests and isinstance(requests[0], RoundReport):
             replies = [Decision.CONTINUE] * len(programs)
+        elif requests and isinstance(requests[0], HubReduce):
+            replies = [requests[0].function(np.concatenate([one.value for one in requests]))] * len(programs)
         elif requests:
             assert {type(request) for request in requests} == {IntegerSum}
             replies = [np.sum([request.value for request in requests], axis=0)] * len(programs)
@@ -618,14 +643,15 @@ within_few_rounds = pytest.mark.filterwarnings(
 @given(seed=seeds, graph=st.sampled_from(GRAPHS), classes=st.booleans())
 @few
 def test_with_features_in_groups_agents_apart_compute_the_bits_of_their_stack(case, seed, graph, classes):
-    solver, grouped = GROUPED[case](), grouped_sites(seed, graph, classes=classes)
+    solver = GROUPED[case]()
+    grouped = grouped_for(solver, seed, graph, classes=classes)
     _, _, together = play(grouped.program(solver), continuing(grouped.topology))
     apart = play_apart([grouped.program(solver, agents=[t]) for t in range(len(grouped.sites))])
     for t, own in enumerate(apart):
         for name in ("A", "V", "prior"):
             whole = getattr(together, name)
             assert_same(getattr(own, name), None if whole is None else whole[t : t + 1], f"{name} of agent {t}")
-        for name in ("U", "W", "mu1", "mu2", "certificate"):
+        for name in ("U", "W", "mu1", "mu2", "certificate", "hidden"):
             assert_same(getattr(own, name), getattr(together, name), f"{name} of agent {t}")
         if together.effects is not None:
             expected = dataclasses.replace(together.effects, log_w=together.effects.log_w[t : t + 1])
@@ -636,7 +662,8 @@ def test_with_features_in_groups_agents_apart_compute_the_bits_of_their_stack(ca
 @given(seed=seeds, graph=st.sampled_from(GRAPHS), classes=st.booleans())
 @few
 def test_with_features_in_groups_resuming_from_any_state_gives_the_same_bits(case, seed, graph, classes):
-    solver, grouped = GROUPED[case](), grouped_sites(seed, graph, classes=classes)
+    solver = GROUPED[case]()
+    grouped = grouped_for(solver, seed, graph, classes=classes)
     requests, answers, solution = play(grouped.program(solver), continuing(grouped.topology))
     for i, state in some_of(reports_in(requests)):
         again = play(grouped.program(solver, written_and_read(state)), replaying(answers[i:]))
@@ -776,7 +803,8 @@ def test_a_run_reports_finite_metrics_and_ends_with_finite_variables(case):
 @pytest.mark.thorough
 @pytest.mark.parametrize(("case", "classes"), one_of(2, GROUPED, [False, True]))
 def test_with_features_in_groups_a_run_reports_finite_metrics_and_ends_with_finite_variables(case, classes):
-    solver, grouped = GROUPED[case](), grouped_sites(3, classes=classes)
+    solver = GROUPED[case]()
+    grouped = grouped_for(solver, 3, classes=classes)
     topology, features = grouped.topology if solver.distributed else None, grouped.features(range(len(grouped.sites)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -822,8 +850,9 @@ KINDS = {"classification": MultiTaskELMClassifier, "regression": MultiTaskELMReg
     ],
 )
 def test_a_fit_is_deterministic_and_its_model_is_saved_loaded_and_predicts_to_the_bit(kind, case, tmp_path):
-    X, y, tasks = rows(kind, one_model=CASES[case]().one_model)
-    model = KINDS[kind](n_hidden=15, solver=CASES[case](), random_state=3)
+    solver = ALL[case]()
+    X, y, tasks = rows(kind, one_model=solver.one_model)
+    model = KINDS[kind](n_hidden=15, solver=solver, random_state=3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("ignore", elmesh.errors.RankWarning)
@@ -868,7 +897,7 @@ LONG = ("mesh-elm with a shared part", "mesh-elm without a certificate")
     ],
 )
 def test_the_order_of_rows_and_the_names_of_tasks_do_not_matter_to_features_in_groups(kind, case):
-    X, y, tasks = rows(kind)
+    X, y, tasks = rows(kind, one_model=GROUPED[case]().one_model)
     order = np.random.default_rng(1).permutation(len(X))
     # The other names sort the other way round, so that agents have other numbers.
     renamed = np.array([f"{9 - 'abcd'.index(t[0])} {t}" for t in tasks])
@@ -886,7 +915,7 @@ def test_the_order_of_rows_and_the_names_of_tasks_do_not_matter_to_features_in_g
 @within_few_rounds
 @pytest.mark.parametrize(("kind", "case"), one_of(4, KINDS, GROUPED))
 def test_a_seed_determines_features_in_groups_and_another_seed_gives_others(kind, case):
-    X, y, tasks = rows(kind)
+    X, y, tasks = rows(kind, one_model=GROUPED[case]().one_model)
     one, same, other = (
         KINDS[kind](n_hidden=15, solver=GROUPED[case](), random_state=seed).fit(X, y, tasks) for seed in (3, 3, 4)
     )
@@ -898,7 +927,7 @@ def test_a_seed_determines_features_in_groups_and_another_seed_gives_others(kind
 @within_few_rounds
 @pytest.mark.parametrize(("kind", "case"), one_of(2, KINDS, GROUPED))
 def test_a_model_of_features_in_groups_is_saved_and_loaded_to_the_bit(kind, case, tmp_path):
-    X, y, tasks = rows(kind)
+    X, y, tasks = rows(kind, one_model=GROUPED[case]().one_model)
     model = KINDS[kind](n_hidden=15, solver=GROUPED[case](), random_state=3).fit(X, y, tasks)
     model.save(tmp_path / "model")
     loaded = elmesh.load(tmp_path / "model")
@@ -915,10 +944,10 @@ def test_a_model_of_features_in_groups_is_saved_and_loaded_to_the_bit(kind, case
 
 
 @pytest.mark.thorough
-@for_each_iterative_solver
+@for_each([*ITERATIVE, *TRAINED], pytest.mark.slow)
 def test_a_fit_resumes_from_a_checkpoint_to_the_same_bits(case, tmp_path: Path):
     X, y, tasks = rows("regression")
-    model = MultiTaskELMRegressor(n_hidden=15, solver=CASES[case](), random_state=3)
+    model = MultiTaskELMRegressor(n_hidden=15, solver=ALL[case](), random_state=3)
     checkpoint = elmesh.CheckpointConfig(tmp_path, every=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,10 +1,9 @@
-"""Federated ridge, FedAvg and FedPer, each against the same computation on rows."""
+"""Federated ridge and FedAvg, each against the same computation on rows."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from benchmarks.federated import Network, average_networks, loss_gradient
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -133,51 +132,3 @@ def test_one_model_needs_the_same_classes_at_all_tasks(solver):
 def test_invalid_parameters_are_refused(solver, message):
     with pytest.raises(ElmeshError, match=message):
         make_solver(solver)
-
-
-# --- Networks ---------------------------------------------------------------------------------------------------------
-
-
-def rows_of_sites(classes: bool):
-    rng = np.random.default_rng(0)
-    X, y, w = rng.normal(size=(3, 8, 4)), rng.normal(size=(3, 8, 1)), np.ones((3, 8, 1))
-    w[1, 5:] = w[2, 3:] = 0.0
-    return X, (y > 0).astype(float) if classes else y, w
-
-
-@pytest.mark.parametrize("classes", [False, True])
-def test_the_gradient_of_a_network_is_that_of_finite_differences(classes):
-    net, (X, y, w), h = Network.start(3, 4), rows_of_sites(classes), 1e-6
-    loss, gradient = loss_gradient(net, X, y, w, classes)
-    # Padding has no effect.
-    np.testing.assert_allclose(loss_gradient(net, X[:, :3], y[:, :3], w[:, :3], classes)[0][2], loss[2])
-    for k, (part, slope) in enumerate(zip(net.parts(), gradient.parts(), strict=True)):
-        for index in np.ndindex(part.shape[1:]):
-            step = np.zeros(part.shape[1:])
-            step[index] = 1.0
-            moved = (Network(*(x + s * step if i == k else x for i, x in enumerate(net.parts()))) for s in (h, -h))
-            up, down = (loss_gradient(one, X, y, w, classes)[0] for one in moved)
-            np.testing.assert_allclose((up - down) / (2 * h), slope[(slice(None), *index)], atol=1e-7)
-
-
-@pytest.mark.parametrize("classes", [False, True])
-def test_one_local_step_of_networks_averaged_by_rows_is_a_step_on_all_rows(classes):
-    net, (X, y, w) = Network.start(3, 4), rows_of_sites(classes)
-    _, own = loss_gradient(net, X, y, w, classes)
-    stepped = Network(*(x - 0.3 * g for x, g in zip(net.parts(), own.parts(), strict=True)))
-    averaged = average_networks(stepped, w.sum(axis=(1, 2)), private_head=False)
-    keep = w.ravel() > 0
-    one = Network(*(x[:1] for x in net.parts()))
-    pooled = X.reshape(1, -1, 4)[:, keep], y.reshape(1, -1, 1)[:, keep], np.ones((1, int(keep.sum()), 1))
-    _, slope = loss_gradient(one, *pooled, classes)
-    for found, x, g in zip(averaged.parts(), one.parts(), slope.parts(), strict=True):
-        np.testing.assert_allclose(found, np.repeat(x - 0.3 * g, 3, axis=0), atol=1e-12)
-
-
-def test_a_private_head_is_never_averaged():
-    net = Network.start(3, 4)
-    net = Network(*(x + np.arange(3)[:, None, None] for x in net.parts()))
-    kept = average_networks(net, np.ones(3), private_head=True)
-    np.testing.assert_array_equal(kept.v, net.v)
-    np.testing.assert_array_equal(kept.c, net.c)
-    np.testing.assert_allclose(kept.W, np.repeat(net.W.mean(axis=0, keepdims=True), 3, axis=0))

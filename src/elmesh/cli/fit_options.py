@@ -285,7 +285,7 @@ class FitOptions(TableOptions):
 
     def note_unused(self, output: Output) -> None:
         """Note an option that has no effect on this fit."""
-        if self.message_bits not in (None, "64") and self.make_solver().grouped_features:
+        if self.message_bits not in (None, "64") and self.make_solver().has_common_part:
             output.note(f"--message-bits {self.message_bits} has an effect with --parts shared only.")
 
     def make_estimator(self, kind: ProblemKind) -> MultiTaskELMClassifier | MultiTaskELMRegressor:

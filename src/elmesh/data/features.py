@@ -1,15 +1,15 @@
-"""The shared random hidden layer, from one seed.
+"""The hidden layer that all tasks share: random, from one seed, or trained.
 
 Every task maps its inputs through the same hidden units, drawn once and never trained, equation (35) of the paper::
 
     h(x) = g(x W + b),     W and b uniform in [-s, s)
 
 A :class:`FeatureMap` puts several groups of features beside each other: a constant, the inputs themselves, and hidden
-units at several scales of weights.
+units at several scales of weights. A :class:`TrainedLayer` has hidden units that a solver has trained.
 
-``W`` is never sent: sites with the same seed and sizes have the same weights, to the bit, on any machine. NumPy
-guarantees that for the raw 64-bit stream of a bit generator, but not for ``Generator.uniform``, so the step from bits
-to numbers is written out here.
+Weights of random units are never sent: sites with the same seed and sizes have the same weights, to the bit, on any
+machine. NumPy guarantees that for the raw 64-bit stream of a bit generator, but not for ``Generator.uniform``, so the
+step from bits to numbers is written out here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,16 @@ from elmesh.checks import check_choice, check_count, check_number
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["ACTIVATIONS", "FeatureMap", "Features", "HiddenLayer", "features_from_json", "uniform", "weight_scale"]
+__all__ = [
+    "ACTIVATIONS",
+    "FeatureMap",
+    "Features",
+    "HiddenLayer",
+    "TrainedLayer",
+    "features_from_json",
+    "uniform",
+    "weight_scale",
+]
 
 
 _LARGEST_SEED = 2**64 - 1
@@ -335,11 +344,72 @@ class FeatureMap:
         return cls(mean, limits, layers, fields["constant"], fields["direct_links"], scale)
 
 
-Features = HiddenLayer | FeatureMap
+@dataclass(frozen=True, eq=False)
+class TrainedLayer:
+    """Hidden units with trained weights, on top of other features: ``tanh(base(x) B)``, after a constant.
+
+    Parameters
+    ----------
+    base : FeatureMap
+        From inputs to the features that the hidden units take.
+    B : ndarray of shape (base.width, n_units)
+        Their weights.
+
+    Examples
+    --------
+    >>> layer = TrainedLayer(FeatureMap(np.zeros(1)), np.array([[0.0], [2.0]]))
+    >>> layer(np.array([[0.5]])).round(3).tolist()
+    [[1.0, 0.762]]
+    """
+
+    base: FeatureMap
+    B: FloatArray
+
+    def __post_init__(self) -> None:
+        B = np.ascontiguousarray(self.B, dtype=np.float64)
+        if B.ndim != 2 or len(B) != self.base.width or not np.isfinite(B).all():
+            raise ElmeshError("The weights of trained hidden units must be finite, with one row per feature.")
+        object.__setattr__(self, "B", B)
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of input columns."""
+        return self.base.n_inputs
+
+    @property
+    def seed(self) -> int:
+        """The seed of the features below."""
+        return self.base.seed
+
+    @property
+    def width(self) -> int:
+        """Number of features that come out."""
+        return int(self.base.constant) + int(self.B.shape[1])
+
+    def __call__(self, X: ArrayLike) -> FloatArray:
+        """Map inputs of shape (n_rows, n_inputs) to features of shape (n_rows, width)."""
+        Z = np.tanh(self.base(X) @ self.B)
+        return np.hstack([np.ones((len(Z), int(self.base.constant))), Z])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the features below and the weights as plain JSON."""
+        return {"base": self.base.to_json(), "B": self.B.tolist()}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> TrainedLayer:
+        """Return the layer of :meth:`to_json`; anything missing, unknown or out of range is an error."""
+        if set(fields) != {"base", "B"} or not isinstance(fields["base"], Mapping):
+            raise ElmeshError("A trained layer is described by exactly the fields base, B.")
+        return cls(FeatureMap.from_json(fields["base"]), np.asarray(fields["B"], dtype=np.float64))
+
+
+Features = HiddenLayer | FeatureMap | TrainedLayer
 
 
 def features_from_json(fields: object) -> Features:
-    """Return the hidden layer or the feature map that JSON describes."""
+    """Return the features that JSON describes."""
+    if isinstance(fields, Mapping) and "base" in fields:
+        return TrainedLayer.from_json(fields)
     if isinstance(fields, Mapping) and "layers" in fields:
         return FeatureMap.from_json(fields)
     return HiddenLayer.from_json(fields)

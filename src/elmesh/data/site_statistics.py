@@ -220,6 +220,13 @@ class SiteStatistics:
         rows = self.rows
         return Reduced.from_rows(layer(rows.X), rows.T, centre=centre, weights=_unless_one(rows.weights))
 
+    def unreduced(self, layer: Features) -> SiteRows:
+        """Return the rows that are kept, with weights that add up to those of all rows."""
+        w = self.row_weights
+        root = np.sqrt(w)[:, None]
+        T = root * self.rows.T
+        return SiteRows(root * layer(self.rows.X), T, np.zeros(T.shape[1]), self.weight, w)
+
     def divided(self, layer: Features) -> tuple[SiteRows, SiteRows]:
         """Return the two halves of the rows; the second one of a single row is empty.
 

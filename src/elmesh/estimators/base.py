@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 
 from elmesh.checks import check_choice, check_flag
 from elmesh.comm.communicator import Communicator, raise_on_all
-from elmesh.data.features import FeatureMap, Features
+from elmesh.data.features import FeatureMap, Features, TrainedLayer
 from elmesh.data.site_statistics import SiteStatistics
 from elmesh.data.statistics import SiteRows, Statistics, Task
 from elmesh.errors import ElmeshError
@@ -307,6 +307,7 @@ class MultiTaskELM(FittedMethods):
         if not backend.in_one_place:
             raise ElmeshError("Rows are added and taken away in one process; leave the backend at its default.")
         solver = make_solver(self.solver)
+        layer = layer.base if isinstance(layer, TrainedLayer) else layer
         if isinstance(statistics.encoding, ClassEncoding) and statistics.encoding.by_task is not None:
             solver = solver.without_common_targets()
         fields = self._check_consistent(backend.communicator) | {"seed": statistics.seed}
@@ -333,12 +334,7 @@ class MultiTaskELM(FittedMethods):
         centre = self.fit_intercept and not grouped
         longest = max(sites[t].n_rows for t in labels)
         with limit_blas_threads(longest, layer.width, min(longest, layer.width), always=backend.one_thread):
-            make = SiteRows.from_reduced if grouped else Task.from_reduced
-            means, tasks = [], list[Statistics]()
-            for t in labels:
-                reduced = sites[t].reduced(layer, centre=centre)
-                means.append(reduced.mean)
-                tasks.append(make(reduced))
+            means, tasks = _reduce(solver, layer, [sites[t] for t in labels], centre=centre)
 
         def halves() -> Halves:
             pairs = [sites[t].divided(layer) for t in labels]
@@ -346,7 +342,8 @@ class MultiTaskELM(FittedMethods):
 
         if isinstance(layer, FeatureMap):
             classes = self._kind == "classification"
-            floor, common = CLASS_NOISE if classes else 0.0, classes and solver.has_common_part
+            floor = CLASS_NOISE if classes else 0.0
+            common = classes and (solver.has_common_part or solver.learns_features)
             most = self.most_features(solver, {t: sites[t].n_rows for t in labels}, backend)
             own = halves if solver.learns_from_halves else None
             features = GroupedFeatures(layer.groups, floor, own, common, totals, most)
@@ -371,6 +368,8 @@ class MultiTaskELM(FittedMethods):
         self.noise_ = None
         if solution.effects is not None:
             return self._with_effects(solution, layer, [task for task in tasks if isinstance(task, SiteRows)], labels)
+        if solution.hidden is not None and isinstance(layer, FeatureMap):
+            return _with_trained_layer(solution.hidden, layer, self.A_, sites)
         bases = [U[k] if U is not None and U.ndim == 3 else U for k in range(len(labels))]
         heads = {
             t: Head(basis, self.A_[t], mean[: layer.width], mean[layer.width :], rows=sites[t].weight)
@@ -470,6 +469,31 @@ class MultiTaskELM(FittedMethods):
                 raise ElmeshError(f"random_state is {seed}; it must be a whole number from 0 to 2**64 - 1, or None.")
             return seed
         return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+
+def _reduce(
+    solver: Solver, layer: Features, sites: Sequence[SiteStatistics], *, centre: bool
+) -> tuple[list[FloatArray], list[Statistics]]:
+    """Return the means of features and targets of each task, and its statistics as the solver takes them."""
+    if solver.learns_features:
+        return [], [site.unreduced(layer) for site in sites]
+    make = SiteRows.from_reduced if isinstance(layer, FeatureMap) else Task.from_reduced
+    means, tasks = [], list[Statistics]()
+    for site in sites:
+        reduced = site.reduced(layer, centre=centre)
+        means.append(reduced.mean)
+        tasks.append(make(reduced))
+    return means, tasks
+
+
+def _with_trained_layer(
+    B: FloatArray, layer: FeatureMap, A: Mapping[Label, FloatArray], sites: Mapping[Label, SiteStatistics]
+) -> Fitted:
+    """Return a fit whose heads take the units of a hidden layer with weights B."""
+    trained = TrainedLayer(layer, B)
+    zeros = np.zeros(trained.width)
+    heads = {t: Head(None, own, zeros, np.zeros(own.shape[1]), rows=sites[t].weight) for t, own in A.items()}
+    return Fitted(trained, heads, None)
 
 
 def check_size(*arrays: FloatArray) -> None:

@@ -15,7 +15,7 @@ from sklearn.utils.validation import column_or_1d
 
 from elmesh.checks import check_choice, check_number
 from elmesh.comm.communicator import Communicator, merge_by_task, raise_on_all
-from elmesh.data.features import FeatureMap, Features
+from elmesh.data.features import FeatureMap, Features, TrainedLayer
 from elmesh.data.site_statistics import SiteStatistics
 from elmesh.data.tasks import Groups, check_task_sizes, check_two_classes, one_hot
 from elmesh.errors import ElmeshError
@@ -314,7 +314,11 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
                 site, offset = statistics.sites[t], encoding.mean if shared else np.zeros(head.A.shape[1])
                 columns = np.searchsorted(self.classes_, self.task_classes_[t]) if shared else np.arange(len(offset))
                 A, t_mean = head.A[:, columns], (head.t_mean + offset)[columns]
-                features, T = head.features(layer(site.rows.X)), (site.rows.T + offset)[:, columns]
+                if isinstance(fitted.layer, TrainedLayer):
+                    # Trained by the log loss of these scores.
+                    heads[t] = replace(head, A=A, t_mean=t_mean, classes=self.task_classes_[t], temperature=1.0)
+                    continue
+                features, T = head.features(fitted.layer(site.rows.X)), (site.rows.T + offset)[:, columns]
                 scores, centred = features @ A + t_mean, self.fit_intercept
                 if fitted.prior is not None:
                     features, centred = features * fitted.prior[t], False
@@ -322,7 +326,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
                 scores = leave_one_out(features, A, scores, T, fitted.penalty, centred, weights)
                 temperature = fit_temperature(scores, T, weights) if len(own[t]) > 1 else _USUAL_TEMPERATURE
                 heads[t] = replace(head, A=A, t_mean=t_mean, classes=self.task_classes_[t], temperature=temperature)
-        self._set_model(layer, heads, 1)
+        self._set_model(fitted.layer, heads, 1)
 
     @property
     def _declared(self) -> list[Any] | None:

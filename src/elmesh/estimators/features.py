@@ -57,7 +57,7 @@ def make_features(
     with raise_on_all(backend.communicator):
         n_hidden = estimator.n_hidden
         if n_hidden == "auto":
-            n_hidden = (GROUPED if grouped else SINGLE)["n_hidden"]
+            n_hidden = None if solver.learns_features else (GROUPED if grouped else SINGLE)["n_hidden"]
         if n_hidden is not None:
             check_count("n_hidden", n_hidden, otherwise=', "auto", or None for no hidden layer')
         if not grouped:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.data.features import FeatureMap, Features, HiddenLayer
+from elmesh.data.features import FeatureMap, Features, HiddenLayer, TrainedLayer
 from elmesh.errors import ElmeshError
 from elmesh.estimators.card import confidentiality
 from elmesh.estimators.head import Head
@@ -193,6 +193,9 @@ def _features(graph: Graph, layer: Features, X: Tensor) -> Tensor:
     zero = graph.node("ReduceSum", X * 0.0, _COLUMNS)
     if isinstance(layer, HiddenLayer):
         return _hidden(graph, layer, X) + zero
+    if isinstance(layer, TrainedLayer):
+        constant = [zero + 1.0] if layer.base.constant else []
+        return graph.node("Concat", *constant, graph.node("Tanh", _features(graph, layer.base, X) @ layer.B), axis=1)
     Z = X - layer.mean
     if layer.limit is not None:
         Z = graph.node("Min", graph.node("Max", Z, -layer.limit), layer.limit)

@@ -34,6 +34,7 @@ from elmesh.data.statistics import SiteRows, Statistics, Task
 from elmesh.errors import ElmeshError, RankWarning
 from elmesh.math.central_step import CentralUStep
 from elmesh.math.certificate import Certificate
+from elmesh.math.hidden_network import NetworkRows
 from elmesh.math.random_effects import SiteBatch, site_batches
 from elmesh.privacy.budget import Privacy
 from elmesh.privacy.release import Mechanism
@@ -126,8 +127,8 @@ class Problem:
     ``groups`` is the group of each feature: 0 is the constant, others follow. None where features have no groups.
     ``noise_floor`` is the least variance of noise, as a share of that of the targets. ``halves`` returns the two halves
     of each site's rows, for what is decided on rows left out. ``classes``: whether targets are indicators of classes,
-    less the common share of each class. ``private``: what sites release, where a fit is private. ``most_features``:
-    most features of the common and the shared part; None for no limit.
+    less the common share of each class where there is a common part. ``private``: what sites release, where a fit is
+    private. ``most_features``: most features of the common and the shared part; None for no limit.
     """
 
     data: Task | Sequence[SiteRows]
@@ -155,6 +156,14 @@ class Problem:
         groups = np.ones(self.data[0].width, dtype=np.intp) if self.groups is None else self.groups
         return site_batches(self.data, groups)
 
+    @cached_property
+    def network_rows(self) -> list[NetworkRows]:
+        """The rows of sites, in batches, for a solver that trains a hidden layer."""
+        if isinstance(self.data, Task) or any(site.weights is None for site in self.data):
+            raise TypeError("This problem has statistics of rows; a solver that trains a hidden layer needs the rows.")
+        outputs = np.array([site.outputs for site in self.data])
+        return [NetworkRows.from_batch(batch, outputs[batch.index], classes=self.classes) for batch in self.sites]
+
     @property
     def shape(self) -> tuple[int, int, int]:
         """Numbers of sites here, of features and of columns of the targets."""
@@ -180,7 +189,8 @@ class GroupedFeatures:
         Returns the two halves of each site's rows: all first ones, and all second ones. They are made when they are
         needed, because they take as much memory as all else.
     classes : bool
-        Whether targets are indicators of classes that all sites share, less the common share of each class.
+        Whether targets are indicators of classes; where there is a common part, those that all sites share, less the
+        common share of each class.
     private : PrivateTotals or None
         What sites release, where a fit is private.
     most_features : int or None
@@ -208,6 +218,7 @@ class Solution:
     regression that A_t is for given U, and None if A_t is a Lasso. ``certificate`` is that of a finished run.
     ``W`` and ``V`` are the common and the private weights where a method has them, and ``effects`` their variances.
     ``prior`` holds the root of the prior variance of each agent's weights, for methods that weigh groups of features.
+    ``hidden`` are the weights of a trained hidden layer, on which A_t are the weights of the outputs.
     """
 
     U: FloatArray | None
@@ -223,6 +234,7 @@ class Solution:
     V: FloatArray | None = None
     effects: MixedEffects | None = None
     prior: FloatArray | None = None
+    hidden: FloatArray | None = None
 
 
 class Decision(IntEnum):
@@ -306,6 +318,8 @@ class Solver(BaseEstimator, ABC):
     least_rank: ClassVar[int] = 1
     #: Whether all tasks have the same weights but for a private part, so that columns of targets mean the same.
     one_model: ClassVar[bool] = False
+    #: Whether a hidden layer is trained, for which a site's rows are needed and not their products alone.
+    learns_features: ClassVar[bool] = False
     #: Whether there are rounds; if not, the initial state is the solution.
     iterative: ClassVar[bool] = True
     #: The graph of agents; None where the method has none.

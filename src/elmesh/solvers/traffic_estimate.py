@@ -56,7 +56,7 @@ def estimate_traffic(solver: Solver, width: int, outputs: int, rank: int, topolo
         return None
     up_and_down = 2 * (topology.n_agents - 1)
     start = per_round = 0.0
-    if solver.grouped_features:
+    if solver.grouped_features and not solver.learns_features:
         sums = 1 if solver.privacy is not None else MATRIX_SUMS
         start = up_and_down * _BYTES * sums * (width * (width + 1) / 2 + width * outputs + outputs)
     bits = solver.message_bits if isinstance(solver.message_bits, int) else 8 * _BYTES
