@@ -54,19 +54,17 @@ demo: $(VENV)/stamp
 lint: $(VENV)/stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers $(CORES)
 	$(BIN)/lint-imports
 
 quick: $(VENV)/stamp
 	$(PYTEST) -n $(CORES) -m "not slow and not thorough" --hypothesis-profile quick tests/contracts tests/unit
 
 test: lint
-	$(PYTEST) $(MORE) -m "not slow" --ignore tests/docs
-	$(MAKE) --no-print-directory docs-check
+	$(PYTEST) $(MORE) -m "not slow"
 
 test-all: lint
-	$(PYTEST) $(MORE) --hypothesis-profile exhaustive --ignore tests/docs
-	$(PYTEST) -n $(CORES) tests/docs
+	$(PYTEST) $(MORE) --hypothesis-profile exhaustive
 
 docs-check: $(VENV)/stamp
 	$(PYTEST) -n $(CORES) -m "not slow" tests/docs

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
+
+# A shell starts jobs in the background with SIGINT ignored, and so would be the processes of tests about Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")

@@ -1,7 +1,6 @@
 """The documentation as a site: all links lead somewhere, nothing is loaded from elsewhere, and it fits every screen.
 
-The Markdown pages are built here without the gallery and the reference. The whole site takes minutes: the slow tests
-build it, or take that which ELMESH_SITE names (`make docs-site-check`).
+Building it takes minutes: the slow tests do so, or take the site that ELMESH_SITE names (`make docs-site-check`).
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import importlib
 import os
 import pkgutil
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -25,37 +23,20 @@ from helpers.site import broken_links, console, html_pages, look_at, outside_res
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-BUILT = ("_build", "gallery", "reference", "__pycache__")
 SCREENS = [(390, "light"), (390, "dark"), (1280, "light"), (1280, "dark")]
 
 
-def build(source: Path, folder: Path, *options: str) -> Path:
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", *options]
-    run([*command, "-d", str(folder / "doctrees"), str(source), str(folder / "html")], folder)
+def build(folder: Path) -> Path:
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q"]
+    run([*command, "-d", str(folder / "doctrees"), str(DOCS), str(folder / "html")], folder)
     return folder / "html"
-
-
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory):
-    """The Markdown pages as a site; the gallery and the reference are an empty page each."""
-    folder = tmp_path_factory.mktemp("pages")
-    shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns(*BUILT))
-    shutil.copytree(ROOT / "benchmarks" / "results", folder / "benchmarks" / "results")
-    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
-        shutil.copyfile(ROOT / name, folder / name)
-    (folder / "docs" / "reference.md").write_text("# Reference\n", encoding="utf-8")
-    (folder / "docs" / "gallery").mkdir()
-    (folder / "docs" / "gallery" / "index.md").write_text("# Gallery\n", encoding="utf-8")
-    return build(
-        folder / "docs", folder, "-D", "extensions=myst_parser,sphinx_design,sphinx_copybutton,mathml,page_titles"
-    )
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The whole site."""
     given = os.environ.get("ELMESH_SITE")
-    return ROOT / given if given else build(DOCS, tmp_path_factory.mktemp("site"))
+    return ROOT / given if given else build(tmp_path_factory.mktemp("site"))
 
 
 @pytest.fixture(scope="module")
@@ -98,42 +79,24 @@ def test_the_checks_find_a_page_that_is_too_wide_and_an_error_in_the_console(bro
     assert any("x is not defined" in line for line in messages)
 
 
-@pytest.mark.thorough
-def test_all_links_between_markdown_pages_lead_to_a_page_and_a_heading(pages):
-    assert len(html_pages(pages)) > 25
-    assert broken_links(pages) == []
-
-
-@pytest.mark.thorough
-def test_no_markdown_page_loads_anything_from_elsewhere(pages):
-    assert outside_resources(pages) == []
-
-
-@pytest.mark.thorough
-def test_formulas_are_mathml(pages):
-    text = (pages / "understand" / "evidence.html").read_text(encoding="utf-8")
+@pytest.mark.slow
+def test_formulas_are_mathml(site):
+    text = (site / "understand" / "evidence.html").read_text(encoding="utf-8")
     assert "<mfrac>" in text
     assert "$" not in re.sub(r"<script.*?</script>|<pre.*?</pre>", "", text, flags=re.DOTALL)
 
 
-@pytest.mark.thorough
-def test_links_show_titles_and_not_names_of_files(pages):
-    text = (pages / "understand" / "evidence.html").read_text(encoding="utf-8")
+@pytest.mark.slow
+def test_links_show_titles_and_not_names_of_files(site):
+    text = (site / "understand" / "evidence.html").read_text(encoding="utf-8")
     assert '<a class="reference internal" href="../model.html">' in text
     assert "model.md" not in text
 
 
 @needs_browser
-@pytest.mark.thorough
-@pytest.mark.parametrize(("width", "theme"), [SCREENS[0], SCREENS[3]])
-def test_a_page_with_wide_tables_and_formulas_fits_the_screen(browser, pages, width, theme):
-    check_screen(browser, pages / "understand" / "paper.html", width, theme)
-
-
-@needs_browser
-@pytest.mark.thorough
-def test_the_search_works_without_a_server(browser, pages):
-    browser.load((pages / "search.html").as_uri() + "?q=colluders", 1280)
+@pytest.mark.slow
+def test_the_search_works_without_a_server(browser, site):
+    browser.load((site / "search.html").as_uri() + "?q=colluders", 1280)
     browser.until_value("document.body.innerHTML.includes('security.html')", True)
     assert console(browser) == []
 
@@ -172,7 +135,8 @@ def test_every_example_has_a_page_with_a_picture(site):
 
 
 @pytest.mark.slow
-def test_all_links_of_the_site_lead_somewhere(site):
+def test_all_links_of_the_site_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site):
+    assert len(html_pages(site)) > 25
     assert broken_links(site) == []
     assert outside_resources(site) == []
 
@@ -181,7 +145,14 @@ def test_all_links_of_the_site_lead_somewhere(site):
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "theme"), SCREENS)
 @pytest.mark.parametrize(
-    "page", ["index", "arena", "gallery/plot_own_solver", "reference/api/generated/elmesh.MultiTaskELMClassifier"]
+    "page",
+    [
+        "index",
+        "arena",
+        "understand/paper",
+        "gallery/plot_own_solver",
+        "reference/api/generated/elmesh.MultiTaskELMClassifier",
+    ],
 )
 def test_a_page_of_the_site_fits_the_screen(browser, site, page, width, theme):
     check_screen(browser, site / f"{page}.html", width, theme)

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from importlib.resources import files
 
 import matplotlib.figure
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 
 from elmesh.report.figures import to_svg
 
@@ -130,10 +131,14 @@ def render(page: Page) -> str:
     >>> "<h1>No rows were lost</h1>" in html, "3 &lt; 4." in html
     (True, True)
     """
+    return _template().render(page=page, count_verdicts=count_verdicts, signs=SIGNS)
+
+
+@cache
+def _template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["keep_units"] = _keep_units
-    template = files("elmesh.report").joinpath("template.html").read_text(encoding="utf-8")
-    return environment.from_string(template).render(page=page, count_verdicts=count_verdicts, signs=SIGNS)
+    return environment.from_string((files("elmesh.report") / "template.html").read_text(encoding="utf-8"))
 
 
 def count_verdicts(claims: Iterable[Claim]) -> dict[Verdict, str]:
