@@ -241,9 +241,7 @@ def page() -> str:
         "# Comparison with the optimum and with other methods",
         "",
         f"Results of `make ahead` on {machine['cpu']}, {machine['cores']} cores. `tools/ahead.py` writes this page. "
-        "The benchmarks of the optimum and of ways to agree were run with versions 0.1 and 0.2, which had other names: "
-        "the first figure calls MeshELM DMTL-ELM, and DMTL-ELM proximal ADMM. No parameter of these runs was chosen on "
-        "the data but where it says so.",
+        "No parameter of these runs was chosen on the data but where it says so.",
         "",
         *optimum_section(optimum),
         "![Objective above the optimum, by rounds of messages](../benchmarks/results/optimum.png)",
