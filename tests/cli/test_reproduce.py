@@ -249,9 +249,9 @@ def test_quiet_prints_no_output(ran, tmp_path):
 
 
 def test_the_number_of_runs_is_that_of_the_runs_that_were_made(ran, tmp_path, monkeypatch):
-    monkeypatch.setitem(EXPERIMENTS, "choice", replace(EXPERIMENTS["choice"], max_runs=2))
-    worked("choice", "--runs", 9, "--out", tmp_path)
-    assert results(tmp_path)["experiments"]["choice"]["runs"] == 2
+    monkeypatch.setitem(EXPERIMENTS, "tuning", replace(EXPERIMENTS["tuning"], max_runs=2))
+    worked("tuning", "--runs", 9, "--out", tmp_path)
+    assert results(tmp_path)["experiments"]["tuning"]["runs"] == 2
 
 
 @pytest.mark.parametrize(

@@ -184,12 +184,12 @@ def invent_tuning(cases: Sequence[str] = RELEASE[1::2]) -> Invented:
 
 INVENTED: dict[str, Callable[[], Invented]] = {
     "fig3": invent_fig3, "fig4": invent_fig4, "table1": invent_table1, "fig5": invent_fig5, "fig6": invent_fig6,
-    "misprints": invent_misprints, "readings": invent_variants, "choice": invent_tuning, "leak": invent_leak,
+    "misprints": invent_misprints, "variants": invent_variants, "tuning": invent_tuning, "leak": invent_leak,
 }  # fmt: skip
 ON_DIGITS = {
     "fig5": lambda: invent_fig5(DIGITS), "fig6": lambda: invent_fig6(DIGITS), "table1": lambda: invent_table1(DIGITS),
-    "leak": lambda: invent_leak(DIGITS), "readings": lambda: invent_variants(DIGITS),
-    "choice": lambda: invent_tuning(DIGITS),
+    "leak": lambda: invent_leak(DIGITS), "variants": lambda: invent_variants(DIGITS),
+    "tuning": lambda: invent_tuning(DIGITS),
 }  # fmt: skip
 
 

@@ -226,7 +226,7 @@ def drawn_of(*some: str) -> list[Any]:
 def test_numbers_that_confirm_the_paper_agree_with_every_claim_and_can_be_shown(undrawn, name):
     analysis = analyze(name, INVENTED[name]())
     assert set(verdicts(analysis)) <= {AGREES}
-    assert bool(verdicts(analysis)) == (name not in ("misprints", "readings", "choice", "leak"))
+    assert bool(verdicts(analysis)) == (name not in ("misprints", "variants", "tuning", "leak"))
     assert_legible_numbers(analysis)
     assert analysis.section.title
     for table in analysis.section.tables:
@@ -535,7 +535,7 @@ def test_the_best_parameters_are_shown_with_the_ones_in_use(undrawn):
     best = GRIDS["DGSP"][7]
     for run in invented[f"mnist, {DISJOINT}"]:
         run["DGSP"][format_parameters(best)] = 0.5
-    rows = {row[0]: row[1:] for row in analyze("choice", invented).section.tables[0].rows}
+    rows = {row[0]: row[1:] for row in analyze("tuning", invented).section.tables[0].rows}
     assert len(rows) == 2 * len(GRIDS)
     assert rows["MNIST, DGSP"][:2] == [format_parameters(best), "0.50"]
     assert rows["USPS, DGSP"][0] == format_parameters(GRIDS["DGSP"][0])
@@ -546,7 +546,7 @@ def test_the_best_parameters_are_shown_with_the_ones_in_use(undrawn):
 
 def test_variants_are_compared_with_the_printed_table(undrawn):
     invented = invent_variants()
-    analysis = analyze("readings", invented)
+    analysis = analyze("variants", invented)
     for table in analysis.section.tables:
         assert len(table.rows) == len(variants_of(INDEPENDENT)) + 1
     printed = [f"{table1_analysis.PRINTED['usps'][method].error:.2f}" for method in VARIANT_METHODS]
@@ -556,4 +556,4 @@ def test_variants_are_compared_with_the_printed_table(undrawn):
     assert not any("left out" in paragraph for paragraph in analysis.section.paragraphs)
     for run in invented[f"mnist, {INDEPENDENT}"]:
         del run[IMAGES]
-    assert any("images of MNIST" in p and "left out" in p for p in analyze("readings", invented).section.paragraphs)
+    assert any("images of MNIST" in p and "left out" in p for p in analyze("variants", invented).section.paragraphs)

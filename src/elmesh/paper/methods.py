@@ -34,13 +34,13 @@ Parameters = Mapping[str, float | int]
 #: Parameters for USPS and MNIST (both of the release) and the bundled digits, chosen by cross-validation on training
 #: rows (:func:`elmesh.paper.classification.measure_tuning`).
 TUNED: dict[str, tuple[Parameters, Parameters, Parameters]] = {
-    "Local ELM": ({"mu": 3.0}, {"mu": 10.0}, {"mu": 1.0}),
-    "MTFL": ({"mu": 1.0, "eps": 0.001}, {"mu": 1.0, "eps": 0.001}, {"mu": 0.3, "eps": 0.001}),
-    "GO-MTL": ({"rank": 15, "mu2": 3.0}, {"rank": 10, "mu2": 3.0}, {"rank": 10, "mu2": 3.0}),
-    "DGSP": ({"rank": 20, "mu": 10.0}, {"rank": 15, "mu": 10.0}, {"rank": 10, "mu": 1.0}),
+    "Local ELM": ({"mu": 10.0}, {"mu": 30.0}, {"mu": 1.0}),
+    "MTFL": ({"mu": 1.0, "eps": 0.01}, {"mu": 3.0, "eps": 0.0001}, {"mu": 0.3, "eps": 0.001}),
+    "GO-MTL": ({"rank": 20, "mu2": 3.0}, {"rank": 15, "mu2": 10.0}, {"rank": 10, "mu2": 3.0}),
+    "DGSP": ({"rank": 15, "mu": 10.0}, {"rank": 20, "mu": 30.0}, {"rank": 10, "mu": 1.0}),
     "DNSP": ({"rank": 6, "mu": 10.0}, {"rank": 10, "mu": 30.0}, {"rank": 10, "mu": 1.0}),
     "DMTL-ELM": (
-        {"rank": 20, "mu1": 3.0, "mu2": 3.0},
+        {"rank": 15, "mu1": 3.0, "mu2": 3.0},
         {"rank": 15, "mu1": 3.0, "mu2": 3.0},
         {"rank": 15, "mu1": 3.0, "mu2": 3.0},
     ),

@@ -66,12 +66,12 @@ EXPERIMENTS = {
     "fig6": Experiment(measures.measure_fig6, analyze_fig6, lambda: list_cases(*USPS), USPS),
     "misprints": Experiment(misprints.measure_misprint, analyze_misprints, lambda: misprints.CASES),
     # Differences between variants are paired, so that 30 draws decide.
-    "readings": Experiment(
+    "variants": Experiment(
         measures.measure_variants, analyze_variants, lambda: list_cases(*BOTH, drawings=(INDEPENDENT,)), BOTH, 30
     ),
     # Chosen without the leak.
-    "choice": Experiment(
-        measures.measure_tuning, analyze_tuning, lambda: list_cases(*BOTH, drawings=(DISJOINT,)), BOTH, 5
+    "tuning": Experiment(
+        measures.measure_tuning, analyze_tuning, lambda: list_cases(*BOTH, drawings=(DISJOINT,)), BOTH, 10
     ),
 }
 

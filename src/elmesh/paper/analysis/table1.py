@@ -200,7 +200,7 @@ def _table(
 
 def analyze_variants(results: Results, runs: int) -> Analysis:
     """Tabulate the errors in each variant of the protocol."""
-    wording = Wording(PACKAGE, "readings", runs=runs)
+    wording = Wording(PACKAGE, "variants", runs=runs)
     tables, numbers, more = [], {}, []
     for case, found in results.items():
         name, protocol = parse_case(case)
@@ -222,7 +222,7 @@ def analyze_variants(results: Results, runs: int) -> Analysis:
 
 def analyze_tuning(results: Results, runs: int) -> Analysis:
     """Compare the parameters in use with the best ones."""
-    wording = Wording(PACKAGE, "choice", runs=runs, folds=classification.FOLDS)
+    wording = Wording(PACKAGE, "tuning", runs=runs, folds=classification.FOLDS)
     rows: list[list[str]] = []
     numbers: dict[str, Any] = {}
     for case, found in results.items():
