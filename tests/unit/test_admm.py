@@ -559,6 +559,58 @@ def test_agents_in_batches_give_what_one_array_gives(gamma):
     assert joined.certificate.gap == pytest.approx(whole.solution.certificate.gap, rel=1e-6)
 
 
+# --- From the basis of an earlier fit ---------------------------------------------------------------------------------
+
+
+def mean_objectives(solver, problem, n_rounds, start=None):
+    """The objective at the mean U before the first round and after each, with A solved out; and the last U."""
+    topology = make_topology("ring", range(len(problem.H)))
+    transport = LocalTransport(topology)
+    whole = Problem(problem.task, agent_context(topology, 0), solver.rank, start=start)
+    found, U = [], None
+    program, reply = rounds(solver, whole), None
+    while len(found) <= n_rounds:
+        request = program.send(reply)
+        reply = answer(transport, request)
+        if isinstance(request, RoundReport):
+            U = request.solution.U
+            found.append(objective_of_U(problem.task, U.mean(axis=0), solver.mu1, solver.mu2))
+    return np.array(found), U
+
+
+def grown(problem, seed, share=0.1):
+    """The same problem with a few more rows of every task, which are noisy copies."""
+    rng = np.random.default_rng(seed)
+    more = [rng.integers(len(H), size=max(1, round(share * len(H)))) for H in problem.H]
+    H = [np.vstack([H, H[k] + 0.05 * rng.normal(size=H[k].shape)]) for H, k in zip(problem.H, more, strict=True)]
+    return stack(H, [np.vstack([T, T[k]]) for T, k in zip(problem.T, more, strict=True)])
+
+
+@pytest.mark.parametrize("solver", [admm, first_order])
+@pytest.mark.parametrize("rho", [1.0, "auto"])
+def test_from_an_earlier_U_the_same_rounds_come_closer_to_the_optimum(solver, rho):
+    before = random_problem(3, m=6, L=20, n_max=40)
+    made = solver(rank=3, rho=rho, init="seed", zeta="auto")
+    _, U = mean_objectives(made, before, 300)
+    now = grown(before, 4)
+    cold, _ = mean_objectives(made, now, 20)
+    warm, _ = mean_objectives(made, now, 20, start=U)
+    optimum = central_optimum(now.task, U.mean(axis=0), 1.0, 1.0)
+    assert warm[20] - optimum < 0.2 * (cold[20] - optimum)
+    assert warm[0] - optimum < cold[20] - optimum
+
+
+@pytest.mark.parametrize("solver", [admm, first_order])
+def test_agents_that_start_from_different_bases_come_to_agree_on_the_optimum(solver):
+    problem = random_problem(5, m=4, L=8)
+    rng = np.random.default_rng(6)
+    made = solver(rank=8, rho=1.0, init="seed", max_iter=1500)
+    found, U = mean_objectives(made, problem, 1500, start=rng.normal(size=(4, 8, 8)))
+    optimum = central_optimum(problem.task, rng.normal(size=(8, 8)), 1.0, 1.0)
+    assert found[-1] == pytest.approx(optimum, rel=1e-4)
+    assert np.linalg.norm(U - U.mean(axis=0)) < 1e-3 * np.linalg.norm(U)
+
+
 # --- The adaptive zeta ------------------------------------------------------------------------------------------------
 
 

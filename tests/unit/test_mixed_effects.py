@@ -233,12 +233,31 @@ def test_a_fit_is_the_same_to_the_bit_over_every_graph_and_in_every_order_of_sit
 @pytest.mark.parametrize("bits_per_number", [4, 64])
 def test_estimators_predict_the_same_bits_over_every_graph(bits_per_number):
     X, y, site = tables(outputs=2)
-    models = [fitted(X, y, site, graph=graph, message_bits=bits_per_number if graph else 64) for graph in GRAPHS]
+    # In one place nothing is sent, and nothing is rounded.
+    graphs = GRAPHS if bits_per_number == 64 else [graph for graph in GRAPHS if graph]
+    models = [fitted(X, y, site, graph=graph, message_bits=bits_per_number) for graph in graphs]
     expected = digest(*models[0].predict(X, tasks=site, return_std=True))
     for model in models[1:]:
         assert digest(*model.predict(X, tasks=site, return_std=True)) == expected
         assert model.variances_.equals(models[0].variances_)
         assert digest(model.W_) == digest(models[0].W_)
+
+
+def test_bits_of_messages_change_nothing_in_one_place():
+    X, y, site = tables()
+    exact, coarse = (fitted(X, y, site, graph=None, message_bits=bits) for bits in (64, 4))
+    assert digest(coarse.predict(X, tasks=site)) == digest(exact.predict(X, tasks=site))
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_sums_of_matrices_in_32_bits_take_half_the_bytes_and_hardly_change_predictions(outputs):
+    X, y, site = tables(outputs=outputs)
+    exact, coded, coarse = (fitted(X, y, site, graph="ring", message_bits=bits) for bits in (64, 32, 4))
+    expected, found = (model.predict(X, tasks=site) for model in (exact, coded))
+    np.testing.assert_allclose(found, expected, atol=1e-2 * np.std(expected))
+    assert digest(coarse.predict(X, tasks=site)) == digest(found)
+    sent, less = (int(model.traffic_["bytes"].sum()) for model in (exact, coded))
+    assert sent / 2 < less < sent
 
 
 # Model files ---------------------------------------------------------------------------------------------------------

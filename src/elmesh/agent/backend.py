@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -117,13 +118,14 @@ class NetworkBackend(Backend):
             agent.on_resume(state.round)
         checkpoint.about = {"agent": number, "rank": rank, "data": digest}
         context = agent_context(topology, fit.seed, np.array([number], dtype=np.intp))
+        problem = make_problem(fit.features, tasks, context, rank)
         agents = LocalAgents(
             [number],
             fit.assignment.own,
             tasks,
             [int(topology.degree[number])],
             [np.array([0], dtype=np.intp)],
-            [make_problem(fit.features, tasks, context, rank)],
+            [problem if agent.start is None else replace(problem, start=agent.start[None])],
         )
         try:
             return run_solver(
@@ -133,6 +135,7 @@ class NetworkBackend(Backend):
                 zero_objective=float(task.target_energy) / 2,
                 threads=limit_blas_threads(always=True),
                 callback=fit.config.callback,
+                alone=fit.alone,
                 store=agent,
             )
         except np.linalg.LinAlgError:

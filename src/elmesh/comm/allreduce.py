@@ -35,6 +35,7 @@ __all__ = [
     "Relay",
     "TreeAllReduce",
     "fine_bits",
+    "gathered_bytes",
     "uses_gossip",
 ]
 
@@ -299,10 +300,7 @@ class TreeAllReduce:
 
     def record_gather(self, size: int) -> None:
         """Record that some bytes of every agent reach all others: inwards those of a subtree, outwards all of them."""
-        tree, n = self._topology.tree, self._topology.n_agents
-        below = np.ones(n, dtype=np.int64)
-        for agent in tree.order[:0:-1].tolist():
-            below[tree.parent[agent]] += below[agent]
+        n, below = self._topology.n_agents, subtree_sizes(self._topology)
         for agent in self._own:
             if agent != self._root:
                 self._traffic.record(agent, self._parent[agent], int(below[agent]) * size)
@@ -314,6 +312,20 @@ class TreeAllReduce:
             if len(data) != like.nbytes:
                 raise ElmeshError(f"A message of {len(data)} bytes is not a sum of {len(like)} integers.")
         return np.frombuffer(data, like.dtype.newbyteorder("<")).astype(like.dtype, copy=False)
+
+
+def subtree_sizes(topology: Topology) -> NDArray[np.int64]:
+    """Return for each agent the number of agents in its subtree of the spanning tree, itself among them."""
+    tree, below = topology.tree, np.ones(topology.n_agents, dtype=np.int64)
+    for agent in tree.order[:0:-1].tolist():
+        below[tree.parent[agent]] += below[agent]
+    return below
+
+
+def gathered_bytes(topology: Topology, size: int) -> int:
+    """Return what all agents send so that some bytes of every agent reach all others."""
+    n = topology.n_agents
+    return size * (int(subtree_sizes(topology).sum()) - n + n * (n - 1))
 
 
 def _little_endian(integers: Integers) -> Integers:

@@ -7,8 +7,11 @@ number of bits. Nothing is random, and both ends compute the same numbers, to th
 
 A message is one byte for the number of bits (0: no change); up to 32 bits, two bytes for a power of two that scales
 all of it; up to 16 bits, one scale per column in single precision; then the numbers, packed. The levels of a column
-are spread evenly over its range; with 2 or 4 bits, over the part of the range that loses least of a normal
-distribution. A single number is sent as it is, which takes one byte more than two bits and a scale.
+are spread evenly over its range; with 2 or 4 bits, over that part of it, of a few parts, which loses least: of a normal
+distribution about two standard deviations, and all of it once a few large numbers are left of earlier messages. Zero is
+a level, so that zeros stay zeros; but with 2 bits a column has four levels without zero where they lose less than three
+with zero, and then its scale has a minus sign. A single number is sent as it is, which takes one byte more than two
+bits and a scale.
 """
 
 from __future__ import annotations
@@ -26,8 +29,11 @@ __all__ = ["BITS", "DeltaChannel", "decode", "encode", "message_size", "most_byt
 
 #: Bits per number that a message may have.
 BITS = (2, 4, 8, 16, 32, 64)
-# Half of the range that loses least of a normal distribution, in standard deviations. More bits cover all of it.
-_RANGE = {2: 1.991, 4: 2.682}
+# The scales that are tried with few bits, as shares of the largest number; with more bits it is the largest number. The
+# scale is the outermost level or, of four levels without zero, minus the end of the range.
+_PARTS, _FEW_BITS = 0.85 ** np.arange(14), (2, 4)
+# Numbers below this share of the scale are rounding errors: which of two levels they are nearer to means nothing.
+_NOTHING = 2.0**-40
 # With "auto", the fewest bits whose error is within this share of the difference; but the numbers of a message need not
 # take fewer bytes than its scales and its other _OVERHEAD bytes.
 _ERROR, _OVERHEAD = 0.4, 19
@@ -39,11 +45,13 @@ def encode(difference: FloatArray, bits: int) -> bytes:
 
     Examples
     --------
-    >>> message = encode(np.array([[1.0], [-1.0], [0.5], [0.0]]), 2)
+    >>> message = encode(np.array([[1.0], [-1.0], [0.25], [0.0]]), 2)
     >>> len(message)  # number of bits, power, one scale, four numbers of two bits
     8
     >>> decode(message, (4, 1)).ravel()
-    array([ 0.75, -0.75,  0.75,  0.25])
+    array([ 1., -1.,  0.,  0.])
+    >>> decode(encode(np.array([[7.0], [0.0], [-3.4]]), 4), (3, 1)).ravel()
+    array([ 7.,  0., -3.])
     """
     if bits == 0:
         return b"\x00"
@@ -57,9 +65,7 @@ def encode(difference: FloatArray, bits: int) -> bytes:
     if bits == 32:
         return head + np.ascontiguousarray(reduced, "<f4").tobytes()
     scale = _scale(reduced, bits)
-    half = 2 ** (bits - 1)
-    levels = np.floor(reduced * (half / np.where(scale > 0, scale, 1.0).astype(np.float64)))
-    codes = np.clip(levels, -half, half - 1) + half
+    codes = _to_codes(np.where(np.abs(reduced) < _NOTHING * np.abs(scale), 0.0, reduced), scale, bits)
     return head + scale.astype("<f4").tobytes() + _pack(codes.ravel(), bits)
 
 
@@ -80,11 +86,13 @@ def decode(message: bytes, shape: tuple[int, int]) -> FloatArray:
     if bits == 32:
         return np.asarray(np.ldexp(np.frombuffer(body, "<f4").astype(np.float64), power).reshape(shape))
     scale = np.frombuffer(body[: 4 * columns], "<f4").astype(np.float64)
-    if not np.all((scale >= 0) & (scale <= 1)):
-        raise ElmeshError(f"A message of {len(message)} bytes has scales outside [0, 1]; a valid message has none.")
-    half = 2 ** (bits - 1)
+    least = -1 if bits == 2 else 0
+    if not np.all((scale >= least) & (scale <= 1)):
+        raise ElmeshError(
+            f"A message of {len(message)} bytes has scales outside [{least}, 1]; a valid message has none."
+        )
     codes = _unpack(body[4 * columns :], bits, rows * columns).reshape(shape).astype(np.float64)
-    return np.asarray(np.ldexp((codes - half + 0.5) * (scale / half), power))
+    return np.asarray(np.ldexp(_from_codes(codes, scale, bits), power))
 
 
 def message_size(shape: tuple[int, int], bits: int) -> int:
@@ -181,10 +189,32 @@ class DeltaChannel:
 
 
 def _scale(difference: FloatArray, bits: int) -> NDArray[np.float32]:
-    largest = np.abs(difference).max(axis=0, initial=0.0)
-    if bits in _RANGE and len(difference):
-        largest = np.minimum(largest, _RANGE[bits] * np.sqrt(np.mean(difference**2, axis=0)))
-    return np.asarray(largest, dtype=np.float32)
+    """Return the scale of each column; with few bits that with the least squared error."""
+    largest = np.asarray(np.abs(difference).max(axis=0, initial=0.0), dtype=np.float32)
+    if bits not in _FEW_BITS:
+        return largest
+    scales = (_PARTS[:, None] * largest).astype(np.float32)
+    if bits == 2:
+        scales = np.concatenate([scales, -scales])
+    levels = _from_codes(_to_codes(difference, scales[:, None], bits), scales[:, None], bits)
+    best = np.argmin(np.sum((levels - difference) ** 2, axis=1), axis=0)
+    return np.asarray(np.take_along_axis(scales, best[None], axis=0)[0])
+
+
+def _to_codes(x: FloatArray, scale: NDArray[np.float32], bits: int) -> FloatArray:
+    """Return the codes of the levels nearest to numbers."""
+    half, unit = 2 ** (bits - 1), np.where(scale != 0, np.abs(scale), 1.0).astype(np.float64)
+    with_zero = np.clip(np.rint(x / unit * (half - 1)), 1 - half, half - 1)
+    if bits > 2:
+        return np.asarray(with_zero + half)
+    return np.asarray(np.where(scale < 0, np.clip(np.floor(x / unit * half), -half, half - 1), with_zero) + half)
+
+
+def _from_codes(codes: FloatArray, scale: NDArray[np.floating], bits: int) -> FloatArray:
+    """Return the levels of codes."""
+    half, unit = 2 ** (bits - 1), np.abs(scale).astype(np.float64)
+    shares = (codes - half) / (half - 1)
+    return np.asarray(np.where((scale < 0) & (bits == 2), (codes - half + 0.5) / half, shares) * unit)
 
 
 def _pack(codes: FloatArray, bits: int) -> bytes:

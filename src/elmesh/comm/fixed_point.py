@@ -20,7 +20,7 @@ import numpy as np
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray, IntArray
 
-__all__ = ["LIMBS", "TOTAL_BITS", "exponent_for", "from_scaled", "from_wide", "to_scaled", "to_wide"]
+__all__ = ["LIMBS", "TOTAL_BITS", "exponent_for", "from_scaled", "from_wide", "scaled_exponent", "to_scaled", "to_wide"]
 
 #: Every total of integers is below this power of two, its sign aside.
 TOTAL_BITS = 47
@@ -48,6 +48,12 @@ def exponent_for(bound: float, bits: int = _BITS) -> int:
     if not math.isfinite(bound):
         raise ElmeshError("A sum over all sites is not finite; scale inputs and targets to about one.")
     return bits - math.frexp(bound)[1] if bound > 0 else 0
+
+
+def scaled_exponent(bound: float, bits: int) -> int:
+    """Return the exponent of scaled integers whose totals, of so many bits, are at most ``bound``."""
+    # With fewer bits all of them are used, but for one of the sign and one for the rounding of terms.
+    return exponent_for(bound) if bits == 64 else exponent_for(bound, bits - 2)
 
 
 def to_scaled(x: FloatArray, exponent: int) -> IntArray:

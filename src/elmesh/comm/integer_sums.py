@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from elmesh.comm.fixed_point import LIMBS, exponent_for, from_scaled, from_wide, to_scaled, to_wide
+from elmesh.comm.fixed_point import LIMBS, exponent_for, from_scaled, from_wide, scaled_exponent, to_scaled, to_wide
 from elmesh.comm.requests import AllReduce, AllReduceResult, IntegerSum, Topic
 from elmesh.typing import FloatArray, IntArray
 
@@ -108,8 +108,7 @@ class IntegerAllReduce:
             last = _Values(np.zeros(shape), np.zeros(shape[1:]))
         difference = (request.value - last.own).reshape(shape[0], -1)
         (bound,) = (yield from sum_wide(_largest(difference)[:, None])).tolist()
-        # One bit for the sign, and one for the rounding of terms.
-        exponent = exponent_for(bound, self._bits - 2)
+        exponent = scaled_exponent(bound, self._bits)
         integers = to_scaled(difference, exponent)
         total = yield IntegerSum(integers.sum(axis=0), Topic.BLOCK, self._bits)
         now = _Values(

@@ -94,11 +94,14 @@ class HubReduce:
         nothing but what all agents hold alike, and is called in the hub's process only.
     topic : str
         Quantised messages, to the hub and back, encode the difference from the last value on the same topic.
+    result_columns : int or None
+        Most columns of the result, if it has as many rows as the value and may have more columns.
     """
 
     value: FloatArray
     function: Callable[[FloatArray], FloatArray]
     topic: str = "value"
+    result_columns: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

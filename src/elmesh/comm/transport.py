@@ -6,6 +6,7 @@ There are three transports: :mod:`elmesh.comm.local` (one process), :mod:`elmesh
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.comm.allreduce import ROOT, Relay, TreeAllReduce
+from elmesh.comm.allreduce import ROOT, Relay, TreeAllReduce, gathered_bytes
 from elmesh.comm.codec import most_bytes
 from elmesh.comm.fixed_point import LIMBS
 from elmesh.comm.graph import Topology
@@ -34,7 +35,16 @@ from elmesh.comm.traffic import TrafficLog
 from elmesh.errors import ElmeshError
 from elmesh.typing import FloatArray, IndexArray, IntArray
 
-__all__ = ["MASKED_BITS", "CommState", "LocalMetrics", "Noise", "PendingMetrics", "RoundMetrics", "Transport"]
+__all__ = [
+    "MASKED_BITS",
+    "CommState",
+    "LocalMetrics",
+    "Noise",
+    "PendingMetrics",
+    "RoundMetrics",
+    "Transport",
+    "key_bytes",
+]
 
 #: Bits per number that masked sums may have, and zero bits at the end of every masked message.
 MASKED_BITS, CHECK_BITS = (16, 32, 64), 64
@@ -98,6 +108,11 @@ class Noise(Protocol):
 
     def draw(self, label: bytes, sigma: IntArray) -> IntArray:
         """Return discrete Gaussian numbers; the same for the same label."""
+
+
+def key_bytes(topology: Topology) -> int:
+    """Return what all agents send for keys and run numbers, before their first masked sum."""
+    return gathered_bytes(topology, KEY_BYTES)
 
 
 class Transport(ABC):
@@ -164,15 +179,21 @@ class Transport(ABC):
 
     def record_metrics(self, local: LocalMetrics) -> None:
         """Record what the agents here send for a round's metrics, as sums along the tree."""
+        if size := self._metrics_size(local):
+            self._tree.record(size, metrics=True)
+
+    def metrics_bytes(self, local: LocalMetrics) -> int:
+        """Return what all agents send for a round's metrics."""
+        return 2 * (self._topology.n_agents - 1) * self._metrics_size(local)
+
+    def _metrics_size(self, local: LocalMetrics) -> int:
+        """Return the bytes of one message with metrics; 0 if there is none."""
         # Where each agent has a U of its own: the mean of all, and the squared distance from it.
         basis = 0 if local.U is None else local.U[0].size + 1
         unknown = int(local.unknown.sum())
         if not (unknown or basis) or not self.global_metrics:
-            return
-        if self.masked:
-            self._tree.record(8 * LIMBS * unknown + CHECK_BITS // 8, metrics=True)
-        else:
-            self._tree.record(8 * (unknown + basis), metrics=True)
+            return 0
+        return 8 * LIMBS * unknown + CHECK_BITS // 8 if self.masked else 8 * (unknown + basis)
 
     def _encode(self, topic: str, value: FloatArray) -> tuple[list[bytes], FloatArray]:
         """Return the messages of the agents here, and the values that their neighbours decode."""
@@ -235,9 +256,16 @@ class Transport(ABC):
             if self._integers is None:
                 return self._tree.max_bytes(request)
             return 2 * (self._topology.n_agents - 1) * self._integers.max_bytes(request)
-        size = request.value[0].nbytes if self._bits == 64 else most_bytes(request.value.shape, self._bits)
-        copies = self._topology.n_agents if isinstance(request, HubReduce) else len(self._topology.edges)
-        return int(2 * copies * size)
+        size = self._most_bytes(request.value.shape[1:])
+        if not isinstance(request, HubReduce):
+            return 2 * len(self._topology.edges) * size
+        rows, columns = request.value.shape[1:]
+        answer = self._most_bytes((rows, request.result_columns or columns))
+        return (self._topology.n_agents - 1) * (size + answer)
+
+    def _most_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return the most bytes of a message with an array of this shape."""
+        return 8 * math.prod(shape) if self._bits == 64 else most_bytes((1, *shape), self._bits)
 
     def traffic(self) -> TrafficLog:
         """Return the traffic along every edge so far."""

@@ -174,22 +174,27 @@ def slack_for(tol: float) -> float:
     return min(max(tol, _LEAST_SLACK), SLACK)
 
 
-def certificate_data(task: Task, U: FloatArray, R: FloatArray, lam: float, slack: float) -> CertificateData:
-    """Return what the certificate needs, from all tasks; R is their residuals with A_t at its best."""
+def certificate_data(
+    task: Task, U: FloatArray, R: FloatArray, lam: float, slack: float, common: float = 0.0
+) -> CertificateData:
+    """Return what the certificate needs, from all tasks; R is their residuals with A_t at its best.
+
+    ``common`` is the square of common weights in units of their prior, where they are at their best beside U A_t: there
+    it is also the square of the residuals' total correlation, by which the dual is less.
+    """
     E = np.hstack(list(task.V @ correlation(task, R)))
     rotation = used_columns(U, E, lam)
     Q = np.linalg.qr(U @ rotation)[0]
     directions, values, _ = np.linalg.svd(E - Q @ (Q.T @ E), full_matrices=False)
     squares: FloatArray = values**2
     R2, RY, rest = float(np.sum(square(R))), float(np.sum(R * task.Y)), float(np.sum(task.rest))
-    bound = dual_bound(float(np.linalg.norm(E, 2)), lam, R2, RY, rest)
+    bound = dual_bound(float(np.linalg.norm(E, 2)), lam, R2 + common, RY - common, rest)
     return CertificateData(rotation, count_missing(squares, lam, slack), squares, directions, bound)
 
 
 def certificate_without_basis(value: float, lower_bound: float) -> Certificate:
     """Return the certificate of an objective without a shared part, from the value of the dual."""
-    gap = (value - lower_bound) / value if value > 0 else 0.0
-    return Certificate(max(gap, 0.0), True, 0, value, lower_bound)
+    return make_certificate(value, lower_bound, 0, 0)
 
 
 def certify(task: Task, U: FloatArray, mu1: float, mu2: float, slack: float = SLACK) -> Certificate:

@@ -63,7 +63,7 @@ class FitContext:
     """One fit: the solver, who has which tasks, the seed, and what is fitted.
 
     ``fields`` describe what is fitted, in plain JSON, for checks between processes and for checkpoints; ``features``
-    are given where they come in groups.
+    are given where they come in groups. With ``alone`` nothing is sent.
     """
 
     solver: Solver
@@ -72,6 +72,7 @@ class FitContext:
     fields: Mapping[str, Any]
     config: RunConfig
     features: GroupedFeatures | None = None
+    alone: bool = False
 
 
 class Backend(ABC):

@@ -65,7 +65,9 @@ class LocalBackend(Backend):
             assignment.labels,
             fields,
             fit.features,
-            self._mask,
+            # Without a message no keys are exchanged either.
+            self._mask and not fit.alone,
+            alone=fit.alone,
         )
 
 
@@ -79,6 +81,8 @@ def run_local(
     fields: Mapping[str, Any] | None = None,
     features: GroupedFeatures | None = None,
     masked: bool = False,
+    *,
+    alone: bool = False,
 ) -> RunResult:
     """Run a solver on all tasks in this process.
 
@@ -102,6 +106,8 @@ def run_local(
         Where features come in groups.
     masked : bool
         Whether sums are masked.
+    alone : bool
+        Whether each task has a solution of its own, and nothing is sent.
     """
     single = [data.agent(t) for t in range(len(data.s))] if isinstance(data, Task) else data
     m, rank, width = len(single), solver.resolve_rank(data), single[0].width
@@ -127,5 +133,6 @@ def run_local(
         zero_objective=float(np.sum([task.target_energy for task in single])) / 2,
         threads=limit_blas_threads(width, longest, max(rank, 1)),
         callback=config.callback,
+        alone=alone,
         store=checkpoint_store(config, {**(fields or {}), "rank": rank}, agents, SERIAL),
     )

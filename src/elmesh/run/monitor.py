@@ -25,7 +25,7 @@ from elmesh.comm.requests import (
 )
 from elmesh.comm.transport import CommState, LocalMetrics, PendingMetrics, RoundMetrics, Transport
 from elmesh.run.result import Progress, RunHistory, RunResult, StopReason
-from elmesh.solvers.base import Decision, Program, RoundReport, Solution
+from elmesh.solvers.base import Decision, Fallback, Program, RoundReport, Solution
 from elmesh.solvers.state import SolverState
 from elmesh.typing import FloatArray, IntArray
 
@@ -66,6 +66,9 @@ class RunMonitor:
         Objective at zero weights, the yardstick for divergence.
     alone : callable or None
         Returns the solution of each task by itself, for a run that may not send enough for a common one.
+    complete : callable or None
+        From the states of a report to its solution with all that agents find by themselves, for a run that may send
+        no more.
     history : RunHistory or None
         The rounds before the first report, if the run is resumed.
     callback, save : callable or None
@@ -80,6 +83,7 @@ class RunMonitor:
         zero_objective: float,
         max_bytes: float | None = None,
         alone: Callable[[], Solution] | None = None,
+        complete: Callable[[tuple[SolverState, ...]], Solution] | None = None,
         history: RunHistory | None = None,
         callback: Callable[[Progress], bool | None] | None = None,
         save: SaveSnapshot | None = None,
@@ -89,12 +93,13 @@ class RunMonitor:
         self._max_bytes = math.inf if max_bytes is None else max_bytes
         self._ceiling, self._floors, self._rows = history.ceiling, history.floors, list(history.rows)
         self._stop = StopReason.DIRECT
-        self._callback, self._save, self._alone = callback, save, alone
+        self._callback, self._save, self._alone, self._complete = callback, save, alone, complete
         self._pending: deque[RoundSnapshot] = deque()
         # Whether all processes have synchronised since the last report.
         self._synchronised = True
         self._halt = False
-        self._sound: Solution | None = None
+        self._sound: RoundReport | None = None
+        self._fallback: Solution | None = None
 
     def drive(self, program: Program, resume: Resume | None = None) -> RunResult:
         """Run a program to its end.
@@ -114,22 +119,25 @@ class RunMonitor:
                     # Only numbers that have overflowed make these systems singular.
                     if self._sound is None or self._pending:
                         raise
-                    return self._result(self._sound, StopReason.DIVERGED)
+                    return self._result(self._completed(self._sound), StopReason.DIVERGED)
+                if isinstance(request, Fallback):
+                    self._fallback, answer = request.solution, None
+                    continue
+                if not self._affordable(request):
+                    program.close()
+                    return self._out_of_budget()
                 if isinstance(request, RoundReport):
                     answer, rollback = self._decide(request, wait=resume is None)
                     if answer is None:
                         program.close()
-                        return self._result(self._sound or request.solution, StopReason.DIVERGED)
+                        return self._result(self._completed(self._sound or request), StopReason.DIVERGED)
                     if rollback is not None and resume is not None:
                         program.close()
                         self._restore(rollback)
                         program = resume(rollback.report.states)
                         next(program)  # the report that the answer is to
-                elif self._affordable(request):
-                    answer = self._answer(request)
                 else:
-                    program.close()
-                    return self._out_of_budget()
+                    answer = self._answer(request)
 
     def _answer(self, request: Request) -> FloatArray | IntArray | NeighborMessages | AllReduceResult:
         if isinstance(request, NeighborSum):
@@ -197,7 +205,7 @@ class RunMonitor:
         if not progress.objective <= self._ceiling or math.isnan(progress.consensus_gap):
             return None
         self._rows.append(progress)
-        self._sound = solution
+        self._sound = snapshot.report
         # Only the callback receives the variables: in every row they would fill the memory.
         if self._callback is not None and self._callback(replace(progress, solution=solution)):
             self._halt = True
@@ -223,20 +231,36 @@ class RunMonitor:
         sent = snapshot.exchanges, metrics.bytes
         return Progress(snapshot.report.round, self._max_iter, metrics.objective, gap, math.sqrt(dual), *sent)
 
-    def _affordable(self, request: Request) -> bool:
-        """Return whether what is left of ``max_bytes`` allows for a request, however much it turns out to send."""
+    def _affordable(self, request: Request | RoundReport) -> bool:
+        """Return whether what is left of ``max_bytes`` allows for a request, or for the metrics of a report."""
         if self._max_bytes == math.inf:
             return True
-        return self._transport.traffic().total + self._transport.max_request_bytes(request) <= self._max_bytes
+        transport = self._transport
+        if isinstance(request, RoundReport):
+            most = transport.metrics_bytes(local_metrics(request))
+        else:
+            most = transport.max_request_bytes(request)
+        return transport.traffic().total + most <= self._max_bytes
+
+    def _completed(self, report: RoundReport) -> Solution:
+        """Return the solution of a report with all that agents find without a message."""
+        return report.solution if self._complete is None else self._complete(report.states)
 
     def _out_of_budget(self) -> RunResult:
         """Return the last sound variables, or each task's own: the next request might exceed ``max_bytes``."""
         self._complete_pending()
+        if self._sound is None and self._fallback is not None:
+            return self._result(self._fallback, StopReason.BUDGET)
         if self._sound is None and self._alone is not None:
             return self._result(self._alone(), StopReason.ALONE)
         if self._sound is None:
             raise TypeError("A run with a limit on bytes needs solutions of each task by itself.")
-        return self._result(self._sound, self._stop if self._stop is StopReason.CONVERGED else StopReason.BUDGET)
+        stop = self._stop if self._stop is StopReason.CONVERGED else StopReason.BUDGET
+        return self._result(self._completed(self._sound), stop)
+
+    def without_messages(self) -> RunResult:
+        """Return each task's own variables, without a run."""
+        return self._out_of_budget()
 
     def _result(self, solution: Solution, stop: StopReason | None = None) -> RunResult:
         """Return what a run produced that ended for a reason, by default for that of the last round."""

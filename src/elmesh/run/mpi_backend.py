@@ -99,7 +99,8 @@ class MPIBackend(Backend):
             topology = make_topology("path", assignment.labels)
         rank = self._agree_on_rank(solver, dict(zip(assignment.own, tasks, strict=True)))
         noise = NoiseSource.fresh()
-        transport = MPITransport(world, topology, assignment.ranks, solver.message_bits, self._mask, noise)
+        masked = self._mask and not fit.alone
+        transport = MPITransport(world, topology, assignment.ranks, solver.message_bits, masked, noise)
         # The numbers of sites do not depend on how many are in a batch; those of tasks that are stacked do.
         batches = [np.arange(len(tasks))] if fit.features else shape_batches(decomposed(tasks))
         problems = [
@@ -123,6 +124,7 @@ class MPIBackend(Backend):
                 zero_objective=energy / 2,
                 threads=limit_blas_threads(always=True),
                 callback=fit.config.callback,
+                alone=fit.alone,
                 store=checkpoint_store(fit.config, {**fit.fields, "backend": "mpi", "rank": rank}, agents, world),
                 lookahead=True,
             )

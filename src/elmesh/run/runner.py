@@ -16,7 +16,7 @@ from elmesh.run.array_io import SavedRun
 from elmesh.run.batches import join_programs, join_solutions
 from elmesh.run.monitor import RoundSnapshot, RunMonitor
 from elmesh.run.result import Progress, RunHistory, RunResult
-from elmesh.solvers.base import AgentContext, Problem, Program, Solver, rounds
+from elmesh.solvers.base import AgentContext, Problem, Program, Solution, Solver, rounds
 from elmesh.solvers.local_elm import solve_alone
 from elmesh.solvers.state import SolverState, StateDict
 from elmesh.typing import IndexArray
@@ -70,17 +70,23 @@ def run_solver(
     callback: Callable[[Progress], bool | None] | None = None,
     store: SnapshotStore | None = None,
     lookahead: bool = False,
+    alone: bool = False,
 ) -> RunResult:
     """Run a solver on the agents of this process; return their solution, and what is the same in every process.
 
     ``zero_objective`` is the objective at zero weights, over all agents, and ``threads`` limits BLAS threads. With
-    ``lookahead`` rounds continue while metrics are pending.
+    ``lookahead`` rounds continue while metrics are pending. With ``alone`` nothing is sent, and each task has a
+    solution of its own.
     """
     rank = agents.problems[0].rank
 
     def program(states: Sequence[SolverState | None]) -> Program:
         own = zip(agents.problems, states, strict=True)
         return join_programs([rounds(solver, problem, state) for problem, state in own], agents.batches)
+
+    def complete(states: Sequence[SolverState]) -> Solution:
+        own = zip(agents.problems, states, strict=True)
+        return join_solutions([solver.complete(problem, state) for problem, state in own], agents.batches, None)
 
     saved = None if store is None else store.latest(transport.remote_senders)
     states: Sequence[SolverState | None] = [None] * len(agents.batches)
@@ -96,10 +102,13 @@ def run_solver(
         tol=solver.tol if transport.global_metrics or not solver.per_agent_basis else None,
         zero_objective=zero_objective,
         alone=lambda: join_solutions([solve_alone(problem) for problem in agents.problems], agents.batches, None),
+        complete=complete,
         max_bytes=solver.max_bytes,
         history=None if saved is None else saved.history,
         callback=callback,
         save=None if store is None else store.save,
     )
     with threads:
+        if alone:
+            return monitor.without_messages()
         return monitor.drive(program(states), program if lookahead else None)

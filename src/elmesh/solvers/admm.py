@@ -266,21 +266,24 @@ class ProximalADMM(LowRankSolver, abstract=True):
     def _start(self, problem: Problem) -> Steps[_Start]:
         """Agree on a start, on penalties and on rho."""
         task, context, rho = problem.task, problem.context, self.rho
-        start = yield from initialize(problem, self.mu1, self.mu2, self.init)
+        # An earlier U is as near the optimum as the rows of then are to those of now. The multiplier starts at zero all
+        # the same: those of all agents sum to zero, which earlier ones need not do once an agent has lost its own.
+        init = self.init if problem.start is None else "seed"
+        start = yield from initialize(problem, self.mu1, self.mu2, init)
         mu1, mu2, lead = start.mu1, start.mu2, task.s.shape[:-1]
-        U = np.broadcast_to(start.U, (*lead, *start.U.shape)).copy()
+        U = np.broadcast_to(start.U if problem.start is None else problem.start, (*lead, *start.U.shape)).copy()
         HU = project(task, U)
-        A = ones_A(task, problem.rank) if self.init == "ones" else solve_A(task, HU, np.zeros(1), mu2, 0.0)
-        unscaled = self.init in ("ones", "seed")
+        A = ones_A(task, problem.rank) if init == "ones" else solve_A(task, HU, np.zeros(1), mu2, 0.0)
+        unscaled = init in ("ones", "seed")
         if unscaled and not isinstance(rho, str):
             return _Start(U, A, float(rho), mu1, mu2)
 
         # Three sums over all tasks: how U and A are balanced, how curved the fit is, and how much tasks differ.
         gradient = fit_gradient(task, residual(task, HU, A), A)
-        sums = np.stack([square(A), square(HU @ A), square(gradient)], axis=-1)
-        result = yield AllReduce(np.zeros((*lead, 1, 0)), sums, "rho")
-        A2, fit2, gradient2 = (result.exact / context.n_agents).tolist()
-        U2, balance = float(square(start.U)), 1.0
+        sums = [square(A), square(HU @ A), square(gradient), *([] if problem.start is None else [square(U)])]
+        result = yield AllReduce(np.zeros((*lead, 1, 0)), np.stack(sums, axis=-1), "rho")
+        A2, fit2, gradient2, *earlier = (result.exact / context.n_agents).tolist()
+        U2, balance = earlier[0] if earlier else float(square(start.U)), 1.0
         if not unscaled and A2 > 0:
             # At a stationary point mu1 |U|^2 = mu2 sum |A_t|^2; starting there makes the curvature below meaningful.
             balance = (mu2 * context.n_agents * A2 / (mu1 * U2)) ** 0.25

@@ -46,6 +46,7 @@ __all__ = [
     "MESSAGE_BITS",
     "AgentContext",
     "Decision",
+    "Fallback",
     "GroupedFeatures",
     "LowRankSolver",
     "PrivateTotals",
@@ -66,7 +67,7 @@ MESSAGE_BITS = (*BITS, "auto")
 #: Halves of the rows of sites: all first ones, and all second ones.
 Halves = tuple[Sequence[SiteRows], Sequence[SiteRows]]
 #: A generator that yields requests, is sent their results, and returns a T.
-Steps = Generator[Request, Any, T]
+Steps = Generator["Request | Fallback", Any, T]
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +129,9 @@ class Problem:
     ``noise_floor`` is the least variance of noise, as a share of that of the targets. ``halves`` returns the two halves
     of each site's rows, for what is decided on rows left out. ``classes``: whether targets are indicators of classes,
     less the common share of each class where there is a common part. ``private``: what sites release, where a fit is
-    private. ``most_features``: most features of the common and the shared part; None for no limit.
+    private. ``most_features``: most features of the common and the shared part; None for no limit. ``shares``: the
+    common share of each class, if classes have one. ``start``: U of an earlier fit, with a leading axis for several
+    agents; solvers whose agents have a U of their own start from it.
     """
 
     data: Task | Sequence[SiteRows]
@@ -140,6 +143,8 @@ class Problem:
     classes: bool = False
     private: PrivateTotals | None = None
     most_features: int | None = None
+    shares: FloatArray | None = None
+    start: FloatArray | None = None
 
     @property
     def task(self) -> Task:
@@ -195,6 +200,8 @@ class GroupedFeatures:
         What sites release, where a fit is private.
     most_features : int or None
         Most features of the common and the shared part; None for no limit.
+    shares : ndarray of shape (d,) or None
+        The common share of each class, if classes have one.
     """
 
     groups: IndexArray
@@ -203,10 +210,11 @@ class GroupedFeatures:
     classes: bool = False
     private: PrivateTotals | None = None
     most_features: int | None = None
+    shares: FloatArray | None = None
 
     def problem(self, sites: Sequence[SiteRows], context: AgentContext, rank: int) -> Problem:
         """Return the problem of all sites of this process."""
-        fields = self.noise_floor, self.halves, self.classes, self.private, self.most_features
+        fields = self.noise_floor, self.halves, self.classes, self.private, self.most_features, self.shares
         return Problem(sites, context, rank, self.groups, *fields)
 
 
@@ -235,6 +243,13 @@ class Solution:
     effects: MixedEffects | None = None
     prior: FloatArray | None = None
     hidden: FloatArray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Fallback:
+    """A solution before the first round, for a run that may not send what is needed to get there. It has no answer."""
+
+    solution: Solution
 
 
 class Decision(IntEnum):
@@ -283,7 +298,7 @@ class RoundReport:
         return self.states[0].round
 
 
-Program = Generator[Request | RoundReport, Any, Solution]
+Program = Generator[Request | Fallback | RoundReport, Any, Solution]
 
 _registry: dict[str, type[Solver]] = {}
 _COMMON_CHECKS: dict[str, Callable[[str, Any], None]] = {
@@ -379,6 +394,11 @@ class Solver(BaseEstimator, ABC):
         """Whether weights have a part that all tasks share, so that columns of targets mean the same everywhere."""
         return False
 
+    @property
+    def matrix_sums(self) -> int:
+        """How many sums of a matrix of all features a fit takes."""
+        return 0
+
     def check(self) -> None:
         """Raise :class:`~elmesh.errors.ElmeshError` if a parameter is invalid.
 
@@ -411,6 +431,10 @@ class Solver(BaseEstimator, ABC):
     def finish(self, problem: Problem, state: Any, decision: Decision) -> Steps[Solution]:
         """Return the solution."""
         yield from ()
+        return self.complete(problem, state)
+
+    def complete(self, problem: Problem, state: Any) -> Solution:
+        """Return the solution with all that agents find by themselves, for a run that may send no more."""
         return self.solution(problem, state)
 
     @abstractmethod

@@ -4,7 +4,8 @@ From common weights W every task takes a few gradient steps on
 
 .. math:: f_t(W) = \tfrac1{2n_t}|H_tW - T_t|^2 + \tfrac{\mu}{2N}|W|^2 ,
 
-with :math:`n_t` rows of N, and the hub replaces W by :math:`\sum_t \tfrac{n_t}{N} W_t`. The mean of all :math:`f_t` by
+with :math:`n_t` rows of N (less one where the task has an intercept of its own), and the hub replaces W by
+:math:`\sum_t \tfrac{n_t}{N} W_t`. The mean of all :math:`f_t` by
 rows is the objective of ridge regression on all rows, divided by N: with one local step a round is a step of gradient
 descent on it. More local steps save rounds, and end where tasks that differ pull alike, which is not its minimum.
 """

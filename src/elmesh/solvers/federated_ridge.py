@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from elmesh.checks import check_flag
+from elmesh.checks import check_flag, check_number
 from elmesh.comm.requests import AllReduce, AllReduceResult, Request
 from elmesh.data.statistics import Task
 from elmesh.math.kernels import project, ridge
@@ -47,8 +47,9 @@ class FederatedRidge(Solver):
         Penalty on the common weights. "auto": the one with the least generalised cross-validation over all rows, which
         follows from the same sums.
     private : bool, default=False
-        Whether each task fits what the common weights leave by a ridge regression of its own, with the penalty of the
-        least generalised cross-validation. Nothing more is sent.
+        Whether each task fits what the common weights leave by a ridge regression of its own. Nothing more is sent.
+    private_mu : float or "auto", default="auto"
+        Penalty on the private weights. "auto": at each task the one with its least generalised cross-validation.
     graph : str or networkx.Graph, default="star"
         As for :class:`DMTLELM`.
     message_bits : {2, 4, 8, 16, 32, 64, "auto"}, default=64
@@ -70,6 +71,7 @@ class FederatedRidge(Solver):
 
     mu: float | str = "auto"
     private: bool = False
+    private_mu: float | str = "auto"
     graph: Any = "star"
     message_bits: int | str = 64
 
@@ -77,6 +79,8 @@ class FederatedRidge(Solver):
         """Check every parameter."""
         super().check()
         check_flag("private", self.private)
+        if self.private_mu != "auto":
+            check_number("private_mu", self.private_mu)
 
     def init_state(self, problem: Problem) -> Steps[FederatedRidgeState]:
         """Exchange the products, and solve."""
@@ -86,7 +90,8 @@ class FederatedRidge(Solver):
         A = np.broadcast_to(W, (*task.s.shape[:-1], *W.shape)).copy()
         if self.private:
             left = replace(task, Y=task.Y - project(task, W))
-            A += ridge(left, np.asarray(own_penalty(left))[..., None, None])
+            own = own_penalty(left) if self.private_mu == "auto" else np.full(task.s.shape[:-1], float(self.private_mu))
+            A += ridge(left, np.asarray(own)[..., None, None])
         return FederatedRidgeState(0, A)
 
     def solution(self, problem: Problem, state: FederatedRidgeState) -> Solution:

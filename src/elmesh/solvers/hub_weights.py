@@ -41,7 +41,7 @@ _TOPIC = "weights"
 def exchange_own_weights(problem: Problem, mu1: float | str, mu2: float | str) -> Steps[Start]:
     """Agree on automatic penalties, and on a first U by one exchange of each task's ridge regression."""
     start = yield from initialize(problem, mu1, mu2, "seed")
-    U = yield HubReduce(own_weights(problem.task), partial(_leading, start.U), _TOPIC)
+    U = yield HubReduce(own_weights(problem.task), partial(_leading, start.U), _TOPIC, problem.rank)
     return Start(_balance(start) * U, start.mu1, start.mu2)
 
 
@@ -52,7 +52,7 @@ def exchange_weights(problem: Problem, now: Start) -> Steps[FloatArray]:
     X = ridge_in_metric(problem.task, epsilon, U, np.ones(U.shape[1]), now.mu2)
     L, rank = U.shape
     block = random_block(L, rank, problem.context.seed)
-    U = yield HubReduce(epsilon * X + U @ (U.T @ X), partial(_leading_beside, block, U / scale), _TOPIC)
+    U = yield HubReduce(epsilon * X + U @ (U.T @ X), partial(_leading_beside, block, U / scale), _TOPIC, rank)
     return np.asarray(scale * U)
 
 

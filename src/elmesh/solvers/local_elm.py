@@ -107,21 +107,16 @@ def local_weights(batch: SiteBatch, log_v: FloatArray) -> FloatArray:
     return np.asarray(v[:, batch.groups][..., None] * (X.mT @ Y))
 
 
-def local_variances(
-    batch: SiteBatch, noise_floor: float, start: FloatArray | None = None, settled: float = _SETTLED
-) -> FloatArray:
+def local_variances(batch: SiteBatch, noise_floor: float, settled: float = _SETTLED) -> FloatArray:
     """Return the log-variances at the maximum of each site's evidence, by damped Newton steps of all sites at once.
 
-    The steps begin at ``start``, of shape (m, G), if it is given, and end when -2 log evidence changes by at most
-    ``settled``.
+    The steps end when -2 log evidence changes by at most ``settled``.
     """
     m, G = batch.B.shape[:2]
     floor = (noise_floor + 1e-9) * batch.squares
     fixed = np.arange(G) == 0
     x = np.full((m, G), np.log(_FIRST))
     x[:, 0] = np.log(_CONSTANT)
-    if start is not None:
-        x = start.copy()
 
     def evaluate(x: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         value, gradient, hessian = site_evidence(batch, x, floor)

@@ -27,8 +27,7 @@ from elmesh.math.certificate import Certificate, CertificateData, certificate_wi
 from elmesh.math.kernels import fit, project, residual, square
 from elmesh.math.lbfgs import LBFGSMemory
 from elmesh.privacy.budget import Privacy
-from elmesh.solvers.base import Decision, LowRankSolver, Problem, RoundReport, Solution, Steps
-from elmesh.solvers.graph_certificate import certificate_over_graph
+from elmesh.solvers.base import Decision, Fallback, LowRankSolver, Problem, RoundReport, Solution, Steps
 from elmesh.solvers.hub_weights import WEIGHT_ROUNDS, exchange_own_weights, exchange_weights
 from elmesh.solvers.initialization import Start, even_shares, initialize
 from elmesh.solvers.integer_sums import with_integer_sums
@@ -46,6 +45,7 @@ from elmesh.solvers.private_part import release_common, site_weights
 from elmesh.solvers.shared_part import choose_penalty, starting_basis, whitened_problem
 from elmesh.solvers.state import MixedEffects, SolverState
 from elmesh.solvers.variable_projection import Evaluation, ReducedProblem, change_columns, line_search, rough_fit
+from elmesh.solvers.variance_components import matrix_bits, matrix_sums
 from elmesh.typing import FloatArray
 
 __all__ = ["Evaluation", "MeshELM", "MeshState"]
@@ -128,11 +128,13 @@ class MeshELM(LowRankSolver):
         "ring", "path", "star", "complete", "random", "grid", or a graph whose nodes are the task labels. None: all
         data in one place.
     message_bits : {2, 4, 8, 16, 32, 64, "auto"}, default=64
-        Bits per number in messages of the paper's problem alone; sums beside a common or a private part are of 64-bit
-        integers, equal to the bit for any graph. Up to 32, a message encodes the change of its content, rounded, and
-        rounding errors are part of the next message; sums then go along a spanning tree, which takes the fewest bytes.
-        64 is exact, and takes the fewest rounds. "auto" takes the fewest bits whose error is within two fifths of the
-        change, and more where a message is short anyway. The solution is the same.
+        Bits per number in messages. Of the paper's problem alone: up to 32, a message encodes the change of its
+        content, rounded, and rounding errors are part of the next message; sums then go along a spanning tree, which
+        takes the fewest bytes. 64 is exact, and takes the fewest rounds. "auto" takes the fewest bits whose error is
+        within two fifths of the change, and more where a message is short anyway. The solution is the same. With a
+        common part: sums are of integers, equal to the bit for any graph; those of matrices, nearly all that is sent,
+        have 32 bits with any value below 64, because fewer would not keep them positive definite, and others have 64.
+        Then predictions differ by rounding.
     max_bytes : float or None, default=None
         Bytes that all agents together may send; the run ends before a message that might exceed it, without a
         certificate if there is no room for one. If there is no room for a first common model, every task has the model
@@ -248,6 +250,11 @@ class MeshELM(LowRankSolver):
         """Whether weights have a common or a private part."""
         return self.grouped_features
 
+    @property
+    def matrix_sums(self) -> int:
+        """How many sums of a matrix of all features a fit takes: none without a common part."""
+        return matrix_sums(common=self.common is not False, private=self.private is not False)
+
     def without_common_targets(self) -> MeshELM:
         """Return a copy in which automatic parts are off: there is no common part, and U is what tasks share."""
         if self.privacy is not None:
@@ -276,7 +283,12 @@ class MeshELM(LowRankSolver):
         if not (common or private):
             start = yield from initialize(problem, self.mu1, self.mu2, "spectral")
             return (yield from self._evaluate(problem, start))
-        mixed = yield from estimate_effects(problem, common=common, private=private, weigh=self.weigh_sites)
+        bits = 64 if self.graph is None else matrix_bits(self.message_bits)
+        mixed = yield from estimate_effects(problem, common=common, private=private, weigh=self.weigh_sites, bits=bits)
+        if self.max_bytes is not None:
+            # What follows may not be sent any more; without a shared part this is the model.
+            plain = MeshState(0, 1.0, 1.0, 0, 0, 0, _no_evaluation(problem), LBFGSMemory(), None, mixed)
+            yield Fallback(self.complete(problem, plain))
         found: tuple[float, FloatArray] | None = None
         if self.rank != 0 and private:
             columns = min(_FIRST_SHARED, problem.rank) if self.rank == "auto" else problem.rank
@@ -376,18 +388,24 @@ class MeshELM(LowRankSolver):
 
     def finish(self, problem: Problem, state: MeshState, decision: Decision) -> Steps[Solution]:
         """Return the solution with its certificate, unless the run was halted."""
-        yield from ()
+        solution, data = self.complete(problem, state), state.data
+        if decision is Decision.HALT or self.privacy is not None:
+            return solution
+        if state.mixed is None:
+            return solution if data is None else replace(solution, certificate=data.certificate(state.here.value))
+        if not self.certify:
+            return solution
+        return replace(solution, certificate=(yield from self._certificate(problem, state, state.mixed)))
+
+    def complete(self, problem: Problem, state: MeshState) -> Solution:
+        """Return the variables with the private part, which each site finds by itself."""
         solution = self.solution(problem, state)
         if state.mixed is None:
-            if decision is Decision.HALT or state.data is None:
-                return solution
-            return replace(solution, certificate=state.data.certificate(state.here.value))
+            return solution
         if self.privacy is not None:
             V, effects = site_weights(problem, state.mixed)
             return replace(solution, V=V, effects=effects)
         solution = replace(solution, V=private_weights(problem, state.mixed, self._shared(problem, state)))
-        if self.certify and decision is not Decision.HALT:
-            solution = replace(solution, certificate=(yield from self._certificate(problem, state, state.mixed)))
         if self.weigh_sites or state.has_basis or not self._has("private", problem):
             return solution
         return replace(solution, effects=with_site_noise(problem, state.mixed))
@@ -403,9 +421,9 @@ class MeshELM(LowRankSolver):
         penalty = common_penalty(problem, mixed)
         shares = fit(inner.task, R) + state.mu2 / 2 * square(A)
         value = float((yield from sum_wide(shares[:, None]))[0]) + state.mu1 / 2 * float(square(U)) + penalty / 2
-        data = yield from with_integer_sums(
-            certificate_over_graph(inner, U, R, state.mu1, state.mu2, self.tol, penalty), problem.context
-        )
+        f = ReducedProblem(inner, state.mu1, state.mu2)
+        steps = f.certificate_data(replace(state.here, R=R), self.tol, penalty)
+        data = yield from with_integer_sums(steps, problem.context)
         return data.certificate(value)
 
     def solution(self, problem: Problem, state: MeshState) -> Solution:

@@ -43,8 +43,10 @@ def groups_of(problem: Problem) -> IndexArray:
     return problem.sites[0].groups
 
 
-def estimate_effects(problem: Problem, *, common: bool, private: bool, weigh: bool = True) -> Steps[MixedEffects]:
-    """Estimate the variances and W."""
+def estimate_effects(
+    problem: Problem, *, common: bool, private: bool, weigh: bool = True, bits: int = 64
+) -> Steps[MixedEffects]:
+    """Estimate the variances and W; ``bits`` are those of each number in a sum of matrices."""
     effects = yield from estimate_components(
         problem.sites,
         problem.context,
@@ -53,7 +55,9 @@ def estimate_effects(problem: Problem, *, common: bool, private: bool, weigh: bo
         weigh=weigh,
         noise_floor=problem.noise_floor,
         classes=problem.classes,
+        shares=problem.shares,
         most_features=problem.most_features,
+        bits=bits,
     )
     for batch in problem.sites:
         batch.release()

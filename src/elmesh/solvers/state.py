@@ -86,6 +86,8 @@ class MixedEffects:
         exceeds, or the most that any can have. Sums of products have the same bits for the same shapes only.
     temperature : float
         What scores of classes are divided by before the softmax; 0 where it is not known.
+    link : ndarray of shape (2, d) or None
+        What scores of classes are multiplied by before that, and what is added then; None for nothing.
     released : ndarray of shape (p,) or None
         One for features that common and shared weights may have, zero for those that private weights alone have; None
         if all may.
@@ -103,6 +105,7 @@ class MixedEffects:
     log_w: PerAgent
     size: int = 0
     temperature: float = 0.0
+    link: FloatArray | None = None
     released: FloatArray | None = None
     site_log_v: PerAgent | None = None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from elmesh.comm.graph import Topology
 from elmesh.comm.requests import AllReduce
 from elmesh.solvers.base import Solver
-from elmesh.solvers.variance_components import MATRIX_SUMS
+from elmesh.solvers.variance_components import matrix_bits
 from elmesh.text import data_size
 
 __all__ = ["TrafficEstimate", "estimate_traffic"]
@@ -28,8 +28,8 @@ class TrafficEstimate:
     per_round: float
     max_rounds: int
 
-    def sentence(self) -> str:
-        """Return the estimate in words.
+    def sentence(self, *, simulated: bool = False) -> str:
+        """Return the estimate in words; ``simulated`` if all sites are in one process, where nothing is sent.
 
         Examples
         --------
@@ -38,13 +38,15 @@ class TrafficEstimate:
         >>> TrafficEstimate(0.0, 2e4, 100).sentence()
         'Sites will send about 20 kB in each round, at most 2 MB in 100 rounds, and some more before and after them.'
         """
+        who = "Sites in different places would send" if simulated else "Sites will send"
         if not self.per_round:
-            return f"Sites will send about {data_size(self.start)} in all."
+            return f"{who} about {data_size(self.start)} in all."
         rounds = f"about {data_size(self.per_round)} in each round"
         most = f"{data_size(self.per_round * self.max_rounds)} in {self.max_rounds} rounds"
         if not self.start:
-            return f"Sites will send {rounds}, at most {most}, and some more before and after them."
-        return f"Sites will send about {data_size(self.start)} and, if there is a shared part, {rounds}."
+            return f"{who} {rounds}, at most {most}, and some more before and after them."
+        start = f"{who} about {data_size(self.start)}"
+        return f"{start} and, if there is a shared part, {rounds} of it, those that choose its penalty among them."
 
 
 def estimate_traffic(solver: Solver, width: int, outputs: int, rank: int, topology: Topology) -> TrafficEstimate | None:
@@ -57,8 +59,8 @@ def estimate_traffic(solver: Solver, width: int, outputs: int, rank: int, topolo
     up_and_down = 2 * (topology.n_agents - 1)
     start = per_round = 0.0
     if solver.grouped_features and not solver.learns_features:
-        sums = 1 if solver.privacy is not None else MATRIX_SUMS
-        start = up_and_down * _BYTES * sums * (width * (width + 1) / 2 + width * outputs + outputs)
+        sums, bits = (1, 64) if solver.privacy is not None else (solver.matrix_sums, matrix_bits(solver.message_bits))
+        start = up_and_down * sums * (width * (width + 1) / 2 + width * outputs + outputs) * bits / 8
     bits = solver.message_bits if isinstance(solver.message_bits, int) else 8 * _BYTES
     if solver.sends_only_basis:
         per_round = 2 * len(topology.edges) * width * rank * bits / 8

@@ -93,12 +93,16 @@ class ReducedProblem:
         """Each task's even share of what belongs to all."""
         return even_shares(self.problem.task.s.shape[:-1], self.problem.context)
 
-    def certificate_data(self, here: Evaluation, tol: float) -> Steps[CertificateData]:
-        """Return what the certificate needs."""
+    def certificate_data(self, here: Evaluation, tol: float, common: float = 0.0) -> Steps[CertificateData]:
+        """Return what the certificate needs: exact in one place, over a graph by sums of vectors.
+
+        ``common`` is the square of common weights beside U A_t, in units of their prior.
+        """
         task, context = self.problem.task, self.problem.context
         if context.n_agents == 1 and task.s.ndim > 1:
-            return certificate_data(task, here.U, here.R, float(np.sqrt(self.mu1 * self.mu2)), slack_for(tol))
-        return (yield from certificate_over_graph(self.problem, here.U, here.R, self.mu1, self.mu2, tol))
+            lam = float(np.sqrt(self.mu1 * self.mu2))
+            return certificate_data(task, here.U, here.R, lam, slack_for(tol), common)
+        return (yield from certificate_over_graph(self.problem, here.U, here.R, self.mu1, self.mu2, tol, common))
 
     def local(self, U: FloatArray) -> Evaluation:
         """Return what each agent knows of U by itself; value and gradient are not known."""

@@ -24,7 +24,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from elmesh.comm.fixed_point import exponent_for, from_scaled, to_scaled
+from elmesh.comm.fixed_point import from_scaled, scaled_exponent, to_scaled
 from elmesh.comm.integer_sums import sum_wide
 from elmesh.comm.requests import IntegerSum, Topic
 from elmesh.data.features import uniform
@@ -44,9 +44,17 @@ from elmesh.solvers.integer_sums import from_first
 from elmesh.solvers.state import MixedEffects
 from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["FIRST_COMMON", "FIRST_SPREAD", "MATRIX_SUMS", "estimate_components", "released_features"]
+__all__ = [
+    "FIRST_COMMON",
+    "FIRST_SPREAD",
+    "MATRIX_SUMS",
+    "estimate_components",
+    "matrix_bits",
+    "matrix_sums",
+    "released_features",
+]
 
-#: Sums of a p x p matrix.
+#: Sums of a p x p matrix, with a common and a private part.
 MATRIX_SUMS = 3
 # Where the search starts: variances relative to the noise, and the prior variance of log-noise among sites.
 _FIRST_CONSTANT, _FIRST_PRIVATE, FIRST_COMMON, FIRST_SPREAD = 0.3, 0.1, 1.0, 0.25
@@ -77,19 +85,22 @@ def estimate_components(
     weigh: bool = True,
     noise_floor: float = 0.0,
     classes: bool = False,
+    shares: FloatArray | None = None,
     most_features: int | None = None,
+    bits: int = 64,
 ) -> Steps[MixedEffects]:
     """Estimate all variances over the sites of all processes.
 
     With ``weigh`` each site has a noise of its own, otherwise all have the same. At most ``most_features`` have common
-    weights (:func:`released_features`); None for no limit.
+    weights (:func:`released_features`); None for no limit. ``bits`` are those of each number in a sum of matrices.
 
     ``noise_floor`` is the least variance of noise as a share of the targets': classes are known for certain, but a
     model that takes their indicators for numbers without noise interpolates them. With ``classes`` the common variances
-    and a temperature are then chosen by log loss (:mod:`elmesh.solvers.class_scale`).
+    and how scores become probabilities are then chosen by log loss (:mod:`elmesh.solvers.class_scale`); ``shares`` are
+    the common shares of classes.
     """
     groups = batches[0].groups
-    sites, p, d = _Sites(batches, context), len(groups), batches[0].T.shape[-1]
+    sites, p, d = _Sites(batches, context, bits), len(groups), batches[0].T.shape[-1]
     G = int(groups.max()) + 1
     log_c = np.log(np.full(G, FIRST_COMMON) if common else np.full(G, _ABSENT))
     log_v = np.log(np.full(G, _FIRST_PRIVATE) if private else np.full(G, _ABSENT))
@@ -125,7 +136,20 @@ def estimate_components(
             break
         draws = common_draws(totals, of, log_c, noise)
         now = yield from sites.maximize(now, spread_rows(draws, features, p))
-    return (yield from choose_class_scale(batches, now, totals)) if classes else now
+    return (yield from choose_class_scale(batches, now, totals, shares)) if classes else now
+
+
+def matrix_sums(*, common: bool, private: bool) -> int:
+    """Return how many sums of a p x p matrix an estimate takes."""
+    return 0 if not common else MATRIX_SUMS if private else 1
+
+
+def matrix_bits(message_bits: int | str) -> int:
+    """Return the bits of each number in sums of matrices: 64, or 32 with fewer bits per number.
+
+    With 16 bits the rounding of the terms is larger than the least eigenvalues of the totals.
+    """
+    return 64 if message_bits == 64 else 32
 
 
 def released_features(groups: IndexArray, most: int) -> FloatArray:
@@ -172,8 +196,8 @@ def _most_rows(batch: SiteBatch) -> int:
 class _Sites:
     """The sites of one process, and sums over those of all processes."""
 
-    def __init__(self, batches: Sequence[SiteBatch], context: AgentContext) -> None:
-        self._batches, self._context = batches, context
+    def __init__(self, batches: Sequence[SiteBatch], context: AgentContext, bits: int = 64) -> None:
+        self._batches, self._context, self._bits = batches, context, bits
         self._index = np.concatenate([batch.index for batch in batches])
         self.m, self.floor = len(self._index), np.zeros(batches[0].T.shape[-1])
         #: Number of sites of all processes.
@@ -194,22 +218,26 @@ class _Sites:
         """Return the whitened totals over all sites, of some features or of all."""
         p = self._batches[0].Phi.shape[-1] if features is None else len(features)
         d = self._batches[0].T.shape[-1]
-        largest, energy = (yield from sum_wide(w[:, None] * self._bounds)).tolist()
-        exponents = [exponent_for(bound) for bound in (largest, np.sqrt(largest * energy), energy)]
+        if self._bits == 64:
+            unit = np.ones(p), np.ones(d)
+            largest, energy = (yield from sum_wide(w[:, None] * self._bounds)).tolist()
+        else:
+            unit, largest, energy = (yield from self._units(v, w, features)), 1.0, 1.0
+        bounds = largest, np.sqrt(largest * energy), energy
+        exponents = [scaled_exponent(bound, self._bits) for bound in bounds]
         upper = np.triu_indices(p)
         Q, b, squares = np.zeros((p, p), np.int64), np.zeros((p, d), np.int64), np.zeros(d, np.int64)
         for batch in self._batches:
-            (X, Y), _ = whiten(batch, v, batch.Phi, batch.T)
-            root = np.sqrt(w[batch.index])[:, None, None]
-            X, Y = root * (X if features is None else X[..., features]), root * Y
-            own = np.sum(Y**2, axis=-2) + w[batch.index][:, None] * batch.rest
+            X, Y, own = self._whitened(batch, v, w, features)
+            if self._bits != 64:
+                X, Y, own = X / unit[0], Y / unit[1], own / unit[1] ** 2
             for k in range(len(X)):
                 # One by one: NumPy computes half of a product of a matrix with its own transpose.
                 Q += to_scaled(X[k].T @ X[k], exponents[0])
                 b += to_scaled(X[k].T @ Y[k], exponents[1])
                 squares += to_scaled(own[k], exponents[2])
         sums = [Q[upper], b.ravel(), squares]
-        total = yield IntegerSum(np.concatenate(sums), Topic.MATRIX)
+        total = yield IntegerSum(np.concatenate(sums), Topic.MATRIX, self._bits)
         ends = np.cumsum([part.size for part in sums])[:-1]
         found = [from_scaled(part, e) for part, e in zip(np.split(total, ends), exponents, strict=True)]
         whole = np.zeros((p, p))
@@ -217,7 +245,33 @@ class _Sites:
         whole = whole + np.triu(whole, 1).T
         # The integers nearest to each site's numbers: without this a singular matrix could have a negative eigenvalue.
         whole[np.arange(p), np.arange(p)] += _ROUNDING * np.sqrt(p * self.count) * 2.0 ** -exponents[0]
+        if self._bits != 64:
+            whole, found[1] = whole * np.outer(unit[0], unit[0]), found[1] * np.outer(*unit).ravel()
+            found[2] = found[2] * unit[1] ** 2
         return Totals(whole, found[1].reshape(p, d), found[2] + rows * self.floor, rows)
+
+    def _whitened(
+        self, batch: SiteBatch, v: FloatArray, w: FloatArray, features: IndexArray | None
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return whitened features and targets of a batch, times the roots of the weights, and the targets' squares."""
+        (X, Y), _ = whiten(batch, v, batch.Phi, batch.T)
+        root = np.sqrt(w[batch.index])[:, None, None]
+        X, Y = root * (X if features is None else X[..., features]), root * Y
+        return X, Y, np.sum(Y**2, axis=-2) + w[batch.index][:, None] * batch.rest
+
+    def _units(self, v: FloatArray, w: FloatArray, features: IndexArray | None) -> Steps[tuple[FloatArray, FloatArray]]:
+        """Return the roots of the diagonals of the totals.
+
+        In these units no entry of a total is above one, so that few bits serve features of any size.
+        """
+        squares = []
+        for batch in self._batches:
+            X, _, own = self._whitened(batch, v, w, features)
+            squares.append(np.hstack([np.sum(X**2, axis=-2), own]))
+        total = np.sqrt((yield from sum_wide(self._ordered(squares))))
+        unit = np.where(total > 0, total, 1.0)
+        d = self._batches[0].T.shape[-1]
+        return unit[:-d], unit[-d:]
 
     def maximize(self, now: MixedEffects, draws: FloatArray) -> Steps[MixedEffects]:
         """Return the effects with private variances, noise and weights at the maximum of the expected likelihood.

@@ -80,7 +80,8 @@ def check_patience(awaited: Mapping[str, Peer], timing: Timing, now: float) -> N
     """Raise if neighbours that are waited for have been absent, or mute, for too long."""
     lost = [name for name, peer in awaited.items() if peer.is_absent(timing.patience, now)]
     if lost:
-        verb = "have been absent" if len(lost) > 1 else "has been absent" if awaited[lost[0]].seen else "has not come"
+        seen = any(awaited[name].seen for name in lost)
+        verb = f"{'has' if len(lost) == 1 else 'have'} {'been absent' if seen else 'not come'}"
         raise LostError(lost, f"{' and '.join(lost)} {verb} for more than {timing.patience:g} seconds.")
     mute = [name for name, peer in awaited.items() if peer.is_lost(timing.patience, timing.mute_factor, now)]
     if mute:

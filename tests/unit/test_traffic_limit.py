@@ -1,0 +1,78 @@
+"""A limit on what may be sent: it is kept in every case, and what is not sent is not asked for."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.exceptions import ConvergenceWarning
+
+from elmesh import LocalELM, MeshELM, MultiTaskELMClassifier, MultiTaskELMRegressor, RunConfig
+from elmesh.run import LocalBackend, StopReason
+from helpers.examples import examples
+
+PARTS = {
+    "all": {},
+    "common": {"private": False},
+    "private": {"common": False},
+    "shared": {"common": False, "private": False},
+}
+
+
+def data(kind, seed=0, sites=5, rows=12):
+    rng = np.random.default_rng(seed)
+    X, names = rng.normal(size=(sites * rows, 3)), np.repeat(np.arange(sites), rows)
+    y = X.sum(axis=1) + 0.3 * names * X[:, 0] + 0.3 * rng.normal(size=len(X))
+    return X, (y if kind == "regression" else (y > 0).astype(int)), names
+
+
+def fit(kind, limit, parts="all", graph="star", bits=64, mask=False, **more):
+    X, y, names = data(kind)
+    solver = MeshELM(**PARTS[parts], graph=graph, message_bits=bits, max_bytes=limit, **more)
+    make = MultiTaskELMRegressor if kind == "regression" else MultiTaskELMClassifier
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = make(6, solver=solver, random_state=0)
+        model.fit(X, y, tasks=names, run=RunConfig(backend=LocalBackend(mask=mask)))
+    return model, int(model.traffic_["bytes"].sum())
+
+
+@pytest.mark.thorough
+@examples(40)
+@given(
+    st.sampled_from(["regression", "classification"]),
+    st.sampled_from(sorted(PARTS)),
+    st.sampled_from(["star", "ring"]),
+    st.sampled_from([64, 32, 4]),
+    st.booleans(),
+    st.floats(0, 6),
+)
+def test_no_run_sends_more_than_its_limit_and_every_run_ends_with_a_model(kind, parts, graph, bits, mask, power):
+    limit = 10.0**power
+    model, sent = fit(kind, limit, parts, graph, bits if parts == "shared" or not mask else 64, mask)
+    assert sent <= limit
+    X, _, names = data(kind)
+    assert np.isfinite(np.asarray(model.predict(X, tasks=names), dtype=float)).all()
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_a_limit_below_the_start_sends_nothing_not_even_keys_and_every_site_learns_alone(mask):
+    model, sent = fit("regression", 1000.0, mask=mask)
+    assert sent == 0
+    assert model.stop_ is StopReason.ALONE
+    X, y, names = data("regression")
+    alone = MultiTaskELMRegressor(6, solver=LocalELM(), random_state=0).fit(X, y, tasks=names)
+    np.testing.assert_allclose(model.predict(X, tasks=names), alone.predict(X, tasks=names), rtol=1e-6)
+
+
+@pytest.mark.parametrize("parts", ["common", "private", "all"])
+@pytest.mark.parametrize("mask", [False, True])
+def test_a_limit_that_the_start_needs_is_enough_for_it(parts, mask):
+    """A fit without a private part takes one sum of a matrix, one without a common part none."""
+    _, needed = fit("regression", None, parts, mask=mask, rank=0, certify=False)
+    model, sent = fit("regression", 1.2 * needed, parts, mask=mask, rank=0, certify=False)
+    assert sent == needed
+    assert model.stop_ is not StopReason.ALONE
