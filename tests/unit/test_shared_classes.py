@@ -79,12 +79,14 @@ def test_probabilities_are_scores_divided_by_the_temperature_also_of_unknown_sit
 
 
 def test_where_all_sites_have_many_rows_each_has_a_temperature_of_its_own():
-    """Unknown sites have their median."""
+    """Unknown sites have their geometric mean, and the means of their offsets."""
     (X, y, names, _), _ = simulated(2, sites=5, rows=80)
     model = MultiTaskELMClassifier(n_hidden=10, random_state=0).fit(X, y, names)
     found = list(temperatures(model).values())
     assert len(set(found)) == 5
-    assert model.model_.common.temperature == pytest.approx(np.median(found))
+    assert model.model_.common.temperature == pytest.approx(np.exp(np.mean(np.log(found))))
+    links = np.array([head.link for head in model.model_.heads.values()])
+    np.testing.assert_allclose(model.model_.common.link, links.mean(axis=0), atol=1e-12)
 
 
 @pytest.mark.thorough

@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state
 
 from elmesh.checks import check_choice, check_flag
 from elmesh.comm.communicator import Communicator, raise_on_all
+from elmesh.comm.transport import key_bytes
 from elmesh.data.features import FeatureMap, Features, TrainedLayer
 from elmesh.data.site_statistics import SiteStatistics
 from elmesh.data.statistics import SiteRows, Statistics, Task
@@ -325,8 +326,12 @@ class MultiTaskELM(FittedMethods):
         context: FitContext,
         backend: Backend,
         totals: PrivateTotals | None = None,
+        shares: FloatArray | None = None,
     ) -> Fitted:
-        """Learn from the statistics of each task and set the attributes of every fit; heads are without classes."""
+        """Learn from the statistics of each task and set the attributes of every fit; heads are without classes.
+
+        ``shares`` are the common shares of classes, if tasks share them.
+        """
         solver, labels = context.solver, context.assignment.own
         index = pd.Index(labels, name="task")
         self.sites_ = pd.DataFrame({"rows": [sites[t].n_rows for t in labels]}, index=index)
@@ -346,9 +351,9 @@ class MultiTaskELM(FittedMethods):
             common = classes and (solver.has_common_part or solver.learns_features)
             most = self.most_features(solver, {t: sites[t].n_rows for t in labels}, backend)
             own = halves if solver.learns_from_halves else None
-            features = GroupedFeatures(layer.groups, floor, own, common, totals, most)
+            features = GroupedFeatures(layer.groups, floor, own, common, totals, most, shares)
             context = replace(context, features=features)
-        self._announce_traffic(context, layer, tasks)
+        context = replace(context, alone=self._too_much_traffic(context, layer, tasks, backend))
         # A run may be resumed for longer than was first asked.
         fields = {name: value for name, value in context.fields.items() if name != "solver__max_iter"}
         result = backend.run(replace(context, fields=fields), tasks)
@@ -388,11 +393,11 @@ class MultiTaskELM(FittedMethods):
         return int(backend.sure_rows(sizes) / least)
 
     @staticmethod
-    def _announce_traffic(context: FitContext, layer: Features, tasks: Sequence[Statistics]) -> None:
-        """Call whoever wants to know how much will be sent."""
-        topology, announce = context.assignment.topology, context.config.on_estimate
-        if announce is None or topology is None:
-            return
+    def _too_much_traffic(context: FitContext, layer: Features, tasks: Sequence[Statistics], backend: Backend) -> bool:
+        """Announce how much will be sent; return whether the start alone is more than may be sent."""
+        topology, announce, limit = context.assignment.topology, context.config.on_estimate, context.solver.max_bytes
+        if topology is None or (announce is None and limit is None):
+            return False
         width = layer.width
         if context.features is not None and context.features.most_features is not None:
             width = min(width, context.features.most_features)
@@ -400,8 +405,12 @@ class MultiTaskELM(FittedMethods):
         directions = sum(context.solver.directions(task) for task in tasks)
         rank = context.solver.rank_for(outputs, layer.width, directions)
         found = estimate_traffic(context.solver, width, outputs, rank, topology)
-        if found is not None:
+        if found is not None and announce is not None:
             announce(found)
+        if limit is None:
+            return False
+        start = (0.0 if found is None else found.start) + (key_bytes(topology) if backend.masked else 0)
+        return any(backend.communicator.allgather(start > limit))
 
     def _set_run(self, result: RunResult, context: FitContext, tasks: Sequence[Statistics]) -> None:
         """Set what is known of a run."""

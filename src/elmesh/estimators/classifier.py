@@ -14,12 +14,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from elmesh.checks import check_choice, check_number
-from elmesh.comm.communicator import Communicator, merge_by_task, raise_on_all
+from elmesh.comm.communicator import Communicator, raise_on_all
 from elmesh.data.features import FeatureMap, Features, TrainedLayer
 from elmesh.data.site_statistics import SiteStatistics
 from elmesh.data.tasks import Groups, check_task_sizes, check_two_classes, one_hot
 from elmesh.errors import ElmeshError
 from elmesh.estimators.base import Fitted, MultiTaskELM, check_size
+from elmesh.estimators.common import CommonPart
 from elmesh.estimators.dependence import Predictor
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
@@ -29,12 +30,15 @@ from elmesh.estimators.target_encoding import ClassEncoding, TargetEncoding, wei
 from elmesh.estimators.training_statistics import TrainingStatistics
 from elmesh.math.blas import limit_blas_threads
 from elmesh.math.calibration import fit_temperature, leave_one_out, leave_one_out_ridge, probabilities
+from elmesh.math.class_link import LinkRows
 from elmesh.run.backend import Backend, FitContext
 from elmesh.run.config import RunConfig
 from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.base import PrivateTotals
+from elmesh.solvers.class_scale import find_link
+from elmesh.solvers.integer_sums import run_in_one_place
 from elmesh.text import listed, row
-from elmesh.typing import FloatArray, Label
+from elmesh.typing import FloatArray, IndexArray, Label
 
 __all__ = ["MultiTaskELMClassifier"]
 
@@ -297,18 +301,22 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         backend: Backend,
         totals: PrivateTotals | None = None,
     ) -> None:
-        fitted, encoding = self._solve(layer, statistics.sites, context, backend, totals), statistics.encoding
+        encoding = statistics.encoding
         if not isinstance(encoding, ClassEncoding):
             raise TypeError("The statistics are of numbers.")
-        own = {t: encoding.present(t, site.target_sums, site.weight) for t, site in statistics.sites.items()}
+        shares = encoding.mean if encoding.by_task is None else None
+        fitted = self._solve(layer, statistics.sites, context, backend, totals, shares)
+        sums = {t: (site.target_sums, site.weight) for t, site in statistics.sites.items()}
+        own = {t: encoding.present(t, *of) for t, of in sums.items()}
         self.classes_ = encoding.classes
+        common = fitted.common is not None
+        self.task_classes_ = {t: encoding.predicted(t, *of, common=common) for t, of in sums.items()}
         with limit_blas_threads(always=True) if backend.one_thread else nullcontext():
-            if encoding.by_task is None and fitted.common is not None:
+            if encoding.by_task is None and common:
                 self._finish_shared(fitted, statistics.sites, own, encoding, backend)
                 return
             # Where classes are shared but nothing else is, each task has a column for every class, less its mean.
             shared = encoding.by_task is None
-            self.task_classes_ = _or_all(own, self.classes_) if encoding.by_task is None else dict(encoding.by_task)
             heads = {}
             for t, head in fitted.heads.items():
                 site, offset = statistics.sites[t], encoding.mean if shared else np.zeros(head.A.shape[1])
@@ -382,35 +390,29 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         common, layer, mean = fitted.common, fitted.layer, encoding.mean
         if common is None or not isinstance(layer, FeatureMap):
             raise TypeError("A fit of shared classes lacks its common part.")
-        # A task with one class alone chooses among all classes, as a task that is not known.
-        self.task_classes_ = _or_all(classes, self.classes_)
         columns = {t: np.searchsorted(self.classes_, own) for t, own in self.task_classes_.items()}
-        temperatures: dict[Label, float] = {}
-        usual = common.temperature
-        if usual is None:
-            # Sites with more rows than features have enough of them for a temperature of their own.
+        common, found = replace(common, t_mean=mean), {}
+        if common.temperature is None and not self._is_private:
+            # Sites with more rows than features have enough of them for probabilities of their own.
             for t, head in fitted.heads.items():
-                site = sites[t]
-                Phi, T = layer(site.rows.X), site.rows.T + mean
-                features = common.prior_features(Phi, layer.groups, head)
-                weights = site.row_weights
-                scores = leave_one_out_ridge(features, Phi @ head.A + mean, T, 1.0, False, weights)[:, columns[t]]
                 if len(classes[t]) > 1:
-                    temperatures[t] = fit_temperature(scores, T[:, columns[t]], weights)
-            private = make_solver(self.solver).privacy is not None
-            usual = None if private else _usual_temperature(temperatures, list(fitted.heads), backend)
-        heads = {
-            t: replace(
+                    rows = _link_rows(sites[t], head, common, layer, columns[t])
+                    found[t] = run_in_one_place(find_link([(0, rows)], 1, len(mean), _USUAL_TEMPERATURE))
+            temperature, link = _usual_link(found, list(fitted.heads), len(mean), backend)
+            common = replace(common, temperature=temperature, link=link)
+        common = replace(common, temperature=common.temperature or _USUAL_TEMPERATURE)
+        heads = {}
+        for t, head in fitted.heads.items():
+            own, of_task = found.get(t, (common.temperature, common.link))
+            heads[t] = replace(
                 head,
                 A=head.A[:, columns[t]],
                 t_mean=mean[columns[t]],
                 classes=self.task_classes_[t],
-                temperature=temperatures.get(t, usual or _USUAL_TEMPERATURE),
+                temperature=own,
+                link=None if of_task is None else of_task[:, columns[t]],
             )
-            for t, head in fitted.heads.items()
-        }
-        usual = usual or _USUAL_TEMPERATURE
-        self._set_model(layer, heads, 1, replace(common, t_mean=mean, temperature=usual), self.classes_)
+        self._set_model(layer, heads, 1, common, self.classes_)
 
     def _model_encoding(self) -> ClassEncoding:
         model = self.model_
@@ -433,8 +435,8 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
     def _finish_head(self, head: Head, site: SiteStatistics, encoding: TargetEncoding) -> Head:
         if not isinstance(encoding, ClassEncoding):
             raise TypeError("The statistics are of numbers.")
-        own = encoding.present("", site.target_sums, site.weight)
-        chosen = np.searchsorted(encoding.classes, own) if len(own) > 1 else np.arange(len(encoding.classes))
+        own = encoding.predicted("", site.target_sums, site.weight, common=self.model_.common is not None)
+        chosen = np.searchsorted(encoding.classes, own)
         temperature = None if self.model_.common is None else self.model_.common.temperature
         return replace(
             head,
@@ -442,6 +444,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
             t_mean=head.t_mean[chosen],
             classes=encoding.classes[chosen],
             temperature=temperature,
+            link=None if head.link is None else head.link[:, chosen],
         )
 
     def _set_heads(self, heads: Mapping[Label, Head]) -> None:
@@ -485,7 +488,8 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
     def decision_function(self, X: ArrayLike, tasks: object = None) -> FloatArray:
         """Return the score of each class, minus infinity for classes the row's task does not have.
 
-        With two classes in all, one column: the score of the second less that of the first.
+        The class with the highest score is the most probable one. With two classes in all, one column: the score of the
+        second less that of the first.
         """
         table = self._per_class(X, tasks, -np.inf, lambda scores, _: scores)
         return table[:, 1] - table[:, 0] if len(self.classes_) == 2 else table
@@ -499,10 +503,12 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
     def predict_proba(self, X: ArrayLike, tasks: object = None) -> FloatArray:
         """Return class probabilities; zero for classes the row's task does not have.
 
-        They are a softmax of the scores with one temperature per task. The temperature minimises the log loss of the
-        training rows, each scored by coefficients that were fitted without it (the exact leave-one-out of a ridge
-        regression on the shared features; for GO-MTL that of a Lasso, exact if it uses the same features without the
-        row). So small tasks are not overconfident.
+        They are a softmax of the scores, divided by a temperature. Where classes are common to the tasks and there is a
+        common part, each class has an offset as well, so that on average probabilities are as large as the class is
+        frequent, and a slope by its share. All of this minimises the log loss of the training rows, each scored by
+        coefficients that were fitted without it (the exact leave-one-out of a ridge regression on the shared features;
+        for GO-MTL that of a Lasso, exact if it uses the same features without the row). So small tasks are not
+        overconfident.
         """
         return self._per_class(X, tasks, 0.0, probabilities)
 
@@ -524,19 +530,29 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         self.classes_ = own if model.classes is None or len(model.heads) == 1 else model.classes
 
 
-def _or_all(classes: Mapping[Label, NDArray[Any]], every: NDArray[Any]) -> dict[Label, NDArray[Any]]:
-    """Return the classes of each task, and all classes for a task that has one alone."""
-    return {t: own if len(own) > 1 else every for t, own in classes.items()}
+def _link_rows(
+    site: SiteStatistics, head: Head, common: CommonPart, layer: FeatureMap, columns: IndexArray
+) -> LinkRows:
+    """Return the rows that are kept of a site, scored without themselves among the classes that it predicts."""
+    Phi, T, weights = layer(site.rows.X), site.rows.T + common.t_mean, site.row_weights
+    features = common.prior_features(Phi, layer.groups, head)
+    scores = leave_one_out_ridge(features, Phi @ head.A + common.t_mean, T, 1.0, False, weights)
+    counts = np.ones(len(Phi)) if weights is None else weights
+    return LinkRows(scores[:, columns], np.argmax(T[:, columns], axis=1), counts, columns)
 
 
-def _usual_temperature(own: Mapping[Label, float], tasks: Sequence[Label], backend: Backend) -> float:
-    """Return the median temperature of all tasks; where sums are masked, the geometric mean."""
-    if not backend.masked:
-        found = merge_by_task(backend.communicator, dict(own)).values()
-        return float(np.median(list(found) or [_USUAL_TEMPERATURE]))
-    logs = {t: np.array([float(t in own), np.log(own.get(t, 1.0))]) for t in tasks}
-    n, total = backend.sum_over_tasks(logs).tolist()
-    return float(np.exp(total / n)) if n else _USUAL_TEMPERATURE
+def _usual_link(
+    found: Mapping[Label, tuple[float, FloatArray]], tasks: Sequence[Label], n_classes: int, backend: Backend
+) -> tuple[float, FloatArray | None]:
+    """Return the geometric means of the temperatures and of the slopes of tasks, and the means of their offsets."""
+    terms = {t: np.zeros(2 + 2 * n_classes) for t in tasks}
+    for t, (temperature, link) in found.items():
+        terms[t] = np.concatenate([[1.0, np.log(temperature)], np.log(link[0]), link[1]])
+    n, *total = backend.sum_over_tasks(terms)
+    if not n:
+        return _USUAL_TEMPERATURE, None
+    logs, slopes, offsets = np.split(np.array(total) / n, [1, 1 + n_classes])
+    return float(np.exp(logs[0])), np.stack([np.exp(slopes), offsets])
 
 
 def _classes_of_all(classes: Mapping[Label, NDArray[Any]], communicator: Communicator) -> dict[Label, NDArray[Any]]:

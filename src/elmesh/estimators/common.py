@@ -23,6 +23,7 @@ import numpy as np
 from elmesh.data.statistics import SiteRows
 from elmesh.errors import ElmeshError
 from elmesh.estimators.head import Head
+from elmesh.math.class_link import linked
 from elmesh.math.random_effects import expected_likelihood, site_batches, whiten
 from elmesh.math.site_average import average_site, whitened_by
 from elmesh.typing import FloatArray, IndexArray
@@ -59,6 +60,8 @@ class CommonPart:
         Variance of the log-precision of noise among sites.
     temperature : float or None
         Scores of a site that was not in the fit are divided by it before the softmax.
+    link : ndarray of shape (2, d) or None
+        What linear scores are multiplied by, and what is added then; None for nothing.
     U : ndarray of shape (p, r) or None
         The basis of the shared part, if there is one.
     mu2 : float
@@ -75,12 +78,13 @@ class CommonPart:
     s2: FloatArray
     tau2: float
     temperature: float | None = None
+    link: FloatArray | None = None
     U: FloatArray | None = None
     mu2: float = 1.0
     private: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("W", "t_mean", "S", "log_c", "log_v", "s2", "U"):
+        for name in ("W", "t_mean", "S", "log_c", "log_v", "s2", "link", "U"):
             if getattr(self, name) is None:
                 continue
             value = np.ascontiguousarray(getattr(self, name), dtype=np.float64)
@@ -89,16 +93,19 @@ class CommonPart:
             object.__setattr__(self, name, value)
         (p, d), G = self.W.shape, self.log_c.size
         shapes = [self.t_mean.shape, self.S.shape, self.log_c.shape, self.log_v.shape, self.s2.shape]
+        if self.link is not None and self.link.shape != (2, d):
+            raise ElmeshError(f"link has shape {self.link.shape}; it must have shape (2, {d}).")
         if shapes != [(d,), (p, p), (G,), (G,), (d,)] or (self.U is not None and self.U.shape[:-1] != (p,)):
             raise ElmeshError(f"The shapes of the common part do not match: {[self.W.shape, *shapes]}.")
 
     def scores(self, Phi: FloatArray) -> FloatArray:
         """Return the scores of rows of features by W alone."""
-        return np.asarray(Phi @ self.W + self.t_mean)
+        return linked(Phi @ self.W + self.t_mean, self.link)
 
     def columns(self, chosen: IndexArray) -> CommonPart:
         """Return the common part of some of the outputs."""
-        return replace(self, W=self.W[:, chosen], t_mean=self.t_mean[chosen], s2=self.s2[chosen])
+        link = None if self.link is None else self.link[:, chosen]
+        return replace(self, W=self.W[:, chosen], t_mean=self.t_mean[chosen], s2=self.s2[chosen], link=link)
 
     def head(self, site: SiteRows, groups: IndexArray) -> Head:
         """Return the head of a site from its features and its targets less their common mean.
@@ -120,7 +127,9 @@ class CommonPart:
             shared = self.U @ A
         private = v[groups][:, None] * (X[0].T @ (R[0] - X[0] @ shared))
         n, zeros, weights = len(site.Phi), np.zeros(len(groups)), self.W + shared + private
-        return Head(None, weights, zeros, self.t_mean, X=X[0, :n], log_w=float(log_w), shared=A, rows=site.rows)
+        return Head(
+            None, weights, zeros, self.t_mean, link=self.link, X=X[0, :n], log_w=float(log_w), shared=A, rows=site.rows
+        )
 
     def _private_head(self, site: SiteRows, groups: IndexArray) -> Head:
         s2 = float(self.s2.mean())
@@ -128,7 +137,9 @@ class CommonPart:
         log_w, v = float(np.log(s2 / own.s2)), own.v / own.s2
         X, zeros = whitened_by(site, groups, v, np.exp(log_w) * self.S), np.zeros(len(groups))
         log_v = np.log(np.maximum(v, _TINY))
-        return Head(None, own.weights, zeros, self.t_mean, X=X, log_w=log_w, log_v=log_v, rows=site.rows)
+        return Head(
+            None, own.weights, zeros, self.t_mean, link=self.link, X=X, log_w=log_w, log_v=log_v, rows=site.rows
+        )
 
     def prior_features(self, Phi: FloatArray, groups: IndexArray, head: Head) -> FloatArray:
         """Return rows of features times a root of the prior covariance of a site's weights, in units of its noise."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -102,6 +102,8 @@ class FittedMethods(UpdateMethods):
         noise: dict[Label, FloatArray] | None = getattr(self, "noise_", None)
         if self.model_.common is not None:
             rank = 0 if self.model_.common.U is None else int(self.model_.common.U.shape[1])
+        # A run that ended before its first round has no history, and may have sent something all the same.
+        sent = 0 if self.traffic_ is None else int(self.traffic_["bytes"].sum())
         absent = "not called for" if solver.learns_from_halves else "not asked for"
         if solver.privacy is not None:
             absent = "not private"
@@ -123,7 +125,7 @@ class FittedMethods(UpdateMethods):
             "rounds": int(self.n_iter_),
             "exchanges": int(self.n_exchanges_),
             "pooled": solver.pooled,
-            "bytes": int(history["bytes"].iloc[-1]) if len(history) else 0,
+            "bytes": int(history["bytes"].iloc[-1]) if len(history) else sent,
             "objective": float(history["objective"].iloc[-1]) if len(history) else None,
             "stop": self.stop_.name,
             "advice": self.stop_.value,
@@ -175,18 +177,28 @@ class FittedMethods(UpdateMethods):
             Path(path), overwrite=overwrite, estimator=describe(self), extra=content, card=card, statistics=parts
         )
 
-    def model_card(self, gains: SiteGains | None = None, table: TableSchema | None = None) -> str:
+    def model_card(
+        self, gains: SiteGains | None = None, table: TableSchema | None = None, notes: Sequence[str] = ()
+    ) -> str:
         """Return what is to be known about the model, in Markdown: what it predicts, and how confidential it is.
 
         With ``gains`` (:meth:`site_gains`) it states the errors on rows left out. ``table`` describes the columns, if
-        the estimator was fitted on an array that was made from a table.
+        the estimator was fitted on an array that was made from a table; ``notes`` are what is to be checked about it.
         """
         check_is_fitted(self, "model_")
-        return self._card(gains, table, statistics=self._statistics() is not None)
+        return self._card(gains, table, notes, statistics=self._statistics() is not None)
 
-    def _card(self, gains: SiteGains | None = None, table: TableSchema | None = None, *, statistics: bool) -> str:
+    def _card(
+        self,
+        gains: SiteGains | None = None,
+        table: TableSchema | None = None,
+        notes: Sequence[str] = (),
+        *,
+        statistics: bool,
+    ) -> str:
         privacy: PrivacyReport | None = getattr(self, "privacy_", None)
-        return model_card(self.model_, table or self.table_, describe(self), privacy, gains, statistics=statistics)
+        of = self.model_, table or self.table_, describe(self)
+        return model_card(*of, privacy, gains, notes, statistics=statistics)
 
     def _adopt(self, model: MultiTaskModel, n_features: int, extra: dict[str, Any]) -> None:
         """Become fitted from a model alone; the columns of a table are found by their names then."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmesh.errors import ElmeshError
+from elmesh.math.class_link import linked
 from elmesh.typing import FloatArray
 
 __all__ = ["Head", "classes_from_json", "classes_to_json"]
@@ -50,6 +51,8 @@ class Head:
         The task's classes, sorted, in the order of the outputs; None for regression.
     temperature : float or None
         Scores are divided by it before the softmax.
+    link : ndarray of shape (2, d) or None
+        What linear scores are multiplied by, and what is added then (:mod:`elmesh.math.class_link`); None for nothing.
     X : ndarray of shape (n, L) or None
         Whitened features, for the uncertainty of predictions (:mod:`elmesh.estimators.common`).
     log_w : float
@@ -74,6 +77,7 @@ class Head:
     t_mean: FloatArray
     classes: NDArray[Any] | None = None
     temperature: float | None = None
+    link: FloatArray | None = None
     X: FloatArray | None = None
     log_w: float = 0.0
     shared: FloatArray | None = None
@@ -82,7 +86,7 @@ class Head:
 
     def __post_init__(self) -> None:
         assign = object.__setattr__
-        for name in ("U", "A", "h_mean", "t_mean", "X", "shared", "log_v"):
+        for name in ("U", "A", "h_mean", "t_mean", "link", "X", "shared", "log_v"):
             if getattr(self, name) is not None:
                 # One memory layout before saving and after loading, as BLAS rounds differently by layout.
                 value = np.ascontiguousarray(getattr(self, name), dtype=np.float64)
@@ -106,6 +110,8 @@ class Head:
         assign(self, "log_w", float(self.log_w))
         if shapes != [(L, r), (r, d), (L,), (d,)] or 0 in (L, d):
             raise ElmeshError(f"The shapes of U, A, h_mean and t_mean do not match: {shapes}.")
+        if self.link is not None and self.link.shape != (2, d):
+            raise ElmeshError(f"link has shape {self.link.shape}; it must have shape (2, {d}).")
         if self.classes is not None:
             assign(self, "classes", _checked(np.asarray(self.classes), d))
         if self.temperature is not None:
@@ -115,7 +121,7 @@ class Head:
 
     def scores(self, H: FloatArray) -> FloatArray:
         """Return the scores (n_rows, d) of rows of hidden features (n_rows, L), one column per output or class."""
-        return np.asarray(self.features(H) @ self.A + self.t_mean)
+        return linked(self.features(H) @ self.A + self.t_mean, self.link)
 
     def features(self, H: FloatArray) -> FloatArray:
         """Return the centred hidden features in the basis U."""

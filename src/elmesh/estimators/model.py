@@ -215,6 +215,8 @@ def _to_parts(model: MultiTaskModel) -> tuple[dict[str, Any], Tensors]:
             shared = stored.setdefault((head.U.shape, hashlib.sha256(head.U.data).digest()), len(stored))
             tensors[f"U.{shared}"] = head.U
         tensors |= {f"A.{i}": head.A, f"h_mean.{i}": head.h_mean, f"t_mean.{i}": head.t_mean}
+        if head.link is not None:
+            tensors[f"link.{i}"] = head.link
         if head.X is not None:
             tensors[f"X.{i}"] = head.X
         if head.shared is not None:
@@ -228,6 +230,7 @@ def _to_parts(model: MultiTaskModel) -> tuple[dict[str, Any], Tensors]:
                 "shape": list(head.A.shape),
                 "classes": None if head.classes is None else classes_to_json(head.classes),
                 "temperature": head.temperature,
+                **({"link": True} if head.link is not None else {}),
                 **({"features": len(head.X), "log_w": head.log_w} if head.X is not None else {}),
                 **({"shared": list(head.shared.shape)} if head.shared is not None else {}),
                 **({"groups": len(head.log_v)} if head.log_v is not None else {}),
@@ -244,13 +247,17 @@ def _to_parts(model: MultiTaskModel) -> tuple[dict[str, Any], Tensors]:
     }
     if model.common is not None:
         tensors |= {f"common.{name}": getattr(model.common, name) for name in _COMMON}
-        if model.common.U is not None:
-            tensors["common.U"] = model.common.U
+        tensors |= {
+            f"common.{name}": value
+            for name, value in (("U", model.common.U), ("link", model.common.link))
+            if value is not None
+        }
         content["common"] = {
             "outputs": model.common.W.shape[1],
             "groups": model.common.log_c.size,
             "tau2": model.common.tau2,
             "temperature": model.common.temperature,
+            **({"link": True} if model.common.link is not None else {}),
             "rank": None if model.common.U is None else model.common.U.shape[1],
             "mu2": model.common.mu2,
             **({"private": True} if model.common.private else {}),
@@ -269,6 +276,8 @@ def _from_parts(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
         expected |= {f"A.{i}": (r, d), f"h_mean.{i}": (layer.width,), f"t_mean.{i}": (d,)}
         if task["U"] is not None:
             expected[f"U.{task['U']}"] = (layer.width, r)
+        if task.get("link"):
+            expected[f"link.{i}"] = (2, d)
         if "features" in task:
             expected[f"X.{i}"] = (task["features"], layer.width)
         if "shared" in task:
@@ -279,6 +288,8 @@ def _from_parts(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
     if common is not None:
         p, d, G = layer.width, common["outputs"], common["groups"]
         shapes = {"W": (p, d), "t_mean": (d,), "S": (p, p), "log_c": (G,), "log_v": (G,), "s2": (d,)}
+        if common.get("link"):
+            shapes["link"] = (2, d)
         if common["rank"] is not None:
             shapes["U"] = (p, common["rank"])
         expected |= {f"common.{name}": shape for name, shape in shapes.items()}
@@ -295,6 +306,7 @@ def _from_parts(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
             t_mean=tensors[f"t_mean.{i}"],
             classes=None if task["classes"] is None else classes_from_json(task["classes"]),
             temperature=task["temperature"],
+            link=tensors.get(f"link.{i}"),
             X=tensors.get(f"X.{i}"),
             log_w=task.get("log_w", 0.0),
             shared=tensors.get(f"shared.{i}"),
@@ -314,6 +326,7 @@ def _from_parts(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
             **{name: tensors[f"common.{name}"] for name in _COMMON},
             tau2=float(common["tau2"]),
             temperature=common["temperature"],
+            link=tensors.get("common.link"),
             U=tensors.get("common.U"),
             mu2=float(common["mu2"]),
             private=common.get("private") is True,

@@ -92,6 +92,8 @@ def _make_model(
     H = _features(graph, model.layer, X)
     scores = (H - head.h_mean) @ (head.A if head.U is None else head.U @ head.A) + head.t_mean
     if head.classes is not None:
+        if head.link is not None:
+            scores = scores * head.link[0] + head.link[1]
         about = _classify(graph, scores, head.classes, head.temperature)
     else:
         variance = None
@@ -118,7 +120,7 @@ def _common_head(model: MultiTaskModel) -> Head:
     common = model.common
     if common is None:
         raise ElmeshError("The model has no common part: export the model of a site, or fit with mesh-elm's defaults.")
-    return Head(None, common.W, np.zeros(len(common.W)), common.t_mean, model.classes, common.temperature)
+    return Head(None, common.W, np.zeros(len(common.W)), common.t_mean, model.classes, common.temperature, common.link)
 
 
 # From columns to numbers.

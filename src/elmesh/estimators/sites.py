@@ -196,6 +196,22 @@ class SiteMethods(InputReader):
         statistics: TrainingStatistics | None = getattr(self, "statistics_", None)
         return statistics
 
+    def target_means(self, least_rows: int = 1) -> dict[Label | None, FloatArray]:
+        """Return the mean target of each task with so many training rows, or the shares of its classes.
+
+        Those of all rows are that of None. Targets are those that the fit had, within their limits; shares are in the
+        order of ``classes_``, and weights of classes do not change them. A model that was saved without statistics
+        knows none.
+        """
+        statistics = self._statistics()
+        if statistics is None:
+            return {}
+        encoding, sites = statistics.encoding, statistics.sites
+        found = {t: encoding.mean_target(t, site.target_sums, site.weight) for t, site in sites.items()}
+        weights = [weight for _, weight in found.values()]
+        every = np.average([mean for mean, _ in found.values()], axis=0, weights=weights)
+        return {None: every} | {t: mean for t, (mean, _) in found.items() if sites[t].n_rows >= least_rows}
+
     def _needed_statistics(self) -> TrainingStatistics:
         check_is_fitted(self, "model_")
         statistics = self._statistics()

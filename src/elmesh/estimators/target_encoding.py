@@ -19,6 +19,7 @@ from elmesh.data.row_keys import KeyArray, place_keys
 from elmesh.data.tasks import one_hot, regression_targets
 from elmesh.errors import ElmeshError
 from elmesh.estimators.rows import ColumnMoments, TrainingRows, common_moments
+from elmesh.math.class_link import predicted_classes
 from elmesh.run.backend import Backend
 from elmesh.text import listed
 from elmesh.typing import FloatArray, Label
@@ -66,6 +67,10 @@ class TargetEncoding(ABC):
     def row_weights(self, y: NDArray[Any]) -> FloatArray | None:
         """Return what the weight of each row is multiplied by; None for nothing."""
         return None
+
+    def mean_target(self, task: Label, sums: FloatArray, weight: float) -> tuple[FloatArray, float]:
+        """Return the mean of a task's targets and its weight, from the sums of encoded targets and of weights."""
+        return self.decode(task, (sums / weight)[None])[0], weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +192,32 @@ class ClassEncoding(TargetEncoding):
         counts = sums + (weight * self.mean if self.by_task is None else 0.0)
         # Sums are rounded.
         return np.asarray(every[counts > _ROUNDING * weight])
+
+    def predicted(self, task: Label, sums: FloatArray, weight: float, *, common: bool) -> NDArray[Any]:
+        """Return the classes that a task predicts: its own and, with a common part, those that it may lack by chance.
+
+        Which ones these are: :func:`elmesh.math.class_link.predicted_classes`.
+
+        Examples
+        --------
+        >>> encoding = ClassEncoding(np.array(["a", "b", "c"]), np.array([0.5, 0.3, 0.2]))
+        >>> for n in (4, 100):  # half of the rows have class a, and half have class b
+        ...     print(encoding.predicted("leeds", n * np.array([0.0, 0.2, -0.2]), n, common=True))
+        ['a' 'b' 'c']
+        ['a' 'b']
+        """
+        own = self.present(task, sums, weight)
+        if self.by_task is not None or (not common and len(own) > 1):
+            return own
+        return np.asarray(self.classes[predicted_classes(np.isin(self.classes, own), self.mean, weight)])
+
+    def mean_target(self, task: Label, sums: FloatArray, weight: float) -> tuple[FloatArray, float]:
+        """Return the shares of a task's classes and its weight, both without the weights of classes."""
+        shares, weight = super().mean_target(task, sums, weight)
+        if self.class_weights is None:
+            return shares, weight
+        counts = weight * shares / self.class_weights
+        return counts / counts.sum(), float(counts.sum())
 
     def row_weights(self, y: NDArray[Any]) -> FloatArray | None:
         """Return the weights of the classes of rows."""

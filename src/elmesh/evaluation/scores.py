@@ -1,6 +1,7 @@
 """The scores of a model on rows with known targets, per site, and how well its uncertainty is stated.
 
-Errors are compared with a baseline that ignores the columns: the mean, or the most frequent class, of training rows.
+Errors are compared with a baseline that ignores the columns: the mean, or the most frequent class, of the site's
+training rows.
 For a regression, 90 % of the targets should be within the intervals that are to hold 90 %; for classes, of rows with a
 probability of about 0.8, about 80 % should be of that class.
 """
@@ -20,7 +21,7 @@ from sklearn.metrics import roc_auc_score
 from elmesh.math.calibration import log_losses
 from elmesh.math.intervals import error_interval
 from elmesh.tables import TableSchema
-from elmesh.text import count
+from elmesh.text import count, listed
 from elmesh.typing import FloatArray
 
 __all__ = ["Bin", "Evaluation", "Group", "Scores", "evaluate_rows"]
@@ -68,6 +69,22 @@ class Bin:
     high: float
 
 
+@dataclass(frozen=True)
+class ClassScores:
+    """How rows of a class were predicted: their number, the shares observed and predicted, and the rows found.
+
+    ``predicted`` is the mean probability of the class over all rows, NaN for a class that the model does not know;
+    ``found`` is the number of its rows that were predicted to be of it, and ``named`` that of all rows that were.
+    """
+
+    name: Any
+    rows: int
+    observed: float
+    predicted: float
+    found: int
+    named: int
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """Scores of all rows and of each site, and the calibration of the model.
@@ -87,6 +104,7 @@ class Evaluation:
     bins: tuple[Bin, ...] = ()
     classes: tuple[Any, ...] = ()
     confusion: NDArray[np.int64] | None = None
+    by_class: tuple[ClassScores, ...] = ()
     probability_scores: Scores = field(default_factory=dict)
 
     @property
@@ -110,17 +128,19 @@ class Evaluation:
         for target in self.targets:
             error, base = (self.overall.error(target, of) for of in ("", "baseline_"))
             if self.kind == "classification":
-                text = f"{error:.3g} % of {count(self.overall.rows, 'row')} are wrong, against {base:.3g} %"
+                text = (
+                    f"{error:.3g} % of {count(self.overall.rows, 'row')} are wrong; with the baseline {base:.3g} % are"
+                )
             else:
-                text = f"the root mean square error of {target} is {error:,.3g}, against {base:,.3g}"
-            better = f"{self.better(target)} of {count(len(self.sites), 'site')}"
-            parts.append(
-                f"{text} of the baseline; {better} {'is' if self.better(target) == 1 else 'are'} better than it"
-            )
+                text = f"the root mean square error of {target} is {error:,.3g}; that of the baseline is {base:,.3g}"
+            parts.append(f"{text}. The model is better at {self.better(target)} of {count(len(self.sites), 'site')}")
+        missed = [one for one in self.by_class if one.rows and not one.found]
+        if missed:
+            names, n = listed([one.name for one in missed]), sum(one.rows for one in missed)
+            parts.append(f"no row is rightly predicted to be {names}, which {n} {'is' if n == 1 else 'are'}")
         if self.unknown_rows:
             parts.append(f"{self.unknown_rows} of the rows are of sites that the model does not know")
-        text = "; ".join(parts)
-        return f"{text[0].upper()}{text[1:]}."
+        return " ".join(f"{text[0].upper()}{text[1:]}." for text in parts)
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers and the sentence."""
@@ -135,6 +155,7 @@ class Evaluation:
                 target: {f"{p:g}": share for p, share in own.items()} for target, own in self.coverage.items()
             },
             "reliability": [vars(one) for one in self.bins],
+            "by_class": [vars(one) for one in self.by_class],
             "confusion": confusion,
             "tasks": {site.name: site.to_json() for site in self.sites},
         }
@@ -177,14 +198,17 @@ def evaluate_rows(
 
 
 def _baseline(model: Any, schema: TableSchema, tasks: NDArray[Any]) -> NDArray[Any]:
-    """Return for each row the most frequent class or the mean of the training rows that the model knows.
+    """Return for each row the most frequent class or the mean of the training rows of its site.
 
-    These are all of them if the model has a common part, and otherwise those of the row's task.
+    They are those of all training rows for sites with few rows, for unknown ones, and for models that have a common
+    part and no statistics of their rows.
     """
     parts = {task: (head.t_mean, head.classes) for task, head in model.model_.heads.items()}
-    common = model.model_.common
+    common, classes = model.model_.common, getattr(model, "classes_", None)
     if common is not None:
-        parts |= {task: (common.t_mean, getattr(model, "classes_", None)) for task in set(tasks.tolist()) - set(parts)}
+        means = model.target_means(_FEWEST)
+        parts |= dict.fromkeys(tasks.tolist(), (means.pop(None, common.t_mean), classes))
+        parts |= {task: (mean, classes) for task, mean in means.items()}
     constants = {task: mean if classes is None else classes[np.argmax(mean)] for task, (mean, classes) in parts.items()}
     return schema.in_units(np.array([constants[task] for task in tasks.tolist()]))
 
@@ -239,6 +263,17 @@ def _calibration(
         "bins": _bins(chosen, true.astype(np.float64)),
         "classes": tuple(every.tolist()),
         "confusion": confusion,
+        "by_class": tuple(
+            ClassScores(
+                name,
+                int(confusion[k].sum()),
+                float(confusion[k].sum() / len(truth)),
+                float(probabilities[:, classes == name].mean()) if name in classes else math.nan,
+                int(confusion[k, k]),
+                int(confusion[:, k].sum()),
+            )
+            for k, name in enumerate(every.tolist())
+        ),
     }
 
 

@@ -2,15 +2,15 @@ r"""Classes as targets: how far the common part may go, and how sure scores are,
 
 A site that lacks a class has zeros in its column, whatever its rows, and evidence that takes these for numbers holds
 the common weights too small. So, where sites lack classes, all common variances are multiplied by one factor
-:math:`\kappa`; and everywhere scores are divided by one temperature :math:`\tau` before the softmax. Both are chosen
-by the log loss of rows that are scored by weights fitted without them. With :math:`S = (1/\kappa c + Q)^{-1}` and
-residuals R at :math:`W = Sb`, a row's score without itself is
+:math:`\kappa`, chosen by the log loss of rows that are scored by weights fitted without them, at the best temperature.
+By the same scores it is then found how scores become probabilities (:mod:`elmesh.math.class_link`). With
+:math:`S = (1/\kappa c + Q)^{-1}` and residuals R at :math:`W = Sb`, a row's score without itself is
 
 .. math:: T_i - \frac{(K_t^{-1}R)_i}{(K_t^{-1})_{ii} - w_t\,(K_t^{-1}\Phi_t S\Phi_t'K_t^{-1})_{ii}} ,
 
 exactly, for given variances; of a row with weight n one copy is left out. Q and b are those of the last sum, so all
-that is summed is one number for each factor and temperature. Sites with more rows than features keep no single rows
-and have no part in the choice.
+that is summed is one number for each factor and temperature, and a few numbers for each class. Sites with more rows
+than features keep no single rows and have no part in the choice.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from elmesh.comm.integer_sums import sum_wide
+from elmesh.math.class_link import LinkRows, LinkSearch, class_slopes, predicted_classes
 from elmesh.math.evidence import Totals, common_part, spread_rows, spread_square
 from elmesh.math.random_effects import SiteBatch, precision
 from elmesh.solvers.base import Steps
 from elmesh.solvers.state import MixedEffects
 from elmesh.typing import FloatArray
 
-__all__ = ["choose_class_scale", "left_out_scores"]
+__all__ = ["choose_class_scale", "find_link", "left_out_scores"]
 
 # Factors of the common variances, none of which makes them smaller, and temperatures.
 _FACTORS = 3.0 ** np.arange(6)
@@ -40,8 +41,13 @@ _ROUNDING = 1e-6
 _LEAST = 1e-9
 
 
-def choose_class_scale(batches: Sequence[SiteBatch], effects: MixedEffects, totals: Totals) -> Steps[MixedEffects]:
-    """Return the effects with common variances and a temperature of least leave-one-out log loss."""
+def choose_class_scale(
+    batches: Sequence[SiteBatch], effects: MixedEffects, totals: Totals, shares: FloatArray | None = None
+) -> Steps[MixedEffects]:
+    """Return the effects with common variances and a temperature of least leave-one-out log loss.
+
+    With the common ``shares`` of classes there are slopes and offsets of classes as well.
+    """
     groups, m = batches[0].groups, sum(len(batch.index) for batch in batches)
     features, p = effects.features, len(groups)
     of = groups if features is None else groups[features]
@@ -71,7 +77,32 @@ def choose_class_scale(batches: Sequence[SiteBatch], effects: MixedEffects, tota
     if gained <= (1.0 + _ROUNDING) * np.sqrt(square) + _ROUNDING:
         # Not more than a standard error, with sites as units.
         best = 0
-    return replace(candidates[best], temperature=float(_TEMPERATURES[at[best]]))
+    chosen, temperature = candidates[best], float(_TEMPERATURES[at[best]])
+    if shares is None:
+        return replace(chosen, temperature=temperature)
+    rows: list[tuple[int, LinkRows]] = []
+    for own, batch in zip(known, batches, strict=True):
+        scores = left_out_scores(batch, precision(batch, np.exp(effects.log_v)), chosen)
+        rows += [(int(batch.index[j]), _link_rows(scores[j], batch, j, shares)) for j in np.flatnonzero(own).tolist()]
+    temperature, link = yield from find_link(rows, m, len(shares), temperature)
+    return replace(chosen, temperature=temperature, link=link)
+
+
+def find_link(
+    rows: Sequence[tuple[int, LinkRows]], n_sites: int, n_classes: int, temperature: float
+) -> Steps[tuple[float, FloatArray]]:
+    """Return the temperature, slopes and offsets of all sites, from the places and the rows of the sites here."""
+    counts = np.zeros((n_sites, n_classes))
+    for place, own in rows:
+        counts[place] = own.counts(n_classes)
+    slope, search = class_slopes((yield from sum_wide(counts))), LinkSearch(n_classes, temperature)
+    while not search.done:
+        terms = np.zeros((n_sites, LinkSearch.size(n_classes)))
+        for place, own in rows:
+            terms[place] = own.terms(slope, search.x)
+        search.advance((yield from sum_wide(terms)))
+    temperature, offset = search.found
+    return temperature, np.stack([slope, offset])
 
 
 def left_out_scores(batch: SiteBatch, inverse: FloatArray, effects: MixedEffects) -> FloatArray:
@@ -88,6 +119,15 @@ def left_out_scores(batch: SiteBatch, inverse: FloatArray, effects: MixedEffects
     left = 1.0 - np.minimum(1.0 / w, 1.0) * (1.0 - left)
     errors = inverse @ (batch.T - batch.Phi @ effects.W) / left[..., None]
     return np.asarray(np.where(batch.weights > 0, 1.0, 0.0)[..., None] * (batch.T - errors) / np.sqrt(w)[..., None])
+
+
+def _link_rows(scores: FloatArray, batch: SiteBatch, j: int, shares: FloatArray) -> LinkRows:
+    """Return the rows of a site of a batch, scored without themselves among the classes that the site predicts."""
+    rows = batch.weights[j] > 0
+    w = batch.weights[j][rows]
+    T = batch.T[j][rows] / np.sqrt(w)[:, None]
+    columns = np.flatnonzero(predicted_classes((T > 0).any(axis=0), shares, float(batch.rows[j])))
+    return LinkRows((scores[rows] + shares)[:, columns], np.argmax(T[:, columns], axis=1), w, columns)
 
 
 def _known(batch: SiteBatch) -> NDArray[np.bool_]:

@@ -1,0 +1,196 @@
+"""From scores to probabilities of classes: against a general minimiser, and against the true probabilities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.special import log_softmax, softmax
+from test_class_scale import class_problem, effects_of, keeps_rows
+
+from elmesh import MultiTaskELMClassifier, load
+from elmesh.errors import UnknownSiteWarning
+from elmesh.math.class_link import INVERSE_TEMPERATURES, LinkRows, LinkSearch, class_slopes, linked, predicted_classes
+from elmesh.math.random_effects import precision
+from elmesh.solvers.class_scale import choose_class_scale, find_link, left_out_scores
+from helpers.mixed import run_steps
+
+seeds = st.integers(0, 10**6)
+
+
+def sites_of(seed, sizes, n_classes, spread=1.0):
+    """Rows of sites with scores near the truth, some of which predict a part of the classes only."""
+    rng, sites = np.random.default_rng(seed), []
+    for n in sizes:
+        columns = np.sort(rng.choice(n_classes, size=int(rng.integers(2, n_classes + 1)), replace=False))
+        truth = rng.integers(0, len(columns), size=n)
+        scores = spread * rng.normal(size=(n, len(columns))) + np.eye(len(columns))[truth]
+        sites.append(LinkRows(scores, truth, rng.integers(1, 4, size=n).astype(float), columns))
+    return sites
+
+
+def penalized_loss(sites, slope, x):
+    """The loss of all rows, one after the other, and the prior of the offsets."""
+    total = float(x[1:] @ x[1:]) / 2
+    for site in sites:
+        for scores, truth, weight in zip(site.scores, site.truth, site.weights, strict=True):
+            total -= weight * log_softmax(x[0] * slope[site.columns] * scores + x[1:][site.columns])[truth]
+    return total
+
+
+def found_by(sites, n_classes):
+    steps = find_link(list(enumerate(sites)), len(sites), n_classes, 0.5)
+    temperature, link = run_steps(steps)
+    return temperature, link
+
+
+@given(seeds, st.lists(st.integers(1, 12), min_size=1, max_size=4), st.integers(2, 4))
+def test_it_is_where_a_general_minimiser_ends(seed, sizes, n_classes):
+    sites = sites_of(seed, sizes, n_classes)
+    temperature, (slope, offset) = found_by(sites, n_classes)
+    counts = sum(site.counts(n_classes) for site in sites)
+    np.testing.assert_allclose(slope, class_slopes(counts))
+    own = np.concatenate([[1 / temperature], offset / temperature])
+    limits = [INVERSE_TEMPERATURES, *([(None, None)] * n_classes)]
+    best = minimize(lambda x: penalized_loss(sites, slope, x), np.r_[2.0, np.zeros(n_classes)], bounds=limits)
+    assert penalized_loss(sites, slope, own) <= best.fun + 1e-4
+    assert INVERSE_TEMPERATURES[0] <= own[0] <= INVERSE_TEMPERATURES[1]
+
+
+@given(seeds)
+def test_terms_are_the_loss_and_its_derivatives(seed):
+    rng = np.random.default_rng(seed)
+    (site,), slope = sites_of(seed, [6], 3), rng.uniform(0.5, 2, size=3)
+    x = np.r_[rng.uniform(0.5, 3), rng.normal(size=3)]
+    size, n = LinkSearch.size(3), 4
+
+    def parts(x):
+        found = site.terms(slope, x)
+        assert len(found) == size
+        hessian = np.zeros((n, n))
+        hessian[np.triu_indices(n)] = found[1 + n :]
+        return found[0], found[1 : 1 + n], hessian + np.triu(hessian, 1).T
+
+    value, gradient, hessian = parts(x)
+    assert value == pytest.approx(penalized_loss([site], slope, x) - x[1:] @ x[1:] / 2)
+    for k, step in enumerate(1e-5 * np.eye(n)):
+        above, below = parts(x + step), parts(x - step)
+        assert gradient[k] == pytest.approx((above[0] - below[0]) / 2e-5, rel=1e-5, abs=1e-6)
+        np.testing.assert_allclose(hessian[k], (above[1] - below[1]) / 2e-5, rtol=1e-4, atol=1e-5)
+
+
+def test_scores_without_information_or_without_errors_have_temperatures_within_limits():
+    rng = np.random.default_rng(0)
+    columns, truth = np.arange(3), np.repeat(np.arange(3), 20)
+    against = LinkRows(-np.eye(3)[truth], truth, np.ones(60), columns)
+    clear = LinkRows(np.eye(3)[truth], truth, np.ones(60), columns)
+    same = LinkRows(np.ones((60, 3)), truth, np.ones(60), columns)
+    low, high = INVERSE_TEMPERATURES
+    assert found_by([against], 3)[0] == pytest.approx(1 / low)
+    assert 1 / high <= found_by([clear], 3)[0] < 0.2
+    assert np.isfinite(found_by([same], 3)[0])
+    shuffled = LinkRows(rng.normal(size=(60, 3)), truth, np.ones(60), columns)
+    assert found_by([shuffled], 3)[0] > 1
+
+
+def test_classes_are_as_frequent_as_their_mean_probabilities():
+    """At the minimum, but for the prior of the offsets."""
+    sites = sites_of(3, [400, 300], 3, spread=0.5)
+    temperature, link = found_by(sites, 3)
+    expected, found = np.zeros(3), np.zeros(3)
+    for site in sites:
+        chances = softmax(linked(site.scores, link[:, site.columns]) / temperature, axis=1)
+        found[site.columns] += site.weights @ chances
+        expected += site.counts(3)
+    np.testing.assert_allclose(found, expected, atol=np.abs(link[1] / temperature).max() + 1e-3)
+
+
+def test_a_class_is_predicted_if_it_is_missing_by_chance_or_if_there_is_one_alone():
+    shares, some = np.array([0.6, 0.39, 0.01, 0.0]), np.array([True, True, False, False])
+    assert predicted_classes(some, shares, 50).tolist() == [True, True, True, False]
+    assert predicted_classes(some, shares, 1000).tolist() == [True, True, False, False]
+    assert predicted_classes(np.array([True, False, False, False]), shares, 1000).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_link_of_a_fit_is_that_of_its_rows_scored_without_themselves(seed):
+    """One class is rare, so that some sites lack it by chance, and one site has one class alone."""
+    problem, labels = class_problem(seed, (12, 9, 14, 20, 13, 70), d=3, one_class=(1,))
+    log_c, log_v, log_w = np.array([9.0, -3.0, -3.0]), np.full(3, -3.0), np.zeros(6)
+    effects = effects_of(problem, log_c, log_v, log_w)
+    shares = np.bincount(np.concatenate(labels), minlength=3) / len(np.concatenate(labels))
+    chosen = run_steps(choose_class_scale(problem.batches(), effects, problem.totals(log_v, log_w), shares))
+    sites = []
+    for batch in problem.batches():
+        scores = left_out_scores(batch, precision(batch, np.exp(log_v)), chosen)
+        for j, t in enumerate(batch.index.tolist()):
+            if keeps_rows(problem, t):
+                present = np.isin(np.arange(3), labels[t])
+                columns = np.flatnonzero(predicted_classes(present, shares, len(labels[t])))
+                own = (scores[j, : len(labels[t])] + shares)[:, columns]
+                truth = np.searchsorted(columns, labels[t])
+                sites.append(LinkRows(own, truth, np.ones(len(truth)), columns))
+    assert len(sites) == 5
+    temperature, link = found_by(sites, 3)
+    # The searches begin at different temperatures.
+    assert chosen.temperature == pytest.approx(temperature, rel=2e-3)
+    np.testing.assert_allclose(chosen.link, link, rtol=1e-2, atol=1e-3)
+
+
+# Fits ----------------------------------------------------------------------------------------------------------------
+
+
+def rare(seed, rows, sites=6):
+    """Rows of sites with three classes, of which the first is rare: inputs, classes, sites, true probabilities."""
+    rng = np.random.default_rng(seed)
+    X, names = rng.normal(size=(sites * rows, 2)), np.repeat(np.arange(sites), rows)
+    logits = np.column_stack([-3.4 + 0.5 * X[:, 1], np.zeros(len(X)), -0.3 + 0.9 * X[:, 0]])
+    chances = softmax(logits, axis=1)
+    y = np.array(["died", "no", "yes"])[(chances.cumsum(axis=1) < rng.random((len(X), 1))).sum(axis=1)]
+    return X, y, names, chances
+
+
+@pytest.mark.parametrize("rows", [40, pytest.param(300, marks=pytest.mark.thorough)])
+def test_a_rare_class_is_as_probable_as_it_is_frequent(rows):
+    """Both where sites have fewer rows than features and where they have more."""
+    means, shares = [], []
+    for seed in range(3):
+        X, y, names, _ = rare(seed, rows)
+        new, _, sites, chances = rare(seed + 100, 500)
+        model = MultiTaskELMClassifier(random_state=0).fit(X, y, tasks=names)
+        found = model.predict_proba(new, tasks=sites)
+        means.append(found[:, 0].mean())
+        shares.append(np.mean(y == "died"))
+        loss, least = (-np.mean(np.sum(chances * np.log(p), axis=1)) for p in (found, chances))
+        assert loss < least + 0.07
+    assert np.mean(shares) < 0.03
+    assert abs(np.mean(means) - np.mean(shares)) < 0.01
+
+
+@pytest.mark.thorough
+def test_the_most_probable_class_is_predicted_also_by_saved_models_and_by_one_site_s(tmp_path):
+    X, y, names, _ = rare(5, 40)
+    model = MultiTaskELMClassifier(random_state=0).fit(X, y, tasks=names)
+    assert model.model_.common.link is not None
+    model.save(tmp_path / "m")
+    one = model.for_task(2)
+    one.save(tmp_path / "one")
+    rows = names == 2
+    for again, chosen in ((load(tmp_path / "m"), slice(None)), (one, rows), (load(tmp_path / "one"), rows)):
+        found = again.predict_proba(X[chosen], tasks=names[chosen])
+        np.testing.assert_array_equal(found, model.predict_proba(X[chosen], tasks=names[chosen]))
+        np.testing.assert_array_equal(again.classes_[np.argmax(found, axis=1)], again.predict(X[chosen], names[chosen]))
+    with pytest.warns(UnknownSiteWarning):
+        assert np.allclose(model.predict_proba(X[:5], tasks=[99] * 5).sum(axis=1), 1.0)
+
+
+@given(seeds)
+def test_processes_take_the_same_steps_however_sites_are_spread(seed):
+    sites = sites_of(seed, [5, 9, 3], 3)
+    expected = found_by(sites, 3)
+    for order in ([2, 0, 1], [1, 2, 0]):
+        found = found_by([sites[k] for k in order], 3)
+        assert found[0] == expected[0]
+        np.testing.assert_array_equal(found[1], expected[1])
