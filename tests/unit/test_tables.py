@@ -632,7 +632,7 @@ def test_a_column_that_only_numbers_the_rows_is_left_out_unless_it_is_asked_for(
     ],
     ids=["starts at 2", "descends", "starts again", "is not whole", "has a gap", "repeats a value"],
 )
-@pytest.mark.filterwarnings("ignore:.* has another whole number in every row")
+@pytest.mark.filterwarnings("ignore:.* has a different whole number in every row")
 def test_a_column_that_does_not_quite_number_the_rows_is_used(values):
     assert "x" in fit_schema(clinic().assign(site="a", x=values), "site", ["outcome"]).feature_names
 
@@ -749,10 +749,22 @@ def test_values_that_explain_the_quantity_are_warned_of():
     assert leaks("days", level=lambda t: (t["days"] > 10).map({True: "long", False: "short"})) == []
 
 
+def test_a_number_for_gaps_is_noted():
+    rng = np.random.default_rng(0)
+    sensor = rng.normal(60, 10, size=200).round(1)
+    for gap, n, noted in ((-999.0, 3, True), (9999.0, 10, True), (-999.0, 2, False), (20.0, 10, False)):
+        found = leaks("outcome", sensor=np.where(np.arange(200) < n, gap, sensor))
+        words = f'Column "sensor" is {gap:g} in {n} rows, far from its other values'
+        assert any(words in text for text in found) is noted, (gap, n)
+    # A count that is nearly always small, and a yes or no, have no such numbers.
+    assert leaks("outcome", visits=rng.poisson(1.0, size=200)) == []
+    assert leaks("outcome", flag=np.where(np.arange(200) < 5, 1, 0)) == []
+
+
 def test_numbers_that_identify_rows_are_noted():
     ids = np.random.default_rng(3).permutation(200) + 1000
     (message,) = leaks("outcome", patient=ids)
-    assert 'Column "patient" has another whole number in every row of a task; if it is an identifier' in message
+    assert 'Column "patient" has a different whole number in every row of each site; if it is an identifier' in message
     assert leaks("outcome", patient=np.r_[ids[:199], ids[0]] // 2) == []
     assert leaks("outcome", patient=ids + 0.5) == []
 
@@ -803,13 +815,31 @@ def test_a_table_that_cannot_be_used_is_refused_by_column_and_row(frame, message
         fit_schema(frame, "site", ["y"])
 
 
-def test_more_than_fifty_categories_are_refused_and_fifty_are_not():
+def test_of_more_than_fifty_categories_the_most_frequent_are_kept():
     def table(n: int) -> pd.DataFrame:
-        return pd.DataFrame({"site": "a", "c": [f"c{i % n}" for i in range(200)], "y": ["p"] * 100 + ["q"] * 100})
+        # c0 is the most frequent one, c1 the next, and so on.
+        values = [f"c{k}" for k in range(n) for _ in range(2 + (n - k) // 10)]
+        return pd.DataFrame({"site": "a", "c": values, "y": np.where(np.arange(len(values)) % 2, "p", "q")})
 
     assert len(fit_schema(table(50), "site", ["y"]).feature_names) == 50
-    with pytest.raises(ElmeshError, match=r'51 different values in 200 rows.* --drop "c"'):
-        fit_schema(table(51), "site", ["y"])
+    with pytest.warns(TableWarning, match='Column "c" has 60 different values; the 50 most frequent are categories'):
+        schema = fit_schema(table(60), "site", ["y"])
+    (column,) = schema.categorical
+    assert set(column.categories) == {f"c{k}" for k in range(50)}
+    # The others, and what was never seen, are none of them, and nothing is noted about that.
+    again = TableSchema.from_json(json.loads(json.dumps(schema.to_json())))
+    assert again == schema
+    encoded = np.stack(again.categorical[0].encode(pd.DataFrame({"c": ["c3", "c55", "new"]})), axis=1)
+    assert encoded.sum(axis=1).tolist() == [1, 0, 0]
+
+
+def test_as_many_categories_as_half_of_the_rows_are_an_identifier():
+    frame = pd.DataFrame({"site": "a", "c": [f"c{i % 101}" for i in range(200)], "y": ["p"] * 100 + ["q"] * 100})
+    with pytest.raises(ElmeshError, match=r'101 different values in 200 rows.* --drop "c"'):
+        fit_schema(frame, "site", ["y"])
+    numbers = [f"{0.37 * i:.2f}" for i in range(190)] + ["k.A."] * 10
+    with pytest.raises(ElmeshError, match="or empty the cells that are not numbers"):
+        fit_schema(frame.assign(c=numbers), "site", ["y"])
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from elmesh.tables.dates import choose_cycles
 from elmesh.tables.leaks import warn_of_leaks
 from elmesh.tables.schema import CategoricalColumn, DateColumn, NumericColumn, ProblemKind, TableSchema, TargetColumn
 from elmesh.tables.stats import ColumnStats, DistinctValues, TableStats
+from elmesh.text import count
 
 __all__ = ["check_targets", "choose_kind", "has_whole_labels", "infer_inputs", "infer_schema"]
 
@@ -30,6 +31,11 @@ _MAX_CLASSES = 20
 _MAX_CLASS_SHARE = 0.05
 # A column of text is an identifier if it has at least this many values and this share of them differ.
 _ID_ROWS, _ID_SHARE = 20, 0.9
+# Of more values than categories may have, those that are not frequent are taken together, if there are fewer than this
+# share of the rows.
+_OTHERS_SHARE = 0.5
+# With at most this share of words among numbers, a column of categories may have been meant as numbers.
+_FEW_WORDS = 0.1
 _DATES = ValueType.DATE | ValueType.DATE_TEXT
 # Names that R and pandas give to the names or numbers of rows.
 _ROW_NAMES = re.compile(r"Unnamed: 0(\.\d+)*|row[._]?names")
@@ -262,15 +268,38 @@ def _categorical(stats: TableStats, name: str, found: DistinctValues) -> Categor
     _reject_decimal_commas(stats, name)
     n_rows = stats.columns[name].n_rows
     n_present = n_rows - found.n_missing
+    if found.frequent and int(found.count) < _OTHERS_SHARE * n_present:
+        warnings.warn(
+            f'Column "{name}" has {found.count} different values; the {len(found.frequent)} most frequent are '
+            "categories of their own, and all others together are none of them.",
+            TableWarning,
+            stacklevel=5,
+        )
+        _warn_of_words(stats, name, n_present)
+        return CategoricalColumn(name, found.frequent, found.n_missing > 0, others=True)
     if found.too_many or (n_present >= _ID_ROWS and len(found.values) >= _ID_SHARE * n_present):
         raise ElmeshError(
             f'Column "{name}" is text with {found.count} different values in {n_rows} rows'
             f"{_explain_text(stats, name)}, more like an identifier than a category; leave it out with "
-            f'--drop "{name}".'
+            f'--drop "{name}"{_or_correct(stats, name)}.'
         )
     if len(found.values) + bool(found.n_missing) < 2:
         return None
+    _warn_of_words(stats, name, n_present)
     return CategoricalColumn(name, found.values, found.n_missing > 0)
+
+
+def _warn_of_words(stats: TableStats, name: str, n_present: int) -> None:
+    """Warn of a column of numbers that a few words make a column of categories."""
+    words = stats.columns[name].n_not_numeric
+    if 0 < words <= _FEW_WORDS * n_present and n_present >= _ID_ROWS:
+        row, text = stats.first_cell(name, _is_not_numeric)
+        warnings.warn(
+            f'Column "{name}" has numbers except in {count(words, "row")}, such as "{text}" at {row}, and is used as '
+            "categories; correct these cells, or leave them empty, if it is to be numbers.",
+            TableWarning,
+            stacklevel=5,
+        )
 
 
 def _reject_unusable(column: ColumnStats, subject: str) -> None:
@@ -309,6 +338,12 @@ def _explain_text(stats: TableStats, name: str) -> str:
         row, text = stats.first_cell(name, _is_not_numeric)
         return f' (the first that is not a number is "{text}" at {row})'
     return ""
+
+
+def _or_correct(stats: TableStats, name: str) -> str:
+    """Return what else can be done about a column that is numbers but for some words."""
+    column = stats.columns[name]
+    return ", or empty the cells that are not numbers" if 0 < column.n_not_numeric < 0.5 * column.n_rows else ""
 
 
 def _is_not_numeric(values: pd.Series[Any]) -> Mask:

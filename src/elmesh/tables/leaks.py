@@ -1,4 +1,4 @@
-"""Warnings of columns that alone determine the target, and of numbers that are identifiers.
+"""Warnings of columns that alone determine the target, of numbers that are identifiers, and of numbers for gaps.
 
 A column that is computed from the target, or recorded after it, gives a model that is excellent on the training rows
 and useless on new ones. Such a column is
@@ -9,8 +9,10 @@ and useless on new ones. Such a column is
   once: each of these is compared with the mean of the other rows of the same value.
 
 The last two are about columns with fewer different values than half of the rows. An identifier is a column of whole
-numbers that are all different. Values are compared within tasks, and no value leaves a process: the processes exchange
-counts, means, and sums of squares and products of each task. Of a table that is read in parts, a sample is examined.
+numbers that are all different. A number such as -999, which occurs several times and is far from all others, stands for
+a gap; it is looked for where all rows are in one process. Values are compared within tasks, and no value leaves a
+process: the processes exchange counts, means, and sums of squares and products of each task. Of a table that is read in
+parts, a sample is examined.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from elmesh.tables.access import TableWarning
 from elmesh.tables.columns import parse_column, to_labels
 from elmesh.tables.schema import CategoricalColumn, DateColumn, NumericColumn, TableSchema
 from elmesh.tables.stats import LocalRows, TableStats
+from elmesh.text import count
 from elmesh.typing import FloatArray, IndexArray
 
 __all__ = ["warn_of_leaks"]
@@ -37,6 +40,8 @@ __all__ = ["warn_of_leaks"]
 _MIN_ROWS = 20
 # Shares of the variance of the target that a column may leave unexplained: as a line, and by its values.
 _LINE_REST, _VALUES_REST = 1e-4, 0.01
+# Rows with a number that stands for a gap, at least, and its distance from all others, as a multiple of their range.
+_MIN_GAPS, _FAR = 3, 2.0
 # Rows of other classes than the most frequent one of their task that must be explained.
 _MIN_EXPLAINED = 10
 
@@ -70,13 +75,32 @@ def warn_of_leaks(stats: TableStats, schema: TableSchema) -> None:
         else:
             if not isinstance(column, DateColumn) and _is_identifier(stats, column.name, int(n_distinct[:, 0].sum())):
                 _warn(
-                    f'Column "{column.name}" has another whole number in every row of a task; if it is an identifier, '
-                    f'leave it out with --drop "{column.name}".'
+                    f'Column "{column.name}" has a different whole number in every row of each site; if it is an '
+                    f'identifier, leave it out with --drop "{column.name}".'
                 )
+            if isinstance(column, NumericColumn) and stats.communicator.size == 1:
+                _warn_of_gaps(column.name, parse_column(stats.rows.sample.column(column.name)).numbers)
 
 
 def _warn(message: str) -> None:
     warnings.warn(message, TableWarning, stacklevel=5)
+
+
+def _warn_of_gaps(name: str, values: FloatArray) -> None:
+    """Warn of a number that occurs several times, far from all others: it may stand for a missing value."""
+    x = np.sort(values[np.isfinite(values)])
+    different = np.unique(x)
+    if len(different) < 4:
+        return
+    for end, others in ((different[0], different[1:]), (different[-1], different[:-1])):
+        n, distance = int(np.sum(x == end)), float(np.min(np.abs(others - end)))
+        if n >= _MIN_GAPS and distance > _FAR * float(np.ptp(others)):
+            warnings.warn(
+                f'Column "{name}" is {end:g} in {count(n, "row")}, far from its other values; if that stands for a '
+                "missing value, leave these cells empty.",
+                TableWarning,
+                stacklevel=6,
+            )
 
 
 def _tells_class(mixed: FloatArray, explained: FloatArray, others: FloatArray) -> bool:

@@ -7,7 +7,8 @@ The rules for the columns to learn from:
 - A date is its number of days, standardised in the same way, and, if the training rows span enough of them, its place
   in the year, in the week and in the day, each as a sine and a cosine. A missing date is treated as a missing number.
 - A category is one-hot encoded. Missing is a category of its own if the training rows had missing values. A category
-  that the training rows did not have is encoded as zeros, with a warning.
+  that the training rows did not have is encoded as zeros, with a warning. Of very many categories the most frequent
+  ones are kept, and all others are encoded as zeros.
 - An infinite value is an error.
 
 Regression targets are standardised too, and predictions are converted back to the units of the table.
@@ -112,6 +113,7 @@ class CategoricalColumn:
     name: str
     categories: tuple[str, ...]  # of the training rows, sorted
     missing: bool  # whether missing is a category too
+    others: bool = False  # whether rows had further, rare categories, which count as none of these
 
     @property
     def feature_names(self) -> list[str]:
@@ -126,7 +128,7 @@ class CategoricalColumn:
         code = {category: i for i, category in enumerate(known)}
         codes = np.array([code.get(value, -1) for value in values])
         unseen = codes < 0
-        if unseen.any():
+        if unseen.any() and not self.others:
             example = values[int(np.argmax(unseen))]
             what = "missing values" if example is None else f'values such as "{example}"'
             warnings.warn(
@@ -249,6 +251,9 @@ class TableSchema:
         for key, values in (("categorical", "categories"), ("dates", "cycles")):
             for column in columns[key]:
                 column[values] = list(column[values])
+        for column in columns["categorical"]:
+            if not column["others"]:
+                del column["others"]  # so that earlier versions can read it
         if not self.dates:
             # Without dates earlier versions can read it.
             del data["dates"], columns["dates"]
@@ -267,6 +272,9 @@ class TableSchema:
             # Version 1 had no dates.
             data = {"dates": [], **data} if version == 1 else data
             data = {key: value for key, value in data.items() if key != "version"}
+            if isinstance(data.get("categorical"), list):
+                columns = [{"others": False, **one} if isinstance(one, dict) else one for one in data["categorical"]]
+                data["categorical"] = columns
         schema: TableSchema = _read_json(cls, data, "table")
         targets = schema.target_columns
         if not targets or (schema.kind == "classification" and len(targets) > 1):

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
@@ -202,8 +203,8 @@ class TableRows(ABC):
     @abstractmethod
     def distinct(
         self, names: Sequence[str], convert: Callable[[pd.Series[Any]], NDArray[Any]]
-    ) -> dict[str, tuple[int, set[Any]]]:
-        """Return the number of missing values and the different values of columns."""
+    ) -> dict[str, tuple[int, dict[Any, int]]]:
+        """Return the number of missing values, and how often each different value of columns occurs."""
 
     @property
     @abstractmethod
@@ -280,13 +281,13 @@ class LocalRows(TableRows):
 
     def distinct(
         self, names: Sequence[str], convert: Callable[[pd.Series[Any]], NDArray[Any]]
-    ) -> dict[str, tuple[int, set[Any]]]:
-        """Return the number of missing values and the different values of columns."""
+    ) -> dict[str, tuple[int, dict[Any, int]]]:
+        """Return the number of missing values, and how often each different value of columns occurs."""
         found = {}
         for name in names:
             values = convert(self.column(name))
             missing = pd.isna(values)
-            found[name] = int(missing.sum()), set(values[~missing].tolist())
+            found[name] = int(missing.sum()), dict(Counter(values[~missing].tolist()))
         return found
 
     @property
@@ -320,6 +321,7 @@ class DistinctValues:
     too_many: bool
     count: str  # for messages, such as "51" or "more than 50"
     n_missing: int
+    frequent: tuple[Any, ...] = ()  # the most frequent ones, sorted, if there are too many and all rows are here
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,8 +373,12 @@ class TableStats:
         """
         serial = self.communicator.size == 1  # nothing is sent, so all values can be counted
         own: list[tuple[int, list[Any] | None]] = []
+        frequent: dict[str, tuple[Any, ...]] = {}
         for name, (n_missing, values) in self.rows.distinct(list(limits), convert).items():
             own.append((n_missing, sorted(values) if serial or len(values) <= limits[name] else None))
+            if serial and len(values) > limits[name]:
+                order = sorted(values, key=lambda value: (-values[value], value))
+                frequent[name] = tuple(sorted(order[: limits[name]]))
         by_column = zip(*self.communicator.allgather(own), strict=True)
         found = {}
         for (name, limit), column in zip(limits.items(), by_column, strict=True):
@@ -381,5 +387,6 @@ class TableStats:
             # The number of values that were sent depends on the distribution of tasks, and messages must not.
             count = f"more than {limit}" if too_many and not serial else str(len(union))
             n_missing = sum(n for n, _ in column)
-            found[name] = DistinctValues(() if too_many else tuple(sorted(union)), too_many, count, n_missing)
+            different = () if too_many else tuple(sorted(union))
+            found[name] = DistinctValues(different, too_many, count, n_missing, frequent.get(name, ()))
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,9 +73,9 @@ class StreamedTable(TableRows):
 
     def distinct(
         self, names: Sequence[str], convert: Callable[[pd.Series[Any]], NDArray[Any]]
-    ) -> dict[str, tuple[int, set[Any]]]:
-        """Return the number of missing values and the different values of columns, at most a hundred thousand."""
-        missing, values = dict.fromkeys(names, 0), {name: set[Any]() for name in names}
+    ) -> dict[str, tuple[int, dict[Any, int]]]:
+        """Return the number of missing values, and how often each value occurs, at most about a hundred thousand."""
+        missing, values = dict.fromkeys(names, 0), {name: Counter[Any]() for name in names}
         if not names:
             return {}
         for frame in self.stream.chunks(names):
@@ -83,8 +84,8 @@ class StreamedTable(TableRows):
                 absent = pd.isna(found)
                 missing[name] += int(absent.sum())
                 if len(values[name]) < _MOST_VALUES:
-                    values[name] |= set(pd.unique(found[~absent]).tolist())
-        return {name: (missing[name], values[name]) for name in names}
+                    values[name].update(found[~absent].tolist())
+        return {name: (missing[name], dict(values[name])) for name in names}
 
     @property
     def sample(self) -> LocalRows:
