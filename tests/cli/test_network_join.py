@@ -152,6 +152,20 @@ def test_a_fingerprint_given_by_telephone_is_compared(net):
     worked("join", path, "--fingerprint", right.upper().replace(" ", ":"))
 
 
+def test_an_invitation_of_another_authority_does_not_break_a_site_that_has_joined(net):
+    """Even with --force: its certificate would no longer be valid."""
+    worked("join", net / "invitations" / "north.toml", "--json")
+    worked("join", net / "invitations" / "north.toml", "--certificate", sign(net, "north"), "--wait", 0, "--json")
+    before = tree(Path("north"))
+    shutil.copytree("net", "other")
+    worked("rotate", "other")
+    worked("rotate", "other", "--finish", "--force")
+    worked("invite", "other", "--force")
+    message = refused("join", "other/invitations/north.toml", "--force")
+    assert "nothing was changed" in message
+    assert tree(Path("north")) == before
+
+
 def test_invitations_are_not_overwritten_and_follow_the_network_file(net):
     before = tree(net / "invitations")
     assert "exists; choose another place, or give --force" in refused("invite", net)

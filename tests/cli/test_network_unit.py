@@ -88,11 +88,11 @@ def test_the_service_writes_only_to_its_log_its_state_and_its_model(place):
 @needs_systemd
 @pytest.mark.parametrize("name", ["north", "router"])
 def test_systemd_accepts_the_files_and_rates_them_as_safe(place, name):
-    more = [] if name == "router" else [*options(place, target='a $HOME 100% "b"'), "--timer", "02:00"]
+    more = [] if name == "router" else [*options(place, target='a $HOME 100% "b"'), "--at", "02:00Z"]
     found = run("unit", f"net/{name}/agent.toml", *more, "--user", "root", "--write", place)
     assert found.exit_code == 0, found.output
     files = sorted(place.glob("elmesh-net-*"))
-    assert [path.suffix for path in files] == [".service"] + [".timer"] * (name != "router")
+    assert [path.suffix for path in files] == [".service"]
     checked = subprocess.run(
         ["systemd-analyze", "verify", "--recursive-errors=no", *files], capture_output=True, text=True, check=False
     )
@@ -104,13 +104,14 @@ def test_systemd_accepts_the_files_and_rates_them_as_safe(place, name):
     assert rated.returncode == 0, rated.stdout
 
 
-def test_files_are_written_once_and_a_timer_takes_the_place_of_the_start_at_boot(place):
-    words = ["unit", "net/north/agent.toml", *options(place), "--timer", "02:00", "--write", place]
+@pytest.mark.parametrize(("option", "value"), [("--at", "02:00Z"), ("--every", "24h")])
+def test_files_are_written_once_and_a_schedule_is_that_of_the_agent(place, option, value):
+    words = ["unit", "net/north/agent.toml", *options(place), option, value, "--metrics-port", "9100"]
+    words += ["--write", place]
     shown = json.loads(run(*words, "--json").stdout)
-    assert list(shown["files"]) == ["elmesh-net-north.service", "elmesh-net-north.timer"]
-    assert ("OnCalendar", "*-*-* 02:00:00 UTC") in settings((place / "elmesh-net-north.timer").read_text())
-    assert "WantedBy" not in (place / "elmesh-net-north.service").read_text()
-    assert any("three runs" in note for note in shown["notes"])
+    assert list(shown["files"]) == ["elmesh-net-north.service"]
+    command = dict(settings((place / "elmesh-net-north.service").read_text()))["ExecStart"]
+    assert command.endswith(f"--log-json {option} {value} --metrics-port 9100")
     assert "exists; choose another name" in refused(*words)
     assert run(*words, "--force").exit_code == 0
 
@@ -119,8 +120,9 @@ def test_files_are_written_once_and_a_timer_takes_the_place_of_the_start_at_boot
     ("changes", "words"),
     [
         ({"data": None}, "needs --data, --target and --model"),
-        ({"timer": "25:00"}, "The time of the timer is '25:00'"),
-        ({"timer": "daily\nExecStart=/bin/sh"}, "The time of the timer is"),
+        ({"at": "25:00"}, "--at is '25:00'"),
+        ({"at": "daily\nExecStart=/bin/sh"}, "--at is 'daily"),
+        ({"at": "02:00", "every": "24h"}, "--every or --at, not both"),
         ({"user": "root; rm"}, "The user is 'root; rm'"),
         ({"model": "/var/tmp/model"}, "is in a temporary folder"),  # noqa: S108
         ({"target": "y\nUser=root"}, "cannot be in a unit"),

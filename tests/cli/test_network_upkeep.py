@@ -141,6 +141,39 @@ def test_a_request_for_the_present_key_becomes_one_for_a_new_key_only_with_force
     assert found["new_key"]
 
 
+def test_the_present_certificate_and_an_older_one_do_not_take_its_place(net):
+    stale = Path("stale.pem")
+    shutil.copy(net / "north/certificate.pem", stale)
+    worked("renew", agent("north"))
+    assert "is the certificate that north has already" in refused("renew", agent("north"), "--certificate", stale)
+    request = net / "north/renewal/north.csr"
+    assert request.is_file()
+    worked("renew", agent("north"), "--certificate", signed("north", request))
+    worked("renew", agent("north"))
+    assert "less long than the present certificate" in refused("renew", agent("north"), "--certificate", stale)
+    assert Identity.read(agent("north")).days_left() > 300
+
+
+def test_a_new_key_stays_until_its_certificate_is_installed(net):
+    worked("renew", agent("north"), "--new-key")
+    new = signed("north", net / "north/renewal/north.csr")
+    message = refused("renew", agent("north"), "--certificate", new, "--force")
+    assert "give the certificate alone" in message
+    key = (net / "north/renewal/key.pem").read_bytes()
+    assert "Done: the request" in worked("renew", agent("north"), "--force").stdout
+    assert (net / "north/renewal/key.pem").read_bytes() == key
+    worked("renew", agent("north"), "--certificate", new)
+    assert (net / "north/key.pem").read_bytes() == key
+
+
+def test_the_keeper_and_the_site_see_the_same_fingerprint_of_the_key(net):
+    asked = worked("renew", agent("north"), "--new-key").stdout
+    (shown,) = re.findall(r"Fingerprint of the key ([0-9a-f ]{39})", asked)
+    result = worked("sign", "net/ca", net / "north/renewal/north.csr", "--network", "net/network.toml")
+    assert f"Fingerprint of its key {shown}" in result.stdout
+    assert "north has a valid certificate of another key, too" in result.stderr
+
+
 def test_an_expired_certificate_is_renewed(net):
     resign("north", days=30, now=NOW - timedelta(days=60))
     with pytest.raises(ElmeshError, match="expired on"):
@@ -236,7 +269,6 @@ def test_a_list_of_another_authority_or_of_nonsense_is_never_ignored(net):
     good = (net / "revoked.pem").read_bytes()
     for data, words in [
         (forged, "was not signed by an authority that this agent trusts"),
-        (good + forged, "was not signed by an authority that this agent trusts"),
         (b"", "is no list of revoked certificates"),
         (good[:-60], "is no list of revoked certificates"),
         (good.replace(b"-----BEGIN X509 CRL-----\n", b"-----BEGIN X509 CRL-----\nAAAA"), "is no list of revoked"),
@@ -245,6 +277,35 @@ def test_a_list_of_another_authority_or_of_nonsense_is_never_ignored(net):
         (net / "south/revoked.pem").write_bytes(data)
         with pytest.raises(ElmeshError, match=words):
             Identity.read(agent("south"))
+
+
+def test_in_a_file_with_lists_of_several_authorities_those_that_are_trusted_count(net):
+    """While the authority is replaced, a site may not trust both yet."""
+    stranger = make_authority(Path("stranger"), "net")
+    south = load_certificates(net / "south/certificate.pem")[0]
+    worked("revoke", net, "north")
+    lists = (net / "revoked.pem").read_bytes() + make_list(stranger, {south.serial_number: NOW}, 30, 1, NOW)
+    (net / "south/revoked.pem").write_bytes(lists)
+    found = Identity.read(agent("south")).revocations
+    assert found.time_of(load_certificates(net / "north/certificate.pem")[0]) is not None
+    assert found.time_of(south) is None
+
+
+def test_an_empty_record_of_a_certificate_does_not_keep_others_from_being_revoked(net):
+    (net / "ca/issued/west-0.pem").touch()
+    assert "1 certificate of west revoked" in worked("revoke", net, "west").stdout
+
+
+def test_a_rotation_that_fails_leaves_the_authority_and_no_second_key(net, monkeypatch):
+    def full(*_, **__):
+        raise shutil.Error([("a", "b", "[Errno 28] No space left on device: 'b'")])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copytree", full)
+        assert "could not be copied ([Errno 28] No space left" in refused("rotate", net)
+    assert not list(net.glob(".ca*"))
+    assert (net / "ca/ca.key").is_file()
+    assert "has a new authority" in worked("rotate", net).stdout
 
 
 # Expiry.

@@ -36,7 +36,8 @@ class Monitored:
             "seconds_left": 1.0,
         }
         released = {"releases": 1, "matrices": 0, "epsilon": 0.5, "largest_epsilon": 1.0}
-        schedule = {"next": None, "last": "", "warning": "worse", "skipped": "", "version": 3}
+        schedule = {"next": None, "last": "", "warning": "worse", "skipped": "", "version": 3,
+                    "worse": True, "rows_gone": 2}  # fmt: skip
         neighbors = {"south": {"present": False}}
         more = {"releases": released, "schedule": schedule, "neighbors": neighbors}
         return self._agent.status() | numbers | more

@@ -119,3 +119,10 @@ def test_the_bound_on_a_neighbours_norm_is_far_above_that_of_a_solution():
     assert np.linalg.norm(U, axis=(1, 2)).max() < max_norm(config) / 10
     larger = make_config(PAIR, graph="path", parameters=BASIS | {"mu1": 4.0})
     assert max_norm(larger) < max_norm(make_config(PAIR, graph="path"))
+
+
+def test_a_target_that_the_table_cannot_have_is_an_error_before_there_is_a_run(tmp_path):
+    (identity,) = [one for one in identities(tmp_path / "net", make_config(PAIR, graph="path")) if one.name == "left"]
+    with NetworkAgent(identity) as agent, pytest.raises(ElmeshError, match='Column "x0" is used twice'):
+        agent.fit(rows_of("left"), "x0", tmp_path / "model")
+    assert not (identity.state / "run.json").exists()

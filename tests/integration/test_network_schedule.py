@@ -43,6 +43,14 @@ def add_rows(network, name, n=30):
     partial.replace(table)
 
 
+def cut_rows(network, name, n):
+    """Take rows from a site's table, as a whole new file."""
+    table = network.folder / "net" / f"{name}.csv"
+    partial = table.with_suffix(".partial")
+    pd.read_csv(table).iloc[n:].to_csv(partial, index=False)
+    partial.replace(table)
+
+
 @pytest.mark.thorough
 def test_sites_learn_together_when_all_have_come_and_then_alone_from_rows_that_came_in(tmp_path):
     config = make_config(THREE, "path", **SUMS_REGRESSION)
@@ -80,6 +88,15 @@ def test_sites_learn_together_when_all_have_come_and_then_alone_from_rows_that_c
         shown = CliRunner().invoke(app, ["network", "status", str(network.agents["north"].folder / "agent.toml")])
         assert "waits for its next run" in shown.stdout
         assert "Version 2, learned alone" in shown.stdout
+        # Rows that are not in the table any more are mentioned: it may have been cut.
+        cut_rows(network, "north", 20)
+        add_rows(network, "north", 5)
+        until_version(network, 3, ("north",))
+        network.until(lambda: network.agents["north"].status["schedule"]["rows_gone"] == 20)
+        schedule = network.agents["north"].status["schedule"]
+        assert "20 rows of the table before are not in this one" in schedule["warning"]
+        assert f"learned alone from {len(table) + 5} rows" in schedule["last"]
+        assert not schedule["worse"]
         for name in THREE:
             network.agents[name].process.send_signal(signal.SIGTERM)
         assert set(network.wait().values()) == {130}
@@ -171,6 +188,9 @@ def test_with_a_basis_every_run_is_with_the_network_and_models_are_not_compared(
         events = network.agents["north"].events("version")
         assert [event["number"] for event in events] == list(range(1, len(events) + 1))
         assert {(event["how"], event["change"]) for event in events} == {("network", None)}
+        # Later runs start where the one before ended.
+        assert all(event["found"] for event in network.agents["north"].events("warm start"))
+        assert len(network.agents["north"].events("warm start")) >= 2
         network.until_event("north", "scheduled", 3)
         assert 1 not in versions_of(network, "north").numbers()
         assert not network.agents["north"].events("run failed")

@@ -679,7 +679,7 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path, result_of):
         rows_of("someone else").to_csv(table, index=False)
         network.start("north")
         assert network.wait("north") == {"north": 2}
-        assert "data differs" in network.agents["north"].errors
+        assert "its table (--data) differs" in network.agents["north"].errors
         table.write_text(text)
         network.start("north")
         assert all_well(network.finish())

@@ -88,7 +88,8 @@ def test_only_the_owner_can_read_the_seed_of_a_run(make, tmp_path):
 @pytest.mark.parametrize("name", FIELDS)
 def test_the_checkpoint_of_another_run_is_refused(make, name):
     make().open(FIELDS, fresh=False)
-    with pytest.raises(ElmeshError, match=f"another run: its {name} differs; finish that run .*--fresh"):
+    shown = {"target": "--target", "out": "--out", "data": r"table \(--data\)"}.get(name, name)
+    with pytest.raises(ElmeshError, match=f"another run: its {shown} differs; finish that run .*--fresh"):
         make().open({**FIELDS, name: "other"}, fresh=False)
 
 

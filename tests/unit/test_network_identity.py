@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import json
 import os
@@ -440,13 +441,15 @@ def test_an_expired_authority_is_refused(tmp_path):
 
 def test_key_files_are_private_from_their_creation_with_any_umask(tmp_path, monkeypatch):
     seen = []
-    write = os.fdopen
+    sync = os.fsync
 
-    def look(descriptor, *rest):
-        seen.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
-        return write(descriptor, *rest)
+    def look(descriptor):
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode):
+            seen.append(stat.S_IMODE(mode))
+        sync(descriptor)
 
-    monkeypatch.setattr(os, "fdopen", look)
+    monkeypatch.setattr(os, "fsync", look)
     before = os.umask(0)
     try:
         make_authority(tmp_path / "ca", "net")
@@ -457,6 +460,19 @@ def test_key_files_are_private_from_their_creation_with_any_umask(tmp_path, monk
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "ca").stat().st_mode) == 0o700
     assert seen == [0o600, 0o644, 0o600]
+
+
+def test_a_full_disk_leaves_no_part_of_a_key_and_names_the_file(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=r"No space left on device: .*key\.pem"):
+            make_key(tmp_path / "key.pem")
+    assert list(tmp_path.iterdir()) == []
+    make_key(tmp_path / "key.pem")
+    assert [path.name for path in tmp_path.iterdir()] == ["key.pem"]
 
 
 def test_a_key_is_never_overwritten(tmp_path):

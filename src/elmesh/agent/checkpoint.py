@@ -36,6 +36,10 @@ from elmesh.run.result import RunHistory
 __all__ = ["AgentCheckpoint", "CheckpointTiming", "is_locked", "lock_folder"]
 
 _VERSION = 3
+# Options by which a run is asked for.
+_OPTIONS = {"target": "--target", "out": "--out", "data": "table (--data)"}
+# Attempts to lock a folder, and the seconds between them.
+_TRIES, _ASKED = 5, 0.02
 # The number of sums so far, among the arrays of a state.
 _COUNTER = "comm/mask/counter"
 
@@ -122,8 +126,8 @@ class AgentCheckpoint:
             odd = next((name for name in self._fields if run.fields.get(name) != self._fields[name]), None)
             if odd is not None:
                 raise ElmeshError(
-                    f"{self._folder} holds the checkpoint of another run: its {odd} differs; finish that run with the "
-                    "same command, or start again with --fresh."
+                    f"{self._folder} holds the checkpoint of another run: its {_OPTIONS.get(odd, odd)} differs; finish "
+                    "that run with the same command, or start again with --fresh."
                 )
             self.run_id, self.evicted, self.notes = run.run_id, frozenset(run.evicted), run.notes
             self.seed = bytes.fromhex(run.seed)
@@ -346,11 +350,11 @@ class AgentCheckpoint:
         os.close(self._lock)
 
 
-def is_locked(folder: Path) -> bool:
-    """Return whether a process runs the agent of a folder."""
+def is_locked(folder: Path, name: str = "lock") -> bool:
+    """Return whether a process runs the agent of a folder, on this machine, in whatever container."""
     try:
-        with open(folder / "lock", "r+b") as file:
-            return not _try_lock(file.fileno())
+        with open(folder / name, "rb") as file:
+            return not _try_lock(file.fileno(), shared=True)
     except FileNotFoundError:
         return False
 
@@ -364,15 +368,20 @@ def lock_folder(folder: Path, name: str = "lock") -> int:
         raise ElmeshError(
             f"The agent's folder {folder} cannot be used: {(error.strerror or str(error)).lower()}."
         ) from None
-    if not _try_lock(descriptor):
+    # Whoever asks whether it is locked holds it for a moment.
+    for attempt in range(_TRIES):
+        if _try_lock(descriptor):
+            break
+        time.sleep(_ASKED if attempt < _TRIES - 1 else 0.0)
+    else:
         os.close(descriptor)
         raise ElmeshError(f"Another process runs this agent already (it holds {folder / name}); end that one first.")
     return descriptor
 
 
-def _try_lock(descriptor: int) -> bool:
+def _try_lock(descriptor: int, *, shared: bool = False) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError:
         return False
     return True

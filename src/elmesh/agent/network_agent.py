@@ -25,6 +25,7 @@ from elmesh.agent.backend import NetworkBackend
 from elmesh.agent.checkpoint import AgentCheckpoint, CheckpointTiming
 from elmesh.agent.column_scales import exchange_scales
 from elmesh.agent.confirmation import pending_confirmation
+from elmesh.agent.earlier_basis import earlier_basis
 from elmesh.agent.limits import max_message_bytes
 from elmesh.agent.run_security import RunSecurity
 from elmesh.agent.site_data import load_table, table_digest
@@ -51,7 +52,7 @@ from elmesh.run.result import Progress, RunHistory
 from elmesh.solvers.traffic_estimate import TrafficEstimate
 from elmesh.tables import FILE_TASK, TableSchema, whole_labels
 from elmesh.text import listed
-from elmesh.typing import StrPath
+from elmesh.typing import FloatArray, StrPath
 
 __all__ = ["AgentResult", "NetworkAgent", "Phase"]
 
@@ -150,6 +151,8 @@ class NetworkAgent:
         self._table, self._rows = "", 0
         #: Totals that were released with noise before the fit.
         self.released: tuple[ReleasedTotal, ...] = ()
+        #: The basis of an earlier model that the run starts from, if any.
+        self.start: FloatArray | None = None
         self._stopping = False
         self._resumed: int | None = None
         #: The last round of the run, -1 before the first; the phase and the problem of the agent; the last progress.
@@ -201,6 +204,7 @@ class NetworkAgent:
         out: StrPath,
         *,
         overwrite: bool = False,
+        earlier: StrPath | None = None,
         callback: Callable[[Progress], bool | None] | None = None,
     ) -> AgentResult:
         """Learn together with the other agents, save this agent's model, and stay until the neighbours are done.
@@ -215,6 +219,9 @@ class NetworkAgent:
             Folder to save the model in.
         overwrite : bool, default=False
             Whether to replace a model that is there; a resumed run replaces its own.
+        earlier : path, optional
+            A model of an earlier run of this network. With ``exchange = "basis"`` the run starts from its basis, if
+            its features and its rank are the same.
         callback : callable, optional
             Called with a :class:`~elmesh.run.Progress` after every round.
 
@@ -232,6 +239,9 @@ class NetworkAgent:
                 raise ElmeshError(f"{folder} exists already; choose another path, or pass overwrite=True.")
             frame = load_table(data, self.identity.config, self.name, targets)
             fields = {"target": targets, "out": str(folder.absolute()), "data": table_digest(frame)}
+            if not self.identity.config.unscaled_columns:
+                # What is wrong with the table or the target is an error before there is a run to resume.
+                self.schema(frame, targets).encode(frame)
             self.open(fields, rows=len(frame))
             state = self.checkpoint.latest_state()
             result = None if state is None else state.result
@@ -243,7 +253,7 @@ class NetworkAgent:
             while True:
                 try:
                     if result is None:
-                        result = self._learn(frame, targets, folder, callback)
+                        result = self._learn(frame, targets, folder, earlier, callback)
                     self.phase = "staying"
                     self.log("saved", out=str(folder))
                     unconfirmed = self.finish()
@@ -273,6 +283,7 @@ class NetworkAgent:
         frame: pd.DataFrame,
         targets: Sequence[str],
         out: Path,
+        earlier: StrPath | None,
         callback: Callable[[Progress], bool | None] | None,
     ) -> dict[str, Any]:
         """Fit together with the others and save the model; return its summary."""
@@ -281,6 +292,9 @@ class NetworkAgent:
         model = self.estimator(X.shape[1])
         self.phase = "fitting"
         config = self.identity.config
+        if earlier is not None and config.exchange == "basis":
+            self.start = earlier_basis(earlier, model, X.shape[1], int(config.make_solver().rank))
+            self.log("warm start", earlier=str(earlier), found=self.start is not None)
         if config.model_solver().grouped_features != config.make_solver().grouped_features:
             self.log("undeclared classes", network=config.name)
 
@@ -290,7 +304,8 @@ class NetworkAgent:
             return None if callback is None else callback(progress)
 
         def on_estimate(estimate: TrafficEstimate) -> None:
-            self.log("estimate", text=estimate.sentence(), bytes=estimate.start, bytes_per_round=estimate.per_round)
+            text = f"{estimate.sentence()} Headers, keys and small sums come on top."
+            self.log("estimate", text=text, bytes=estimate.start, bytes_per_round=estimate.per_round)
 
         run = RunConfig(backend=NetworkBackend(self), callback=on_round, on_estimate=on_estimate)
         model.fit(X, schema.targets(frame), tasks=tasks, run=run)
@@ -429,7 +444,8 @@ class NetworkAgent:
         if isinstance(problem, LostError):
             self.checkpoint.check()  # neighbours stall when they have to buffer too much for this agent
         if isinstance(problem, EvictionError):
-            if self._on_loss == "stop":
+            # Others may have refused what has not reached this agent.
+            if self._on_loss == "stop" and self._on_invalid == "stop":
                 without = ", ".join(sorted(problem.evicted))
                 raise self._fail(
                     FailedError(

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, time, timedelta, tzinfo
 
 from elmesh.errors import ElmeshError
 
-__all__ = ["Schedule"]
+__all__ = ["Schedule", "make_schedule"]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _INTERVAL = re.compile(r"([1-9][0-9]{0,5})([smhd])")
@@ -71,3 +71,12 @@ class Schedule:
         today = datetime.fromtimestamp(now, self.zone).date()
         moments = (datetime.combine(today + timedelta(days=k), self.at, self.zone).timestamp() for k in range(3))
         return next(moment for moment in moments if moment > now)
+
+
+def make_schedule(every: str | None, at: str | None) -> Schedule | None:
+    """Return the schedule of the options ``--every`` and ``--at``; None if neither is given."""
+    if every is not None and at is not None:
+        raise ElmeshError("Give --every or --at, not both.")
+    if every is not None:
+        return Schedule.every(every)
+    return None if at is None else Schedule.daily(at)

@@ -1,7 +1,8 @@
 """The status file of an agent: its state for those who operate it, renewed every second.
 
-A process that was killed leaves its last status behind. So a status is believed only while its process exists, and an
-agent whose status has not been renewed for a while hangs, or its disk does.
+A process that was killed leaves its last status behind. So a status is believed only while its process holds a lock,
+which is seen from other containers as well, and an agent whose status has not been renewed for a while hangs, or its
+disk does.
 
 Neighbours are not asked for it, and nothing of it leaves the site.
 """
@@ -18,11 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from elmesh.agent.checkpoint import is_locked, lock_folder
 from elmesh.errors import ElmeshError
 
 __all__ = ["RENEWED", "read_status", "seconds_left", "status_file"]
 
-_NAME, _VERSION = "status.json", 4
+_NAME, _LOCK, _VERSION = "status.json", "status.lock", 4
 #: Seconds after which a status that is renewed every second counts as old.
 RENEWED = 15.0
 _ENDED = ("ended", "failed", "stopped")
@@ -31,7 +33,7 @@ _ENDED = ("ended", "failed", "stopped")
 @contextmanager
 def status_file(folder: Path, status: Callable[[], dict[str, Any]]) -> Iterator[None]:
     """Write an agent's status to its folder every second, and once more at the end."""
-    path, end = folder / _NAME, threading.Event()
+    path, end, lock = folder / _NAME, threading.Event(), lock_folder(folder, _LOCK)
 
     def write() -> None:
         _write(path, {"version": _VERSION, "pid": os.getpid(), **status()})
@@ -48,6 +50,7 @@ def status_file(folder: Path, status: Callable[[], dict[str, Any]]) -> Iterator[
         end.set()
         thread.join()
         write()
+        os.close(lock)
 
 
 def _write(path: Path, status: dict[str, Any]) -> None:
@@ -73,7 +76,7 @@ def read_status(folder: Path) -> dict[str, Any] | None:
         status = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(status, dict) or status.get("version") != _VERSION:
             raise TypeError
-        status["running"] = _is_running(int(status["pid"])) and status["phase"] not in _ENDED
+        status["running"] = is_locked(folder, _LOCK) and status["phase"] not in _ENDED
         status["age"] = max(time.time() - float(status["time"]), 0.0)
     except (ValueError, TypeError, KeyError, OSError, RecursionError):
         raise ElmeshError(f"{path} is not a status file of this version of elmesh.") from None
@@ -92,13 +95,3 @@ def seconds_left(started: tuple[float, int], now: tuple[float, int], rounds: int
     """
     elapsed, done = now[0] - started[0], now[1] - started[1]
     return elapsed / done * max(rounds - now[1], 0) if done > 0 else None
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from elmesh.agent import AgentResult, NetworkAgent, status_file
-from elmesh.agent.schedule import Schedule
+from elmesh.agent.schedule import Schedule, make_schedule
 from elmesh.agent.site_data import exchange_caution, load_table, table_cautions
 from elmesh.cli.console import (
     AgentArgument,
@@ -57,7 +57,10 @@ def agent(
     ] = "stop",
     on_bad: Annotated[
         str,
-        typer.Option(metavar="stop|isolate", help="On an invalid message: stop, or start again without its sender."),
+        typer.Option(
+            metavar="stop|isolate",
+            help="On an invalid message: stop, or start again without its sender, and without whom others evict.",
+        ),
     ] = "stop",
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start again, whatever the checkpoint holds; all sites must.")
@@ -106,10 +109,11 @@ def agent(
     an invalid message; 130 stopped by Ctrl-C.
 
     With --every or --at the network learns again and again, until Ctrl-C: the first run begins at once, each other one
-    at its time, when all sites have come; one that cannot take place is skipped. Every model is kept as a version
-    beside --out (elmesh versions, elmesh rollback), and compared with the former one on the rows that are new. What may
-    leave this site is limited over all runs: with differential privacy by the budget of its rows; without it, a changed
-    table is not summed a second time, and the site's own part alone learns from the new rows.
+    at its time, when all sites have come; if there is a model already, the first one waits for its time, too. A run
+    that cannot take place is skipped. Every model is kept as a version beside --out (elmesh versions, elmesh rollback),
+    and compared with the former one on the rows that are new. What may leave this site is limited over all runs: with
+    differential privacy by the budget of its rows; without it, a changed table is not summed a second time, and the
+    site's own part alone learns from the new rows.
     """
     check_option("--on-loss", on_loss, "stop", "continue")
     check_option("--on-bad", on_bad, "stop", "isolate")
@@ -191,17 +195,14 @@ def _report_result(result: AgentResult, site: NetworkAgent, out: Path, output: O
 
 def _schedule(every: str | None, at: str | None, fresh: bool, release_again: bool) -> Schedule | None:
     """Return the schedule of runs; None if there is to be one run, now."""
-    if every is None and at is None:
-        return None
-    if every is not None and at is not None:
-        raise ElmeshError("Give --every or --at, not both.")
-    if fresh or release_again:
+    schedule = make_schedule(every, at)
+    if schedule is not None and (fresh or release_again):
         option = "--fresh" if fresh else "--release-again"
         raise ElmeshError(
             f"{option} is a decision about one run, and --every and --at repeat runs; give {option} in a single run "
             "before, or leave it out."
         )
-    return Schedule.every(every) if every is not None else Schedule.daily(str(at))
+    return schedule
 
 
 def _run_scheduled(runs: ScheduledRuns, metrics_port: int | None, output: Output, log: EventLog) -> None:

@@ -52,6 +52,11 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"The network file of {f['network']} declares no classes, so a class of the same name may differ from agent to "
         "agent: there is no common part. Add classes = [...] to [target] at every agent to learn one."
     ),
+    "warm start": lambda f: (
+        f"Starting from the basis of {f['earlier']}."
+        if f["found"]
+        else f"The model in {f['earlier']} has other features or another rank, so this run starts from the common seed."
+    ),
     "keys": lambda f: f"Keys of all sites: {f['fingerprint']}; compare them with the other sites'.",
     "replaced logs": lambda f: (
         f"The log of releases of {', '.join(f['names'])} is not that of an earlier run, or lines were removed; "
@@ -74,7 +79,9 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "expires": lambda f: f["text"],
     "scheduled": lambda f: f"Next run: {datetime.fromtimestamp(f['next']).astimezone():%Y-%m-%d %H:%M:%S %Z}.",
     "missed": lambda f: f"This run is skipped, because not all sites have come: {f['reason']}",
+    "failed": lambda f: f"The run has ended: {f['reason']}",
     "run failed": lambda f: f"This run has no result: {f['reason']}",
+    "alone": lambda f: f"The network cannot run again now, so this site learns alone: {f['reason']}",
     "unchanged": lambda _: "No new rows since the last version, so that there is nothing to learn.",
     "not compared": lambda f: f"The new model is not compared with the former one: {f['reason']}",
     "version": lambda f: f"{f['text']} {f['warning']}".strip(),
@@ -114,9 +121,10 @@ class EventLog:
         if self._quiet:
             return
         if self._json:
-            line = json.dumps(plain({"time": now.isoformat(), "agent": self._agent, "event": event, **fields}))
+            head = {"time": now.isoformat(), "agent": self._agent, "event": event}
+            line = json.dumps(plain(head | {name: value for name, value in fields.items() if name not in head}))
         elif sentence is not None:
-            line = f"{now.astimezone():%H:%M:%S} {sentence}"
+            line = f"{now.astimezone():{'%Y-%m-%d ' if self._file is not None else ''}%H:%M:%S} {sentence}"
         else:
             return
         line = _CONTROL.sub(" ", line) + "\n"

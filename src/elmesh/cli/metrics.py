@@ -120,5 +120,6 @@ def _state(identity: Identity, status: dict[str, Any]) -> Iterator[tuple[str, st
     schedule = status.get("schedule")
     if schedule is not None:
         yield "model_version", "Number of the version in use; 0 before the first", schedule["version"] or 0
-        yield "model_worse", "Whether this version is clearly worse than the former one", bool(schedule["warning"])
+        yield "model_worse", "Whether this version is clearly worse than the former one", bool(schedule["worse"])
+        yield "rows_gone", "Rows of the former table that the last one lacks", schedule["rows_gone"]
         yield "run_skipped", "Whether the last scheduled run made no version", bool(schedule["skipped"])

@@ -5,6 +5,7 @@ Without, each site makes its own key, and the authority signs a certificate for 
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -20,8 +21,9 @@ from elmesh.netconfig.config import NetworkConfig
 from elmesh.netconfig.config_builder import DataSpec, build_config, default_name
 from elmesh.netconfig.layout import NetworkLayout, create_agent_folder, sign_request
 from elmesh.netconfig.names import ROUTER
-from elmesh.netconfig.pki.authority import CA_CERTIFICATE
-from elmesh.netconfig.pki.verify import fingerprint, load_certificates
+from elmesh.netconfig.pki.authority import CA_CERTIFICATE, issued_certificates
+from elmesh.netconfig.pki.csr import common_name
+from elmesh.netconfig.pki.verify import fingerprint, key_fingerprint, load_certificates
 from elmesh.tables import ProblemKind, read_table
 from elmesh.text import count
 
@@ -313,7 +315,18 @@ def sign(
     """
     output = Output(as_json, quiet)
     agent, certificate = sign_request(authority, request, NetworkConfig.read(network), out, days=days, force=force)
-    own = authority / "ca.pem"
+    own, key = authority / "ca.pem", load_certificates(certificate)[0].public_key()
     output.print(f"{certificate} is the certificate of {agent}, valid for {count(days, 'day')}.")
+    output.print(f"Fingerprint of its key {key_fingerprint(key)}: compare it by telephone before you return it.")
+    others = {
+        key_fingerprint(one.public_key())
+        for one in issued_certificates(authority)
+        if common_name(one.subject) == agent and one.not_valid_after_utc > datetime.now(UTC)
+    } - {key_fingerprint(key)}
+    if others:
+        output.note(
+            f"{agent} has a valid certificate of another key, too; if that may have been stolen: elmesh network revoke."
+        )
     output.print(f"Return it with {own}; beside {agent}'s agent.toml they are certificate.pem and ca.pem.")
-    output.result({"command": "network sign", "agent": agent, "certificate": certificate, "authority": own})
+    output.result({"command": "network sign", "agent": agent, "certificate": certificate, "authority": own,
+                   "key": key_fingerprint(key), "other_keys": sorted(others)})  # fmt: skip

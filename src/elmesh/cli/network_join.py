@@ -19,9 +19,10 @@ from elmesh.netconfig.joining import JoiningSite
 from elmesh.netconfig.layout import NetworkLayout
 from elmesh.netconfig.names import ROUTER
 from elmesh.netconfig.pki.authority import CA_CERTIFICATE
-from elmesh.netconfig.pki.verify import fingerprint, has_fingerprint, load_certificates
+from elmesh.netconfig.pki.csr import load_request
+from elmesh.netconfig.pki.verify import fingerprint, has_fingerprint, key_fingerprint, load_certificates
 
-__all__ = ["invite", "join", "print_invitations"]
+__all__ = ["invite", "join", "print_invitations", "print_key"]
 
 
 def invite(
@@ -182,10 +183,18 @@ def _print_fingerprints(output: Output, authorities: list[x509.Certificate], wha
         output.print(f"Fingerprint of the authority {fingerprint(one)}: {what}.")
 
 
+def print_key(output: Output, request: Path) -> None:
+    """Print the fingerprint of the key of a request, by which its keeper knows that it is this site's."""
+    _, asked = load_request(request.read_bytes())
+    known = key_fingerprint(asked.public_key())
+    output.print(f"Fingerprint of the key {known}: read it out to the keeper of the authority by telephone.")
+
+
 def _print_request(output: Output, site: JoiningSite, invitation: Path, is_new: bool) -> None:
     done, name = "Done" if is_new else "Done before", site.invitation.agent
     output.print(f"{done}: the key of {name}, {site.key}. It stays here, and is given to no one.")
     output.print(f"{done}: the request for its certificate, {site.request}. It contains no secret.")
+    print_key(output, site.request)
     output.print(f"Next, you: send {site.request} to the keeper of the authority.")
     sign = f"elmesh network sign net/ca {site.request.name} --network net/network.toml"
     output.print(f"Next, the keeper of the authority: {sign}, and return {name}.pem.")

@@ -75,8 +75,8 @@ def rotate(
     file = layout.authority / CA_CERTIFICATE
     trusted = load_certificates(file)
     output.print(f"{layout.authority} has {'dropped the former authority' if finish else 'a new authority'}.")
-    for one in trusted:
-        output.print(f"Fingerprint of the authority {fingerprint(one)}: read it out to each site by telephone.")
+    for which, one in zip(("new ", "former ") if len(trusted) > 1 else ("",), trusted, strict=False):
+        output.print(f"Fingerprint of the {which}authority {fingerprint(one)}: read it out to each site by telephone.")
     output.print(f"Next, you: send {file} to every site{', and revoked.pem if there is one' if finish else ''}.")
     digits = "" if finish else f' --fingerprint "{fingerprint(trusted[0])}"'
     output.print(f"Next, each site: elmesh network trust agent.toml ca.pem{digits}")

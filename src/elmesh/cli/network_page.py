@@ -118,7 +118,9 @@ class _PageHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the page, one of its files, or its stream of changes."""
         if self.headers.get_all("Host") is None or self.headers["Host"].lower() not in self.server.names:
-            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "This page answers to the names of this machine only.")
+            port = self.server.server_address[1]
+            text = f"This page answers to the names of this machine at port {port} only; forward the same port."
+            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, text)
         elif self.path == "/":
             self._send("text/html", render_page(self.server.identity, self._state()).encode())
         elif self.path in _FILES:

@@ -10,6 +10,8 @@ import typer
 
 from elmesh.agent.checkpoint import is_locked
 from elmesh.cli.console import AgentArgument, JsonOption, Output, QuietOption
+from elmesh.cli.network_join import print_key
+from elmesh.errors import ElmeshError
 from elmesh.netconfig.identity import FORMER_AUTHORITIES, FORMER_CERTIFICATES, Identity
 from elmesh.netconfig.pki.verify import fingerprint
 from elmesh.netconfig.renewal import Renewal, trust_authorities
@@ -39,6 +41,11 @@ def renew(
     uses the old certificate on the connections it has; the next run uses the new one.
     """
     output = Output(as_json, quiet)
+    if certificate is not None and (force or new_key):
+        raise ElmeshError(
+            "--certificate installs what the authority has signed, and --force and --new-key are about the request; "
+            "give the certificate alone."
+        )
     identity = Identity.load(agent)
     renewal = Renewal(identity)
     found = certificate or renewal.find_certificate()
@@ -48,6 +55,7 @@ def renew(
         done = "Done" if is_new else "Done before"
         output.print(f"The certificate of {identity.name} is valid until {identity.valid_until:%Y-%m-%d}.")
         output.print(f"{done}: the request for a new one, {renewal.request}. It contains no secret.")
+        print_key(output, renewal.request)
         output.print(f"Next, you: send {renewal.request} to the keeper of the authority.")
         sign = f"elmesh network sign net/ca {renewal.request.name} --network net/network.toml --force"
         output.print(f"Next, the keeper of the authority: {sign}, and return {identity.name}.pem.")

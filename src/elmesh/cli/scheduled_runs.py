@@ -53,7 +53,7 @@ class _Learned:
 
     how: str  # "network" or "alone"
     reason: str | None  # why it was alone
-    rows: int
+    rows: int  # of the model
     table: str
 
 
@@ -104,6 +104,11 @@ class ScheduledRuns:
         self._seen: tuple[tuple[int, int], int | None] = (0, 0), None
         #: In words: the last version; a warning about it; why the last run made none.
         self._last, self._warning, self._skipped = "", "", ""
+        #: Rows of the former table that the last one lacks, and whether the last version is clearly worse.
+        self._gone, self._worse = 0, False
+        number = self.versions.current()
+        if number is not None and {"how", "rows", "rows_gone"} <= self.versions.facts(number).keys():
+            self._show_version(number, self.versions.facts(number))
 
     def status(self) -> dict[str, Any]:
         """Return the status of the agent that runs, or of one that waits, with what is known of versions."""
@@ -113,6 +118,7 @@ class ScheduledRuns:
         else:
             status = site.status()
         schedule = {"next": self._next, "last": self._last, "warning": self._warning, "skipped": self._skipped}
+        schedule |= {"worse": self._worse, "rows_gone": self._gone}
         return {**status, "schedule": {**schedule, "version": self._version()}}
 
     def _version(self) -> int | None:
@@ -186,15 +192,28 @@ class ScheduledRuns:
             self._pending.end()
         self._pending.drop_table()
         self.versions.prune(self._keep)
-        self._last = f"Version {number}, learned {_how(learned.how)} from {count(learned.rows, 'row')}."
-        self._last += "" if change is None else f" {change.sentence()}"
-        self._warning = self._skipped = ""
-        if change is not None and change.is_worse:
-            self._warning = (
-                f"Version {number} is clearly worse than the one before it; elmesh rollback returns to that."
-            )
+        self._skipped = ""
+        self._show_version(number, facts)
         self._log("version", text=self._last, warning=self._warning, number=number, **facts)
         return {"version": number, **facts}
+
+    def _show_version(self, number: int, facts: dict[str, Any]) -> None:
+        """Put a version into words, and what someone should look into about it."""
+        gone, change = facts["rows_gone"], facts.get("change") or {}
+        self._last = f"Version {number}, learned {_how(facts['how'])} from {count(facts['rows'], 'row')}."
+        self._last += f" {facts['sentence']}" if facts.get("sentence") else ""
+        warnings, self._gone, self._worse = [], int(gone), bool(change.get("worse"))
+        if self._worse:
+            warnings.append(
+                f"Version {number} is clearly worse than the one before it; elmesh rollback returns to that."
+            )
+        if gone:
+            learned = "; the model still has what it learned from them (elmesh forget takes it away)"
+            warnings.append(
+                f"{count(gone, 'row')} of the table before are not in this one: check that it is complete"
+                f"{learned if facts['how'] == 'alone' else ''}."
+            )
+        self._warning = " ".join(warnings)
 
     # One run, with the network or alone.
 
@@ -216,10 +235,11 @@ class ScheduledRuns:
         reason = self._learn_together(frame, pending)
         if reason is None:
             return _Learned("network", None, rows, digest)
-        if first or not self._learn_alone(frame):
+        learned = None if first else self._learn_alone(frame)
+        if learned is None:
             self._skipped = f"The last run made no new version: {reason}"
             return None
-        return _Learned("alone", reason, rows, digest)
+        return _Learned("alone", reason, learned, digest)
 
     def _spends_for_nothing(self, digest: str) -> bool:
         """Return whether a run of the same rows would give the same model, and bring the site's limit nearer."""
@@ -229,7 +249,7 @@ class ScheduledRuns:
 
     def _learn_together(self, frame: pd.DataFrame, pending: dict[str, Any]) -> str | None:
         """Learn with the other sites into the staging folder; return why that was not possible, if it was not."""
-        resumes = pending["attempts"] > 0
+        resumes, first = pending["attempts"] > 0, not self.versions.numbers()
         self._pending.write({"attempts": pending["attempts"] + 1})
         released = 0
         try:
@@ -238,7 +258,14 @@ class ScheduledRuns:
                 try:
                     if self._stop.is_set():
                         raise StoppedError("Stopped.")
-                    site.fit(frame, self._target, self.versions.staging, overwrite=True, callback=self._callback)
+                    site.fit(
+                        frame,
+                        self._target,
+                        self.versions.staging,
+                        overwrite=True,
+                        earlier=None if first else self.versions.model,
+                        callback=self._callback,
+                    )
                 finally:
                     self._site = None
                     self._idle = {**site.status(), "neighbors": {}, "problem": None, "seconds_left": None}
@@ -250,20 +277,24 @@ class ScheduledRuns:
             if not released or resumes:
                 self._pending.end()
             missed = isinstance(error, LostError) and not released
-            self._log("missed" if missed else "run failed", reason=str(error))
+            alone = not first and not released
+            self._log("missed" if missed else "alone" if alone else "run failed", reason=str(error))
             return str(error)
         self._pending.write({"attempts": 1, "saved": True})
         return None
 
-    def _learn_alone(self, frame: pd.DataFrame) -> bool:
-        """Learn this site's own part from the new rows into the staging folder; return whether there are any."""
+    def _learn_alone(self, frame: pd.DataFrame) -> int | None:
+        """Learn this site's own part from the new rows into the staging folder.
+
+        Return of how many rows the model is then, which are those of former tables as well; None if none is new.
+        """
         estimator, rows, y, tasks = self._given(self.versions.model, frame)
         new = ~estimator.known_rows(rows, y, tasks)
         if not new.any():
-            return False
+            return None
         estimator.partial_fit(rows[new], y[new], tasks=tasks[new])
         estimator.save(self.versions.staging, overwrite=self.versions.staging.exists())
-        return True
+        return int(sum(site.n_rows for site in estimator.statistics_.sites.values()))
 
     def _compare(self) -> tuple[ModelChange | None, int]:
         """Compare the staged model with the current one on new rows; return how many rows of that are gone, too."""

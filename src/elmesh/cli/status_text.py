@@ -38,9 +38,10 @@ def headline(status: dict[str, Any]) -> str:
     if not status["running"]:
         if status["phase"] in ("ended", "failed", "stopped"):
             return f"{name} is not running: it {_PHASES[status['phase']]} ({moment(status['time'])})."
+        then = "continues by the schedule" if status["phase"] == "scheduled" else "resumes the run"
         return (
             f"{name} is not running: its process was killed, last seen {moment(status['time'])}. The same command "
-            "resumes the run."
+            f"{then}."
         )
     if status["age"] > RENEWED:
         return (
@@ -97,7 +98,7 @@ def schedule_lines(status: dict[str, Any]) -> list[str]:
     if schedule is None:
         return []
     lines = []
-    if schedule["next"] is not None:
+    if schedule["next"] is not None and status["running"]:
         wait = max(schedule["next"] - time.time(), 0.0)
         lines.append(f"Next run {moment(schedule['next'])}, in {duration(wait)}.")
     return lines + ([schedule["last"]] if schedule["last"] else [])

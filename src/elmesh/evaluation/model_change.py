@@ -74,7 +74,7 @@ class ModelChange:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
-        return {**asdict(self), "clearly": self.clearly}
+        return {**asdict(self), "clearly": self.clearly, "worse": self.is_worse}
 
 
 def compare_models(former: Any, new: Any, rows: pd.DataFrame, y: Any, tasks: Any) -> ModelChange | None:

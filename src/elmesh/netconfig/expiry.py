@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -50,7 +50,8 @@ class Expiry:
 
 
 def expiries(identity: Identity) -> list[Expiry]:
-    """Return all dates of an agent, without a check of any."""
+    """Return all dates of an agent, as its files are now, without a check of any."""
+    identity = replace(identity)  # which has read no file yet
     found = [Expiry("certificate", identity.certificate, identity.valid_until)]
     found += [Expiry("authority", identity.authority, one.not_valid_after_utc) for one in identity.authorities]
     due = identity.revocations.next_update

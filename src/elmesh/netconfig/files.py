@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from elmesh.errors import ElmeshError
+from elmesh.files import atomic_write, sync_folder
 from elmesh.text import data_size
 
 __all__ = ["create_file", "read_text"]
@@ -26,15 +27,21 @@ def read_text(path: Path, what: str, max_bytes: int) -> str:
 
 
 def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a new file, with its permissions set before its content; raise if the file exists."""
+    """Write a new file completely or not at all, with its permissions set before its content; raise if it exists."""
+    if os.path.lexists(path):
+        raise ElmeshError(f"{path} exists already and is not overwritten.")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        atomic_write(partial, data, mode=mode)
+        # A link, unlike a new name, does not replace a file that came in between.
+        os.link(partial, path)
+        sync_folder(path.parent)
     except FileExistsError:
         raise ElmeshError(f"{path} exists already and is not overwritten.") from None
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(descriptor)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _article(noun: str) -> str:

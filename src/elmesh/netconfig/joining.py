@@ -74,6 +74,7 @@ class JoiningSite:
                     f"{path} is not the one of the invitation; choose another folder with --out or, if the invitation "
                     "is the newer one, give --force to replace it."
                 )
+        self._check_installed()
         contents = ((network, same_file, self.invitation.file.encode()),
                     (authority, same_authority, self.invitation.authority.encode()))  # fmt: skip
         changed = False
@@ -89,6 +90,22 @@ class JoiningSite:
             create_file(self.request, make_request(read_key(self.key), self.invitation.agent, hosts))
             changed = True
         return changed
+
+    def _check_installed(self) -> None:
+        """Raise if an authority of the invitation has not issued the installed certificate, before it is replaced."""
+        if not self.certificate.is_file():
+            return
+        leaf, *intermediates = load_certificates(self.certificate)
+        what = f"the invitation for {self.invitation.agent}"
+        try:
+            verify_chain(
+                leaf, intermediates, self.invitation.authorities, datetime.now(UTC), str(self.certificate), what
+            )
+        except ElmeshError as error:
+            raise ElmeshError(
+                f"{error} The invitation is older or newer than the authority of this site; nothing was changed. To "
+                "trust another authority: elmesh network trust."
+            ) from None
 
     def find_certificate(self) -> Path | None:
         """Return the file of a certificate in the folder: the installed one, or the one that the authority named."""

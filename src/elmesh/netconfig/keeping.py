@@ -139,12 +139,16 @@ def _replace(folder: Path, fill: Callable[[Path], None]) -> None:
     """Replace the authority's folder by one that ``fill`` fills, with the same record, in one step."""
     new = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(mode=0o700)
-    fill(new)
-    if (folder / ISSUED).is_dir():
-        shutil.copytree(folder / ISSUED, new / ISSUED)
-    replace_folder(new, folder)
-    shutil.rmtree(new)
+    try:
+        new.mkdir(mode=0o700)
+        fill(new)
+        if (folder / ISSUED).is_dir():
+            shutil.copytree(folder / ISSUED, new / ISSUED)
+        replace_folder(new, folder)
+    except shutil.Error as error:  # one reason for each file that could not be copied
+        raise ElmeshError(f"{folder} could not be copied ({error.args[0][0][2]}); nothing was changed.") from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def _was_issued_by(certificate: x509.Certificate, authority: Authority) -> bool:

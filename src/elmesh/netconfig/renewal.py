@@ -59,9 +59,14 @@ class Renewal:
         return self.key != self.identity.key
 
     def ask(self, *, new_key: bool, force: bool = False) -> bool:
-        """Make a request, unless there is one; return whether it was made. With ``force`` make it anew."""
+        """Make a request, unless there is one; return whether it was made. With ``force`` make it anew.
+
+        A new key that is there already stays, unless another one is asked for by ``new_key`` and ``force``.
+        """
         if force:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.request.unlink(missing_ok=True)
+            if new_key:
+                (self.folder / "key.pem").unlink(missing_ok=True)
         if self.request.exists():
             if new_key and not self.has_new_key:
                 raise ElmeshError(f"{self.request} is for the present key; give --force to make it anew.")
@@ -90,11 +95,22 @@ class Renewal:
         )
         identity.revocations.check(chain[0], str(certificate))
         present = load_certificates(identity.certificate)
-        if chain != present:
-            _append(identity.folder / FORMER_CERTIFICATES, present)
-            if self.has_new_key:
-                _replace(identity.key, self.key.read_bytes())
-            _replace(identity.certificate, to_pem(chain))
+        if chain == present:
+            raise ElmeshError(
+                f"{certificate} is the certificate that {identity.name} has already, valid until "
+                f"{chain[0].not_valid_after_utc:%Y-%m-%d}; give the one that the authority has signed for "
+                f"{self.request}."
+            )
+        until = present[0].not_valid_after_utc
+        if chain[0].not_valid_after_utc < until and not self.changes_key:
+            raise ElmeshError(
+                f"{certificate} is valid until {chain[0].not_valid_after_utc:%Y-%m-%d}, less long than the present "
+                f"certificate, until {until:%Y-%m-%d}; it may be an old one."
+            )
+        _append(identity.folder / FORMER_CERTIFICATES, present)
+        if self.has_new_key:
+            _replace(identity.key, self.key.read_bytes())
+        _replace(identity.certificate, to_pem(chain))
         shutil.rmtree(self.folder, ignore_errors=True)
         return chain[0]
 

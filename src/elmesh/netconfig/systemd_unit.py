@@ -15,7 +15,7 @@ from elmesh.errors import ElmeshError
 from elmesh.netconfig.identity import Identity
 from elmesh.netconfig.names import ROUTER
 
-__all__ = ["ServiceUnit", "timer_text"]
+__all__ = ["ServiceUnit"]
 
 _HARDENING = """\
 # Few rights: no capabilities, no devices, no other users' processes, a read-only system.
@@ -57,8 +57,7 @@ _HOMES = (Path("/home"), Path("/root"), Path("/run/user"))
 class ServiceUnit:
     """A service of one agent or router.
 
-    ``command`` is what it runs, ``writable`` where the model is written, and ``reads`` other files it reads. With
-    ``is_timed`` a timer starts it.
+    ``command`` is what it runs, ``writable`` where the model is written, and ``reads`` other files it reads.
     """
 
     identity: Identity
@@ -67,7 +66,6 @@ class ServiceUnit:
     user: str
     writable: Sequence[Path] = ()
     reads: Sequence[Path] = ()
-    is_timed: bool = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,30}", self.user):
@@ -84,6 +82,11 @@ class ServiceUnit:
     @property
     def _paths(self) -> list[Path]:
         return [self.identity.folder, *self._read_write, *(path.absolute() for path in self.reads)]
+
+    @property
+    def has_hidden_program(self) -> bool:
+        """Whether the program is in a temporary folder, where the service would not find it."""
+        return any(Path(self.command[0]).is_relative_to(folder) for folder in _TEMPORARY)
 
     @property
     def _read_write(self) -> list[Path]:
@@ -125,35 +128,11 @@ class ServiceUnit:
             *(f"ReadOnlyPaths={_path(path)}" for path in fixed),
             f"ProtectHome={'read-only' if at_home else 'yes'}",
             _HARDENING,
+            "[Install]",
+            "WantedBy=multi-user.target",
+            "",
         ]
-        if not self.is_timed:
-            lines += ["[Install]", "WantedBy=multi-user.target", ""]
         return "\n".join(lines)
-
-
-def timer_text(name: str, time: str) -> str:
-    """Return the timer of a service, for a time of day HH:MM in UTC, so that sites in other time zones meet.
-
-    Examples
-    --------
-    >>> print(timer_text("elmesh-net-north", "02:00").splitlines()[5])
-    OnCalendar=*-*-* 02:00:00 UTC
-    """
-    if not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", time):
-        raise ElmeshError(f"The time of the timer is {time!r}; expected hours and minutes in UTC, such as 02:00.")
-    return f"""\
-# {name}.timer
-[Unit]
-Description=Nightly run of {name}
-
-[Timer]
-OnCalendar=*-*-* {time}:00 UTC
-Persistent=true
-Unit={name}.service
-
-[Install]
-WantedBy=timers.target
-"""
 
 
 def _quoted(word: str) -> str:

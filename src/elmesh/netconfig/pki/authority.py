@@ -142,8 +142,11 @@ def record_issued(folder: Path, certificate: bytes) -> None:
 
 
 def issued_certificates(folder: Path) -> list[x509.Certificate]:
-    """Return all certificates in the record of the authority in a folder."""
-    return [load_certificates(path)[0] for path in sorted((folder / ISSUED).glob("*.pem"))]
+    """Return all certificates in the record of the authority in a folder.
+
+    An empty file is what a full disk left of a certificate that was not handed out.
+    """
+    return [load_certificates(path)[0] for path in sorted((folder / ISSUED).glob("*.pem")) if path.stat().st_size]
 
 
 def _requested_hosts(request: x509.CertificateSigningRequest) -> list[str]:

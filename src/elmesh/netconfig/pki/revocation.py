@@ -1,7 +1,8 @@
 """Lists of revoked certificates (X.509 CRL), signed by the authority: what they name is refused though not expired.
 
-A file may hold one list per trusted authority. A list that no trusted authority has signed is an error and never
-ignored, and so is a file that cannot be read. A list that is past its next update still counts.
+A file may hold one list per authority. While the authority is replaced, a site may not trust all of them yet: those of
+authorities that it does not trust count for nothing. A file without a list of a trusted authority is an error and never
+ignored, and so is one that cannot be read. A list that is past its next update still counts.
 """
 
 from __future__ import annotations
@@ -52,15 +53,15 @@ class Revocations:
 
     @classmethod
     def read(cls, path: Path, authorities: Sequence[x509.Certificate]) -> Revocations:
-        """Read the lists of a file, none if it does not exist; raise unless an authority has signed each."""
+        """Read the lists of a file that these authorities have signed; raise if there is none in a file that exists."""
         lists = load_lists(path)
-        for one in lists:
-            if not any(is_signed_by(one, authority) for authority in authorities):
-                raise ElmeshError(
-                    f"{path} was not signed by an authority that this agent trusts; get the list of revoked "
-                    "certificates of the network's authority."
-                )
-        return cls(tuple(lists))
+        signed = [one for one in lists if any(is_signed_by(one, authority) for authority in authorities)]
+        if lists and not signed:
+            raise ElmeshError(
+                f"{path} was not signed by an authority that this agent trusts; get revoked.pem from the keeper of the "
+                "network's authority. If the authority was replaced, first: elmesh network trust."
+            )
+        return cls(tuple(signed))
 
     @property
     def next_update(self) -> datetime | None:
@@ -94,7 +95,10 @@ def load_lists(path: Path) -> list[x509.CertificateRevocationList]:
             raise ValueError
         return [x509.load_pem_x509_crl(block) for block in blocks]
     except (ValueError, UnsupportedAlgorithm):
-        raise ElmeshError(f"{path} is no list of revoked certificates; expected X.509 lists in PEM.") from None
+        raise ElmeshError(
+            f"{path} is no list of revoked certificates; expected X.509 lists in PEM: get it again from the keeper of "
+            "the network's authority."
+        ) from None
 
 
 def is_signed_by(one: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:

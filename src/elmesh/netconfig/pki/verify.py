@@ -28,6 +28,7 @@ __all__ = [
     "check_owner",
     "fingerprint",
     "has_fingerprint",
+    "key_fingerprint",
     "load_certificates",
     "parse_certificates",
     "to_pem",
@@ -63,7 +64,16 @@ def to_pem(certificates: Sequence[x509.Certificate]) -> bytes:
 
 def fingerprint(certificate: x509.Certificate) -> str:
     """Return the first half of the SHA-256 of a certificate, in groups of four digits, for people to compare."""
-    text = hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest()[:_DIGITS]
+    return _grouped(certificate.public_bytes(Encoding.DER))
+
+
+def key_fingerprint(key: PublicKeyTypes) -> str:
+    """Return that of a public key, by which the keeper of an authority knows that a request is a site's own."""
+    return _grouped(public_bytes(key))
+
+
+def _grouped(data: bytes) -> str:
+    text = hashlib.sha256(data).hexdigest()[:_DIGITS]
     return " ".join(text[k : k + 4] for k in range(0, _DIGITS, 4))
 
 
