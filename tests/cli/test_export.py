@@ -137,7 +137,7 @@ def test_a_model_of_an_array_and_of_one_task_needs_no_site(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "The model holds 8 tasks ('Bath', 'Derby', "),
+        ([], "The model holds 8 sites ('Bath', 'Derby', "),
         (["--site", "Truro"], "The model has no site 'Truro'; it has 'Bath', "),
         (["--site", "York", "--common"], "--site and --common exclude each other"),
         (["--site", "York", "--std"], "is for regressions with a common or a private part"),

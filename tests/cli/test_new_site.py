@@ -63,7 +63,10 @@ def test_a_seed_determines_the_sample():
 
 
 def test_nothing_is_overwritten_by_a_sample(folder, tmp_path):
-    result = run("sample", folder / "clinics", code=2)
+    before = {path: path.stat().st_mtime_ns for path in (folder / "clinics").rglob("*.csv")}
+    assert "Try:" in run("sample", folder / "clinics").stdout  # the same tables are there already
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    result = run("sample", folder / "clinics", "--seed", 1, code=2)
     assert "exists; choose another name" in result.stderr
     (tmp_path / "file").touch()
     assert "is a file" in run("sample", tmp_path / "file", "--force", code=2).stderr
@@ -91,7 +94,7 @@ def test_a_new_site_has_its_own_part_and_the_others_stay_as_they_are(folder, tmp
         "add-site", folder / "model", folder / "clinics" / "truro.csv", "--site", "Truro", "--out", tmp_path / "m"
     )
     assert "rows learned from" in result.stdout
-    assert "Truro is in the model with 40 rows, beside 8 tasks" in result.stdout
+    assert "Truro is in the model with 40 rows, beside 8 sites" in result.stdout
     before, after = elmesh.load(folder / "model"), elmesh.load(tmp_path / "m")
     new = pd.read_csv(folder / "clinics" / "new-visits.csv")
     np.testing.assert_array_equal(before.predict(new), after.predict(new))
@@ -185,7 +188,7 @@ def test_without_another_folder_the_model_is_replaced_by_itself_with_the_site(fo
     model = shutil.copytree(folder / "model", tmp_path / "model")
     out = ["--out", model] if named else []
     shown = run("add-site", model, folder / "clinics" / "truro.csv", "--site", "Truro", *out).stdout
-    assert "Truro is in the model with 40 rows, beside 8 tasks; the model is replaced." in shown
+    assert "Truro is in the model with 40 rows, beside 8 sites; the model is replaced." in shown
     assert elmesh.load(model).tasks_.tolist() == sorted([*elmesh.load(folder / "model").tasks_, "Truro"])
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 

@@ -66,7 +66,7 @@ def predictions(model: Path) -> np.ndarray:
 def test_a_table_that_is_read_in_parts_gives_the_same_model(folder, tmp_path, in_parts, source):
     result = run("fit", source.format(folder), *OPTIONS, "--drop", "n", "--out", tmp_path / "m")
     assert "has 400 rows; it is read in parts" in result.stderr
-    assert "400 rows of 4 tasks" in result.stdout
+    assert "400 rows of 4 sites" in result.stdout
     np.testing.assert_allclose(predictions(tmp_path / "m"), predictions(folder / "model"), rtol=1e-9)
     assert (tmp_path / "m" / "report.html").is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["m"]

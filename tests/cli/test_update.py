@@ -93,6 +93,15 @@ def test_rows_that_the_model_has_are_noted(fitted, model, tmp_path):
     )
 
 
+def test_rows_that_the_model_has_all_are_added_again_only_if_that_is_asked_for(fitted, model, tmp_path):
+    """A job that runs every night with the same file would make the model worse."""
+    run("update", model, fitted / "new.csv")
+    before = files(model)
+    assert "give --again if that is meant" in run("update", model, fitted / "new.csv", "--quiet", code=2).stderr
+    assert files(model) == before
+    assert "30 rows added" in run("update", model, fitted / "new.csv", "--again").stdout
+
+
 def test_rows_of_one_site_need_no_column_for_it(fitted, model, tmp_path):
     new = visits()[1]
     own = new[new["clinic"] == "Bath"]

@@ -44,8 +44,8 @@ def test_the_commands_of_every_page_are_tested():
 def test_the_commands_of_the_readme_work(tmp_path):
     (commands,) = (block for block in code_blocks(PAGES["README.md"], "sh") if "elmesh sample" in block)
     shown = run_page(fast(commands), tmp_path)
-    gain, *_ = re.findall(r"^(\d of \d) tasks? clearly gains? by .*none is clearly better alone", shown, re.MULTILINE)
-    assert f"In the sample above {gain} clinics clearly gains;\nnone is clearly better alone" in PAGES["README.md"]
+    gain, *_ = re.findall(r"(\d of \d) sites clearly gain by .*none is clearly better alone", shown, re.MULTILINE)
+    assert f"In the sample above {gain} clinics clearly gain;\nnone is clearly better alone" in PAGES["README.md"]
     assert (tmp_path / "comparison" / "report.html").is_file()
     new = pd.read_csv(tmp_path / "clinics" / "new-visits.csv")
     predictions = pd.read_csv(tmp_path / "predictions.csv")

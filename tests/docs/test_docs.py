@@ -104,7 +104,7 @@ def test_the_python_of_the_page_on_explanations_prints_and_draws_them(tmp_path):
     printed = run_python("\n".join(code_blocks(PAGES["docs/explain.md"], "python")), tmp_path)
     sentence, *_ = printed.splitlines()
     assert sentence.startswith("Predictions depend most on walking, age and illnesses")
-    assert "Task Stroud differs most" in sentence
+    assert "Site Stroud differs most" in sentence
     assert len(re.findall(r"^Predictions depend most on walking", printed, re.MULTILINE)) == 2
     assert re.search(r"^medicine +\d", printed, re.MULTILINE)
     assert {path.name for path in tmp_path.glob("*.png")} == {"walking.png", "importance.png", "map.png"}

@@ -24,7 +24,7 @@ def card_of(model, folder):
 def test_a_card_names_targets_tasks_and_columns(tmp_path):
     model = MultiTaskELMRegressor(task="site", random_state=0).fit(TABLE, DAYS)
     card = card_of(model, tmp_path / "m")
-    for words in ("`days` (regression)", "3 tasks: `x`, `y`, `z`", "2 columns: `age`, `ward`", "mesh-elm"):
+    for words in ("`days` (regression)", "3 sites: `x`, `y`, `z`", "2 columns: `age`, `ward`", "mesh-elm"):
         assert words in card
     assert "without differential privacy" in card
     assert "**Errors**" not in card
@@ -36,7 +36,7 @@ def test_a_card_names_targets_tasks_and_columns(tmp_path):
 def test_one_site_s_card_has_nothing_of_the_others(tmp_path):
     model = MultiTaskELMRegressor(task="site", random_state=0).fit(TABLE, DAYS)
     card = card_of(model.for_task("y"), tmp_path / "m")
-    assert "1 task: `y`" in card
+    assert "1 site: `y`" in card
     assert "`x`" not in card
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from elmesh.evaluation.comparison import Comparison
-from elmesh.evaluation.scores import Bin, Evaluation, Group
+from elmesh.evaluation.scores import Bin, ClassScores, Evaluation, Group
 from elmesh.report import comparison_page, comparison_table, evaluation_page, render, site_table
 from elmesh.report.figures import COLORS
 from helpers.browser import Browser
@@ -59,6 +59,7 @@ def evaluation(sites=8, kind="regression", name="site-{:02d}", unknown=0, target
     if kind == "classification":
         bins = tuple(Bin(20, x, x + 0.05, x - 0.1, x + 0.15) for x in (0.2, 0.5, 0.8))
         more = {"bins": bins, "classes": ("no", "yes"), "confusion": np.array([[90, 10], [20, 80]]),
+                "by_class": (ClassScores("no", 100, 0.5, 0.52, 90, 110), ClassScores("yes", 100, 0.5, 0.48, 80, 90)),
                 "probability_scores": {"log_loss": 0.4, "auc": 0.9}}  # fmt: skip
     small = group("2 with fewer than 5 rows", 7, 1.1) if sites > 10 else None
     return Evaluation(kind, group("all", 200, 1.3), groups, small, unknown, truth, truth + 0.1, **more)
@@ -150,17 +151,18 @@ def test_the_picture_of_methods_has_their_intervals_and_colors():
     [
         (
             evaluation(unknown=3),
-            "The root mean square error of days is 1.3, against 2 of the baseline; 5 of 8 sites are better than it; 3 "
-            "of the rows are of sites that the model does not know.",
+            "The root mean square error of days is 1.3; that of the baseline is 2. The model is better at 5 of 8 "
+            "sites. 3 of the rows are of sites that the model does not know.",
         ),
         (
             evaluation(kind="classification", sites=1),
-            "13 % of 200 rows are wrong, against 20 % of the baseline; 1 of 1 site is better than it.",
+            "13 % of 200 rows are wrong; with the baseline 20 % are. The model is better at 1 of 1 site.",
         ),
         (
             evaluation(targets=("days", "cost"), sites=6),
-            "The root mean square error of days is 1.3, against 2 of the baseline; 5 of 6 sites are better than it; "
-            "the root mean square error of cost is 1.3, against 2 of the baseline; 5 of 6 sites are better than it.",
+            "The root mean square error of days is 1.3; that of the baseline is 2. The model is better at 5 of 6 "
+            "sites. The root mean square error of cost is 1.3; that of the baseline is 2. The model is better at 5 "
+            "of 6 sites.",
         ),
     ],
 )

@@ -137,7 +137,7 @@ def test_an_effect_has_a_line_for_all_rows_and_each_task_and_labels_those_that_d
         assert any(np.allclose(line, effect.tasks[task]) for line in drawn)
     labels = {text.get_text() for text in ax.texts} - {""}
     far = (effect.tasks.sub(effect.overall, axis=0) ** 2).mean().nlargest(4).index
-    assert labels == {"all rows", "other tasks", *far}
+    assert labels == {"all rows", "other sites", *far}
     grey = [line for line in ax.lines if line.get_color() == COLORS["muted"]]
     assert len(grey) == 4
     assert all(line.get_linewidth() < 1.5 for line in grey)

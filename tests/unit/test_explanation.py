@@ -288,7 +288,7 @@ def test_groups_of_sites_are_found_where_there_are_some(slopes, n_groups):
     assert len(found.groups) == n_groups
     if n_groups:
         assert found.groups == ((0, 2, 4, 6, 8, 10), (1, 3, 5, 7, 9, 11))
-        assert "The tasks form 2 groups: 0, 2, 4, 6, 8 and 10; 1, 3, 5, 7, 9 and 11." in found.sentence()
+        assert "The sites form 2 groups: 0, 2, 4, 6, 8 and 10; 1, 3, 5, 7, 9 and 11." in found.sentence()
         assert [task["group"] for task in found.to_json()["tasks"]] == [0, 1] * 6
     else:
         assert found.to_json()["tasks"][0]["group"] is None
@@ -300,7 +300,7 @@ def test_sites_with_the_same_model_are_alike_and_have_no_groups():
     found = model.fit(X, y, tasks=site).explain(X, y, tasks=site)
     assert found.alike
     assert found.groups == ()
-    assert found.sentence().endswith("All tasks are predicted alike.")
+    assert found.sentence().endswith("All sites are predicted alike.")
     # Groups that differ by a hundredth of the predictions are of no use.
     X, _, site = sites_of([1.0] * 12)
     y = X[:, 0] * np.where(site % 2, 1.0, 1.01)
@@ -393,8 +393,8 @@ def test_the_sentence_names_what_matters_and_who_differs(fitted):
     assert text.startswith(
         "Predictions depend most on age and ward: if the values of one of them are shuffled, the error"
     )
-    assert "Task west differs most" in text
-    assert "The tasks form no clear groups." in text
+    assert "Site west differs most" in text
+    assert "The sites form no clear groups." in text
     assert {"age", "ward"} <= set(found.clear_columns)
 
 

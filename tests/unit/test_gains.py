@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from elmesh import LocalELM, MeshELM, MultiTaskELMClassifier, MultiTaskELMRegressor, Privacy
+from elmesh.data.statistics import SiteRows
 from elmesh.datasets import simulate_clinics
 from elmesh.errors import ElmeshError
 from elmesh.estimators.gains import WRONG, SiteGains, TaskGain
+from elmesh.math.random_effects import site_batches
 from elmesh.report import gains_page, gains_table, render
+from elmesh.solvers.local_elm import local_variances, local_weights
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +56,15 @@ def test_who_has_few_rows_gains_and_who_differs_has_a_private_part(fitted):
     table = fitted[1].table
     assert list(table.columns) == [
         "rows", "alone", "together", "pooled", "change", "low", "high", "common", "shared", "private",
+        "verdict",
     ]  # fmt: skip
     np.testing.assert_allclose(table[["common", "shared", "private"]].sum(axis=1), 1.0)
     np.testing.assert_allclose(table["change"], table["together"] - table["alone"])
     assert (table["low"] < table["change"]).all()
     assert (table["change"] < table["high"]).all()
-    assert table.loc["Rowan", "change"] < table.loc["Beech", "change"] < 0
+    assert table.loc["Fir", "change"] < table.loc["Beech", "change"] < 0
+    # Of six rows nothing is known for certain.
+    assert table.loc["Rowan", "low"] < 0 < table.loc["Rowan", "high"]
     assert table.loc["Larch", "private"] > table.loc["Beech", "private"]
 
 
@@ -158,7 +165,7 @@ def test_a_site_of_a_network_compares_with_itself_alone(fitted, clinics):
     tenfold = one.in_units(10.0)
     assert tenfold.overall.change == pytest.approx(10 * one.overall.change)
     assert tenfold.tasks[0].high == pytest.approx(10 * one.tasks[0].high)
-    assert gains_table(one).rows[0][-1] == "–"
+    assert gains_table(one).rows[0][-2] == "–"
 
 
 def test_what_cannot_be_measured_is_refused(fitted, clinics):
@@ -184,6 +191,8 @@ def one(task, change, half):
         (-0.1, 0.05, "gains"),
         (0.1, 0.05, "better alone"),
         (-0.02, 0.05, "as good alone"),
+        (-0.06, 0.07, "too few rows to tell"),  # the interval is narrow, and reaches further than a tenth
+        (0.04, 0.07, "too few rows to tell"),
         (-0.1, 0.2, "too few rows to tell"),
         (-0.1, np.inf, "too few rows to tell"),
     ],
@@ -194,26 +203,46 @@ def test_a_verdict_is_clear_or_the_rows_are_enough_to_see_no_difference_or_too_f
 
 def test_tasks_that_are_as_good_alone_are_counted():
     tasks = (one("a", -0.5, 0.1), one("b", 0.01, 0.05))
-    text = SiteGains(tasks, tasks[0], "units of the target").sentence()
-    assert text == "1 of 2 tasks clearly gains by learning together; 1 is as good alone; none is clearly better alone."
+    text = SiteGains(tasks, tasks[0], "units of the target").sites_sentence()
+    assert text == "1 of 2 sites clearly gains by learning together; 1 is as good alone; none is clearly better alone."
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ([-0.5, -0.4], "2 of 2 tasks clearly gain by learning together; none is clearly better alone."),
-        ([-0.5, 0.4], "1 of 2 tasks clearly gains by learning together; clearly better alone: 't1'."),
+        ([-0.5, -0.4], "2 of 2 sites clearly gain by learning together; none is clearly better alone."),
+        ([-0.5, 0.4], "1 of 2 sites clearly gains by learning together; clearly better alone: 't1'."),
         (
             [0.1, 0.0],
-            "None of 2 tasks clearly gains by learning together; 2 have too few rows to tell; none is clearly better "
+            "None of 2 sites clearly gains by learning together; 2 have too few rows to tell; none is clearly better "
             "alone.",
         ),
-        ([0.5] * 6, "None of 6 tasks clearly gains by learning together; clearly better alone: 6 tasks."),
+        ([0.5] * 6, "None of 6 sites clearly gains by learning together; clearly better alone: 6 sites."),
     ],
 )
 def test_the_sentence_follows_from_the_numbers(changes, sentence):
     tasks = tuple(one(f"t{k}", change, 0.2) for k, change in enumerate(changes))
-    assert SiteGains(tasks, tasks[0], "units of the target").sentence() == sentence
+    gains = SiteGains(tasks, tasks[0], "units of the target")
+    assert gains.sites_sentence() == sentence
+    assert gains.sentence() == f"{gains.overall_sentence()} {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("change", "pooled", "sentence"),
+    [
+        (-0.5, 1.2, "Over all rows learning together lowers the error clearly, from 1 to 0.5."),
+        (0.5, None, "Over all rows learning together raises the error clearly, from 1 to 1.5."),
+        (
+            -0.05,
+            0.9,
+            "Over all rows the errors together and alone do not differ clearly (0.95 and 1); one model for all sites "
+            "is as good (0.9).",
+        ),
+    ],
+)
+def test_the_sentence_on_all_rows_names_one_model_for_all_if_it_is_as_good(change, pooled, sentence):
+    overall = replace(one("all rows", change, 0.2), pooled=pooled)
+    assert SiteGains((overall, overall), overall, "units of the target").overall_sentence() == sentence
 
 
 def test_of_few_rows_nothing_is_clear():
@@ -245,7 +274,7 @@ def test_the_page_has_all_tasks_and_escapes_their_names(n):
     html = render(gains_page(SiteGains(tasks, tasks[0], "units of the target"), SUMMARY))
     assert "<b>0</b>" not in html
     assert html.count("&lt;b&gt;1&lt;/b&gt;") >= 2
-    assert ("The figure shows 24 of 30 tasks" in html) == (n == 30)
+    assert ("The figure shows 24 of 30 sites" in html) == (n == 30)
     assert all(f"&lt;b&gt;{k}&lt;/b&gt;" in html for k in range(n))
 
 
@@ -261,6 +290,43 @@ def test_the_table_has_the_largest_gain_first_and_all_rows_last():
     tasks = (one("a", 0.1, 0.05), one("b", -0.2, 0.5), one("c", -0.1, 0.05))
     rows = gains_table(SiteGains(tasks, one("all rows", -0.05, np.inf), WRONG)).rows
     assert [row[0] for row in rows] == ["b", "c", "a", "all rows"]
-    assert [row[5] for row in rows] == ["too few rows to tell", "gains", "better alone", "too few rows to tell"]
-    assert rows[1][4] == "\N{MINUS SIGN}10 % ± 5 %"
-    assert rows[3][4] == "\N{MINUS SIGN}5 %"
+    assert [row[1] for row in rows] == ["too few rows to tell", "gains", "better alone", "too few rows to tell"]
+    assert rows[1][4] == "\N{MINUS SIGN}10 ± 5 points"
+    assert rows[3][4] == "\N{MINUS SIGN}5 points"
+
+
+def test_the_page_shows_what_is_to_be_checked_about_the_table_and_who_should_learn_alone():
+    tasks = (one("a", 0.1, 0.05), one("b", -0.2, 0.05))
+    gains = SiteGains(tasks, tasks[1], "units of the target")
+    html = render(gains_page(gains, SUMMARY, notes=['Column "tax" alone <determines> the target.']))
+    assert "Check these first" in html
+    assert "Column &#34;tax&#34; alone &lt;determines&gt; the target." in html
+    assert "Of &#39;a&#39;: first check that columns have the same units" in html
+    assert "Check these first" not in render(gains_page(SiteGains(tasks[1:], tasks[1], "units"), SUMMARY))
+
+
+def test_gains_do_not_depend_on_the_order_of_rows_nor_on_whether_rows_are_given_or_kept(clinics):
+    rng = np.random.default_rng(0)
+    model = MultiTaskELMRegressor(20, random_state=0)
+    model.fit(clinics.X_train, clinics.y_train, tasks=clinics.tasks_train)
+    kept = model.site_gains()
+    order = rng.permutation(len(clinics.y_train))
+    given = model.site_gains(clinics.X_train[order], clinics.y_train[order], tasks=clinics.tasks_train[order])
+    for name in ("alone", "together", "pooled", "low", "high"):
+        np.testing.assert_allclose(given.table[name], kept.table[name], rtol=1e-6)
+
+
+def test_a_small_task_alone_leaves_out_each_row_by_itself(clinics):
+    """Against a fit of the task without each row in turn, with variances found anew."""
+    model = MultiTaskELMRegressor(20, random_state=0)
+    model.fit(clinics.X_train, clinics.y_train, tasks=clinics.tasks_train)
+    own = clinics.tasks_train == "Fir"
+    X, y = model.model_.layer(clinics.X_train[own]), clinics.y_train[own]
+    found = next(one for one in model.site_gains().tasks if one.task == "Fir").alone
+    T, errors = (y - clinics.y_train.mean())[:, None], []
+    for row in range(len(y)):
+        rest = np.arange(len(y)) != row
+        (batch,) = site_batches([SiteRows.from_rows(X[rest], T[rest], np.ones(rest.sum()))], model.model_.layer.groups)
+        (W,) = local_weights(batch, local_variances(batch, 0.0))
+        errors.append((T[row] - X[row] @ W).item())
+    assert found == pytest.approx(rms(np.array(errors)), rel=0.02)

@@ -342,7 +342,7 @@ def fit_page(explained):
 
 def test_the_page_of_a_fit_explains_after_who_gains_and_before_the_training(fit_page, explained):
     reader = Reader(fit_page)
-    titles = ["Who gains", "What the predictions depend on", "Which tasks are predicted alike", "How to read this page",
+    titles = ["Who gains", "What the predictions depend on", "Which sites are predicted alike", "How to read this page",
               "About the fit"]  # fmt: skip
     text = reader.text()
     assert [text.index(title) for title in titles] == sorted(text.index(title) for title in titles)
@@ -376,7 +376,7 @@ def test_a_table_has_the_importance_of_every_column_at_every_task(fit_page, expl
     figure = fit_page[fit_page.index('id="fig-importance"') :]
     rows = re.findall(r"<tr>(.*?)</tr>", figure[: figure.index("</figure>")])
     cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
-    assert [html.unescape(name) for name in cells[0]] == ["Task", *explained.importance.index]
+    assert [html.unescape(name) for name in cells[0]] == ["Site", *explained.importance.index]
     assert [html.unescape(row[0]) for row in cells[1:]] == ["all rows", *explained.distances.index]
     value, error = explained.importance.iloc[0]
     assert cells[1][1] == f"{value:.3g} ± {2 * error:.3g}"

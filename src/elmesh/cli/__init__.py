@@ -90,7 +90,7 @@ _COMMANDS = [
     ),
     _LazyCommand(
         "fit",
-        "Fit the tasks of a table together and save the model.",
+        "Fit the sites of a table together and save the model.",
         "elmesh fit patients.csv --task site --target outcome --out model/",
         "elmesh fit sites/ --target dose --kind regression --rank 4 --graph star --out model/",
         "elmesh fit sites/ --target dose --parts shared --message-bits 4 --out model/",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import pandas as pd
 import typer
 
 from elmesh.cli.console import (
@@ -17,9 +18,12 @@ from elmesh.cli.console import (
 )
 from elmesh.cli.predict import load_model
 from elmesh.cli.update import ChangedOption, ModelArgument, check_changed_folder, save_changed, site_label
+from elmesh.errors import ElmeshError
 from elmesh.estimators.gains import format_error
 from elmesh.tables import CSVFormat, read_data
-from elmesh.text import count
+from elmesh.tables.columns import to_labels
+from elmesh.text import count, listed
+from elmesh.typing import Label
 
 __all__ = ["add_site"]
 
@@ -54,6 +58,7 @@ def add_site(
         estimator, schema = load_model(model)
         frame = read_data(rows, csv_format=CSVFormat(delimiter, decimal, encoding))
         name = site_label(site, estimator.tasks_.tolist())
+        _check_site_column(frame, schema.task, name)
         y = schema.true_targets(frame)
         curve = None
         if estimator.model_.common is not None and len(frame) >= _FEWEST:
@@ -73,11 +78,23 @@ def add_site(
             output.print(curve.sentence())
         output.print(
             f"{site} is in the model with {count(len(frame), 'row')}, beside "
-            f"{count(len(estimator.tasks_) - 1, 'task')}; "
+            f"{count(len(estimator.tasks_) - 1, 'site')}; "
             f"{'the model is replaced' if out == model else f'saved in {out}'}."
         )
         output.result(
             summary
             | {"command": "add-site", "site": name, "rows": len(frame)}
             | {"curve": None if curve is None else curve.to_json()}
+        )
+
+
+def _check_site_column(frame: pd.DataFrame, column: str, name: Label) -> None:
+    """Raise if the table has a column of sites, and it names another one."""
+    if column not in frame.columns:
+        return
+    others = sorted({str(found) for found in to_labels(frame[column]) if found is not None} - {str(name)})
+    if others:
+        raise ElmeshError(
+            f'All rows are to be of {name!r}, but column "{column}" has {listed(others)}, too; give a table with the '
+            "rows of the new site alone, or one without the column."
         )

@@ -45,14 +45,14 @@ def evaluate(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Score a saved model per task, on rows that were not in training.
+    """Score a saved model per site, on rows that were not in training.
 
     Classification: the percentage of wrong rows. Regression: R2, and the root mean square error in the units of the
     target. Both are compared with a baseline that ignores the columns: it predicts the most frequent class, or the
-    mean. If the model has a common part, these are of all training rows, otherwise of the training rows of the task.
+    mean, of the training rows of the site; of all training rows if the site had fewer than five.
 
-    The task with the largest error comes first. Of more than ten tasks, those with fewer than five rows are one line
-    (--json lists all). The last line is for all rows together, those of tasks that were not in training included.
+    The site with the largest error comes first. Of more than ten sites, those with fewer than five rows are one line
+    (--json lists all). The last line is for all rows together, those of sites that were not in training included.
 
     A page with the errors, their intervals, and the calibration of the model is written into a folder.
     """
@@ -79,9 +79,9 @@ def evaluate(
             if new:
                 have, they = ("has", "it counts as an error") if new == 1 else ("have", "they count as errors")
                 output.note(f"{count(new, 'row')} {have} a class that was not in training; {they}.")
-        note_unknown(output, estimator, np.isin(tasks, estimator.tasks_))
+        note_unknown(output, estimator, tasks)
         found = evaluate_rows(estimator, schema, tasks, truth, predicted, spread, probabilities)
-        _print(output, schema, [*found.shown(), found.overall], of_task=estimator.model_.common is None)
+        _print(output, schema, [*found.shown(), found.overall])
         output.print(found.sentence())
         results = {"command": "evaluate", **found.to_json()}
         if folder is not None:
@@ -92,7 +92,7 @@ def evaluate(
         output.result(results)
 
 
-def _print(output: Output, schema: TableSchema, lines: Sequence[Group], *, of_task: bool) -> None:
+def _print(output: Output, schema: TableSchema, lines: Sequence[Group]) -> None:
     several = len(schema.target_columns) > 1
     rows = [
         [line.name, *([target] if several else []), str(line.rows)]
@@ -100,10 +100,9 @@ def _print(output: Output, schema: TableSchema, lines: Sequence[Group], *, of_ta
         for line in lines
         for target, found in line.scores.items()
     ]
-    own = "the task's " if of_task else ""
     if schema.kind == "classification":
-        titles = ["error %", f"error % of {own}most frequent class"]
+        titles = ["error %", "error % of the baseline"]
     else:
-        titles = ["R2", "RMSE", f"RMSE of {own}training mean"]
-    task = "task" if schema.task == FILE_TASK else schema.task
+        titles = ["R2", "RMSE", "RMSE of the baseline"]
+    task = "site" if schema.task == FILE_TASK else schema.task
     output.table([task, *(["target"] if several else []), "rows", *titles], rows, left=1 + several)

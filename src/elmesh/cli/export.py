@@ -97,7 +97,7 @@ def _choose(site: str | None, known: list[Label]) -> Label:
         return known[0]
     if site is None:
         raise ElmeshError(
-            f"The model holds {count(len(known), 'task')} ({listed(known)}); name one with --site, or give --common "
+            f"The model holds {count(len(known), 'site')} ({listed(known)}); name one with --site, or give --common "
             "for a site that was not in the fit."
         )
     if site not in by_name:
@@ -129,7 +129,7 @@ def _script(file: Path, columns: list[dict[str, Any]]) -> list[str]:
             "rows = pd.read_csv('new.csv')",
             "print(session.run(None, {'X': rows.to_numpy(float)}))",
         ]
-    lines.append("rows = pd.read_csv('new.csv', dtype=str)")
+    lines.append("rows = pd.read_csv('new.csv', dtype=str)  # sep, encoding: as the file has them; decimal points")
     for column in columns:
         name = column["name"]
         if column["type"] == "date":
@@ -143,6 +143,7 @@ def _script(file: Path, columns: list[dict[str, Any]]) -> list[str]:
         "for x in session.get_inputs():",
         "    column = rows[[x.name]]",
         "    is_text = x.type == 'tensor(string)'",
-        "    inputs[x.name] = column.fillna('').to_numpy(str) if is_text else column.to_numpy(float)",
+        "    numbers = column.replace({'True': 1, 'true': 1, 'False': 0, 'false': 0})",
+        "    inputs[x.name] = column.fillna('').to_numpy(str) if is_text else numbers.to_numpy(float)",
         "print(session.run(None, inputs))",
     ]

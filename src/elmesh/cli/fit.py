@@ -23,6 +23,7 @@ from elmesh.run import LocalBackend, MPIBackend, Progress
 from elmesh.run.placement import check_ranks
 from elmesh.tables import ProblemKind, agree_targets, find_tasks, open_large, read_data, read_targets
 from elmesh.tables.stream import SelectedStream, StreamStopped, TableStream
+from elmesh.tables.task_column import warn_of_tasks
 
 __all__ = ["fit", "fit_here", "read_table"]
 
@@ -136,6 +137,7 @@ def read_table(options: FitOptions, output: Output) -> _Table:
     if stream is None:
         frame = read_data(options.data, file_task=options.task is None, csv_format=options.csv_format)
         X = options.inputs(frame)
+        warn_of_tasks(X[options.column], options.column)
         kind, reason, whole = agree_targets({"": frame}, options.target, given)
         y = read_targets(frame, options.target, kind, whole)
         return _Table(X, y if len(options.target) > 1 else y.iloc[:, 0], options.weights(frame), kind, reason)

@@ -77,14 +77,19 @@ class TableOptions:
         str,
         typer.Argument(
             metavar="DATA",
-            help="A CSV, .csv.gz or Parquet file, a folder with one such file for each task, or "
+            help="A CSV, .csv.gz or Parquet file, a folder with one such file for each site, or "
             "duckdb://FILE?table=NAME.",
         ),
     ]
     target: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column to predict; several for a regression.")]
     task: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Column with the task of each row; without it, the task is the file."),
+        typer.Option(
+            "--task",
+            "--site",
+            metavar="COLUMN",
+            help="Column with the site of each row, the task to learn; without it, each file is a site.",
+        ),
     ] = None
     kind: Annotated[
         str | None, typer.Option(metavar="classification|regression", help="Inferred from the target by default.")
@@ -133,8 +138,8 @@ class TableOptions:
         """Raise if the rows of a single file have no task."""
         if self.task is None and Path(self.data).is_file():
             raise ElmeshError(
-                f"{self.data} is one file, so --task must name the column that holds the task; or give a folder with "
-                "one file for each task."
+                f"{self.data} is one file, so --task must name the column that holds the site; or give a folder with "
+                "one file for each site."
             )
 
 
@@ -192,8 +197,8 @@ class FitOptions(TableOptions):
         str | None,
         typer.Option(
             metavar="BITS",
-            help="Bits per number in messages, with --parts shared: 2, 4, 8, 16, 32, 64 or auto. Fewer bits need "
-            "fewer bytes and more rounds.",
+            help="Bits per number in messages: 32 or 64; with --parts shared also 2, 4, 8, 16 or auto. Fewer bits need "
+            "fewer bytes and, with --parts shared, more rounds.",
             show_default="64",
         ),
     ] = None
@@ -285,8 +290,10 @@ class FitOptions(TableOptions):
 
     def note_unused(self, output: Output) -> None:
         """Note an option that has no effect on this fit."""
-        if self.message_bits not in (None, "64") and self.make_solver().has_common_part:
-            output.note(f"--message-bits {self.message_bits} has an effect with --parts shared only.")
+        if self.message_bits not in (None, "32", "64") and self.make_solver().has_common_part:
+            output.note(
+                f"--message-bits {self.message_bits} is for --parts shared; here sums of matrices have 32 bits."
+            )
 
     def make_estimator(self, kind: ProblemKind) -> MultiTaskELMClassifier | MultiTaskELMRegressor:
         """Return the estimator, which takes the table of :meth:`inputs`."""
@@ -327,7 +334,7 @@ class FitOptions(TableOptions):
         """Return how the fit runs; the first checkpoint of a resumed fit is noted."""
 
         def announce(estimate: TrafficEstimate) -> None:
-            output.print(estimate.sentence())
+            output.print(estimate.sentence(simulated=backend == "local" or getattr(backend, "in_one_place", False)))
 
         if self.checkpoint is None:
             return RunConfig(backend, callback, on_estimate=announce)

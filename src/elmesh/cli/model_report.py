@@ -22,7 +22,7 @@ def measure_gains(model: Any, output: Output, *, pooled: bool = True) -> SiteGai
     if fitted.common is None or (pooled and len(fitted.heads) < 2):
         return None
     with output.bar("Measuring gains") as show:
-        show(0, 1, "rows left out of each task")
+        show(0, 1, "rows left out of each site")
         gains: SiteGains = model.site_gains(pooled=pooled)
         show(1, 1, "")
     return gains
@@ -45,11 +45,14 @@ def write_model_report(
     # Matplotlib takes a second to import, for which errors in the table and --help should not wait.
     from elmesh.report import gains_page, gains_table, page_without_gains, render  # noqa: PLC0415 (as stated above)
 
-    page = page_without_gains(summary, explanation) if gains is None else gains_page(gains, summary, explanation)
+    if gains is None:
+        page = page_without_gains(summary, explanation, output.notes)
+    else:
+        page = gains_page(gains, summary, explanation, output.notes)
     atomic_write(folder / REPORT, render(page).encode())
     summary["report"] = str(folder / REPORT)
     if gains is None:
         return None
-    atomic_write(folder / CARD, model.model_card(gains).encode())
+    atomic_write(folder / CARD, model.model_card(gains, notes=output.notes).encode())
     summary["gains"] = gains.to_json()
     return gains, gains_table(gains)

@@ -70,14 +70,19 @@ def predict_rows(
         return getattr(model, method)(frame, tasks=tasks, **options)
 
 
-def note_unknown(output: Output, model: Any, known: npt.NDArray[np.bool_]) -> None:
-    """Note how many rows are of tasks that the model does not know."""
-    n = int(np.sum(~known))
-    if n:
+def note_unknown(output: Output, model: Any, tasks: npt.NDArray[Any]) -> None:
+    """Note how many rows are of sites that the model does not know, and which these are."""
+    unknown = tasks[~np.isin(tasks, model.tasks_)]
+    if n := len(unknown):
+        names, were = listed(np.unique(unknown).tolist()), "was" if len(set(unknown.tolist())) == 1 else "were"
         output.note(
-            f"{n} of {count(len(known), 'row')} {'is' if n == 1 else 'are'} of tasks that were not in training "
-            f"({listed(model.tasks_.tolist())} were); they are predicted by what all tasks have in common."
+            f"{n} of {count(len(tasks), 'row')} {'is' if n == 1 else 'are'} of {names}, which {were} not in training; "
+            f"{'it is' if n == 1 else 'they are'} predicted by what all sites have in common."
         )
+        known = {str(task).casefold(): task for task in model.tasks_.tolist()}
+        alike = [known[name.casefold()] for name in map(str, np.unique(unknown).tolist()) if name.casefold() in known]
+        if alike:
+            output.note(f"Some of them differ in case alone from {listed(alike)}, which the model knows.")
 
 
 def predict(
@@ -133,8 +138,9 @@ def predict(
             _check_interval(interval, estimator, schema)
         rows = read_rows(new, estimator, schema, csv_format)
         kept = _kept_columns(rows, schema, identifiers or (), keep)
-        table, known = _predictions(estimator, schema, rows, kept, proba, interval)
-        note_unknown(output, estimator, known)
+        table, tasks = _predictions(estimator, schema, rows, kept, proba, interval)
+        note_unknown(output, estimator, tasks)
+        known = np.isin(tasks, estimator.tasks_)
         data = {"command": "predict", "kind": schema.kind, "rows": len(table), "unknown_rows": int(np.sum(~known))}
         if out is not None:
             write_table(table, out, force=force)
@@ -175,8 +181,8 @@ def _to_json(table: pd.DataFrame, kept: Sequence[str]) -> dict[str, list[Any]]:
 
 def _predictions(
     model: Any, schema: TableSchema, frame: pd.DataFrame, kept: Sequence[str], proba: bool, interval: float | None
-) -> tuple[pd.DataFrame, npt.NDArray[np.bool_]]:
-    """Return a table and which of its rows are of known tasks.
+) -> tuple[pd.DataFrame, npt.NDArray[Any]]:
+    """Return a table and the task of each row.
 
     The table has the task, the kept columns and the prediction of each row (one per target), with ``proba`` the
     probabilities, and with ``interval`` the ends of the interval that holds this share of new rows.
@@ -211,4 +217,4 @@ def _predictions(
                 "keep other columns with --id."
             )
     columns = {name: frame[name].reset_index(drop=True) for name in kept} | columns
-    return pd.DataFrame({first: tasks} | columns), known
+    return pd.DataFrame({first: tasks} | columns), tasks

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
+import pandas as pd
 import typer
 
 from elmesh.cli.console import ForceOption, JsonOption, Output, QuietOption, check_writable
@@ -32,16 +35,17 @@ def sample(
     clinic that comes later), and sites/ with one file per clinic, for networks and many machines.
     """
     output = Output(as_json, quiet)
-    check_writable(folder, force)
     if folder.exists() and not folder.is_dir():
         raise ElmeshError(f"{folder} is a file; choose another name for the folder.")
     train, new, later = simulate_visits(seed=seed)
     tables = {"visits.csv": train, "new-visits.csv": new, "truro.csv": later.drop(columns="clinic")}
     for name, own in train.groupby("clinic"):
         tables[f"sites/{str(name).lower()}.csv"] = own.drop(columns="clinic")
-    (folder / "sites").mkdir(parents=True, exist_ok=True)
-    for name, table in tables.items():
-        write_table(table, folder / name, force=force)
+    if not _has(folder, tables):
+        check_writable(folder, force)
+        (folder / "sites").mkdir(parents=True, exist_ok=True)
+        for name, table in tables.items():
+            write_table(table, folder / name, force=force)
     clinics = train["clinic"].nunique()
     output.print(f"{count(len(train), 'row')} of {count(clinics, 'clinic')} in {folder / 'visits.csv'}. Try:")
     output.print("")
@@ -50,3 +54,15 @@ def sample(
     output.print(f"elmesh add-site model/ {folder / 'truro.csv'} --site Truro")
     files = [str(folder / name) for name in tables]
     output.result({"command": "sample", "files": files, "rows": len(train), "clinics": clinics})
+
+
+def _has(folder: Path, tables: Mapping[str, pd.DataFrame]) -> bool:
+    """Return whether a folder has these tables already, as the command writes them."""
+    if not all((folder / name).is_file() for name in tables):
+        return False
+    with TemporaryDirectory() as place:
+        for name, table in tables.items():
+            write_table(table, Path(place) / Path(name).name, force=True)
+            if (Path(place) / Path(name).name).read_bytes() != (folder / name).read_bytes():
+                return False
+    return True

@@ -10,7 +10,7 @@ from elmesh.cli.console import Output
 from elmesh.estimators.gains import SiteGains, format_error
 from elmesh.math.certificate import Certificate
 from elmesh.solvers import make_solver
-from elmesh.text import count, data_size
+from elmesh.text import count, data_size, listed
 
 if TYPE_CHECKING:
     from elmesh.report import Table
@@ -49,29 +49,33 @@ def print_fit(output: Output, summary: dict[str, Any], gains: tuple[SiteGains, T
     """Print the summary of ``elmesh fit``: who gains comes first, and how the training went last."""
     output.print(f"{problem(summary)}: {summary['kind_reason']}.")
     tasks, columns = len(summary["tasks"]), len(summary["columns"])
-    output.print(f"{count(summary['rows'], 'row')} of {count(tasks, 'task')}, {count(columns, 'encoded column')}.")
+    output.print(
+        f"{count(summary['rows'], 'row')} of {count(tasks, 'site')}; {count(columns, 'number')} per row after encoding."
+    )
     if tasks == 1:
-        output.print("With one task there is no other to learn with; --task names the column with the sites.")
+        output.print("With one site there is no other to learn with; --task names the column with the sites.")
     if gains is not None:
         print_gains(output, *gains)
     if summary["explanation"] is not None:
         output.print(summary["explanation"]["sentence"])
     print_result(output, summary)
     if summary["report"] is not None:
-        errors = "the errors of every task, and " if gains is not None else ""
+        errors = "the errors of every site, and " if gains is not None else ""
         output.print(f"Open {summary['report']} in a browser for {errors}what predictions depend on.")
 
 
 def print_gains(output: Output, gains: SiteGains, table: Table) -> None:
     """Print who gains by learning together; the table too, if it is short."""
     if len(gains.tasks) <= _MOST_TASKS and not output.quiet:
-        output.table(table.columns, table.rows)
-    alone, together, pooled = (format_error(x, gains.unit) for x in gains.overall.errors)
-    output.print(
-        f"On rows left out the error is {alone} alone, {together} together and {pooled} with one model of all rows "
-        f"({gains.unit})."
-    )
+        output.table(table.columns, table.rows, left=2)
+        output.print(f"Errors are of rows left out ({gains.unit}); pooled is one model for all sites.")
     output.print(gains.sentence())
+    worse = [str(one.task) for one in gains.tasks if one.verdict == "better alone"]
+    if worse:
+        output.print(
+            f"Of {listed(worse)}: check that columns have the same units and meaning as elsewhere; a site that differs "
+            "so much learns better alone, from a table of its own rows."
+        )
 
 
 def print_own_gain(output: Output, gains: dict[str, Any]) -> None:
@@ -109,11 +113,11 @@ def _parts(summary: dict[str, Any]) -> Iterator[str]:
     if summary["variances"] is None:
         return
     unit = "variances of weights in units of the noise"
-    yield f"Common to all tasks: {_groups(summary['variances']['common'])} ({unit})."
-    yield f"Different in each task: {_groups(summary['variances']['private'])}."
+    yield f"Common to all sites: {_groups(summary['variances']['common'])} ({unit})."
+    yield f"Different at each site: {_groups(summary['variances']['private'])}."
     yield {
         "kept": f"Shared part of rank {summary['rank']}.",
-        "not called for": "No shared part: rows left out within sites do not call for one.",
+        "not called for": "No shared part: it did not lower the error on rows left out.",
         "not asked for": "No shared part, as asked.",
         "not private": "No shared part: it would take many releases, each of which costs privacy.",
     }[summary["shared_part"]]

@@ -50,6 +50,9 @@ def update(
     site: _SiteOption = None,
     out: ChangedOption = None,
     weight: _WeightOption = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Although the model has learned from all of these rows already.")
+    ] = False,
     delimiter: DelimiterOption = None,
     decimal: DecimalOption = None,
     encoding: EncodingOption = None,
@@ -74,6 +77,11 @@ def update(
     with output.warnings_as_notes():
         estimator, given = _read(model, rows, CSVFormat(delimiter, decimal, encoding), site, weight)
         n, known = len(given["X"]), estimator.count_known_rows(**given)
+        if known == n and not again:
+            raise ElmeshError(
+                f"The model has learned from all {count(n, 'row')} already, so that they would count twice; give "
+                "--again if that is meant."
+            )
         if known:
             output.note(
                 f"{known} of {count(n, 'row')} {'is' if known == 1 else 'are'} equal to rows that the model "
@@ -168,7 +176,7 @@ def _finish(command: str, done: str, estimator: Any, model: Path, out: Path, out
     """Save a changed model, and report."""
     summary = save_changed(estimator, out, output)
     output.print(
-        f"{done}; the model is of {count(summary['rows'], 'row')} of {count(len(estimator.tasks_), 'task')} now, and "
+        f"{done}; the model is of {count(summary['rows'], 'row')} of {count(len(estimator.tasks_), 'site')} now, and "
         f"{'replaced' if out == model else f'saved in {out}'}."
     )
     output.result(summary | {"command": command, "changed_rows": rows})

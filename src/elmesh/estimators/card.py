@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elmesh.estimators.gains import SiteGains, format_error
@@ -29,6 +30,7 @@ def model_card(
     description: Mapping[str, Any],
     privacy: PrivacyReport | None = None,
     gains: SiteGains | None = None,
+    notes: Sequence[str] = (),
     *,
     statistics: bool = False,
 ) -> str:
@@ -42,6 +44,8 @@ def model_card(
         What a private fit promises.
     gains : SiteGains, optional
         Errors on rows left out, if they were measured.
+    notes : sequence of str
+        What is to be checked about the table that the model was learned from.
     statistics : bool
         Whether the folder contains what is kept of the rows.
     """
@@ -51,11 +55,13 @@ def model_card(
         "# A model made by elmesh",
         "",
         f"- **Predicts** {_names(targets)} ({model.kind}{_classes(model)}).",
-        f"- **For** {count(len(tasks), 'task')}: {_names(tasks)}."
-        + (" Rows of other tasks are predicted by what these have in common." if model.common is not None else ""),
+        f"- **For** {count(len(tasks), 'site')}: {_names(tasks)}."
+        + (" Rows of other sites are predicted by what these have in common." if model.common is not None else ""),
         f"- **From** {_inputs(model, table)}.",
         f"- **Method**: {description['solver']['solver']}; `model.json` has all parameters.",
         *_scores(gains),
+        *(["", "## To check", ""] if notes else []),
+        *(f"- {_escaped(note)}" for note in notes),
         "",
         "## Confidential",
         "",
@@ -75,6 +81,11 @@ def model_card(
 def _names(names: list[Any]) -> str:
     shown = ", ".join(f"`{_plain(name)}`" for name in names[:_MOST_NAMES])
     return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
+
+
+def _escaped(text: str) -> str:
+    """Return a text on one line, in which Markdown and HTML mean nothing."""
+    return re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(text.split()))
 
 
 def _plain(name: object) -> str:
@@ -100,8 +111,8 @@ def _scores(gains: SiteGains | None) -> list[str]:
     one = gains.overall
     alone, together, _ = (format_error(error, gains.unit) for error in one.errors)
     return [
-        f"- **Errors** on {count(one.rows, 'row')} left out ({gains.unit}): {together} with this model, {alone} with "
-        f"models of each task alone. {gains.sentence()}"
+        f"- **Error** on {count(one.rows, 'row')} left out ({gains.unit}): {together} with this model, {alone} with "
+        f"a model of each site alone. {gains.sentence()}"
     ]
 
 
@@ -110,7 +121,7 @@ def confidentiality(model: MultiTaskModel, privacy: PrivacyReport | None = None)
     if privacy is not None:
         return f"{privacy.sentence()} {NOT_PRIVATE}"
     if model.common is not None and model.common.private:
-        return f"What the tasks have in common was learned with differential privacy. {NOT_PRIVATE}"
+        return f"What the sites have in common was learned with differential privacy. {NOT_PRIVATE}"
     return (
         "This model was learned from rows without differential privacy. Whoever has it can learn about these rows, for "
         "instance whether a known row was among them: keep it as confidential as the rows."

@@ -161,22 +161,22 @@ class Explanation:
         )
         whose = "its values" if len(names) == 1 else "the values of one of them"
         return (
-            f"Predictions depend most on {columns}: if {whose} are shuffled, the error of "
-            f"{format_error(self.error, self.unit)} rises by {_joined(rises)} ({self.unit})."
+            f"Predictions depend most on {columns}: if {whose} are shuffled, the error on the training rows, "
+            f"{format_error(self.error, self.unit)}, rises by {_joined(rises)} ({self.unit})."
         )
 
     def tasks_sentence(self) -> str:
         """Return which task differs most, and the groups."""
         if self.alike:
-            return "All tasks are predicted alike."
+            return "All sites are predicted alike."
         far = self.mean_distances
         text = (
-            f"Task {far.index[0]} differs most: its predictions differ from those of the other tasks by "
+            f"Site {far.index[0]} differs most: its predictions differ from those of the other sites by "
             f"{format_error(far.iloc[0], self.distance_unit)} on average ({self.distance_unit})."
         )
         if not self.groups:
-            return f"{text} The tasks form no clear groups."
-        return f"{text} The tasks form {len(self.groups)} groups: {'; '.join(map(_members, self.groups))}."
+            return f"{text} The sites form no clear groups."
+        return f"{text} The sites form {len(self.groups)} groups: {'; '.join(map(_members, self.groups))}."
 
     def to_json(self) -> dict[str, Any]:
         """Return the sentence and all numbers but the distances of pairs; what is not known is null."""
@@ -234,4 +234,4 @@ def _joined(words: Sequence[object]) -> str:
 
 
 def _members(group: Sequence[Label]) -> str:
-    return _joined(group) if len(group) <= 2 * _MOST_NAMES else f"{len(group)} tasks such as {group[0]}"
+    return _joined(group) if len(group) <= 2 * _MOST_NAMES else f"{len(group)} sites such as {group[0]}"

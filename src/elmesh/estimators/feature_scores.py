@@ -89,7 +89,7 @@ class FeatureScores:
         """Return the effects: at the variances that are known or, with other parts, by a search from the start."""
         fitted, sites = self._rows.fitted, self._rows.statistics.sites
         first = make_solver(fitted.solver).get_params(deep=False)
-        parts = {name: getattr(solver, name) is not False for name in ("common", "private")}
+        parts: dict[str, Any] = {name: getattr(solver, name) is not False for name in ("common", "private")}
         same = all((first[name] is not False) == present for name, present in parts.items())
         most = fitted.most_features(solver, {t: site.n_rows for t, site in sites.items()}, LocalBackend())
         if same and parts["common"] and most is None:

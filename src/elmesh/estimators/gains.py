@@ -3,8 +3,9 @@
 Each row is predicted by weights that were fitted without it: by the fit of all tasks together; by one model of all
 rows, in which tasks do not differ; and by a fit of its task alone. The first two have a few variances, which one row
 hardly moves, so that the errors follow from one fit in closed form (:mod:`elmesh.math.left_out`). Not so alone, where
-each task has variances of its own: there these are found again without the row, and up to a tenth of the others. Of a
-task with very many rows a sample is predicted, and variances are those of all rows, alone as well.
+each task has variances of its own: there these are found again without the row and, in tasks with many rows, up to a
+tenth of the others. Of a task with very many rows a sample is predicted, and variances are those of all rows,
+alone as well.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from elmesh.data.features import FeatureMap
+from elmesh.data.row_keys import row_keys
 from elmesh.data.site_statistics import SiteStatistics
 from elmesh.data.statistics import SiteRows
 from elmesh.errors import ElmeshError
 from elmesh.estimators.common import CommonPart
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
+from elmesh.math.class_link import linked
 from elmesh.math.intervals import paired_change
 from elmesh.math.left_out import FittedRows, left_out_errors
 from elmesh.math.random_effects import site_batches
@@ -36,18 +40,22 @@ from elmesh.solvers.state import MixedEffects
 from elmesh.text import count, listed
 from elmesh.typing import FloatArray, IndexArray, Label
 
-__all__ = ["GainRows", "SiteGains", "TaskGain", "format_error", "measure_gains"]
+__all__ = ["FEWEST_ROWS", "WRONG", "GainRows", "SiteGains", "TaskGain", "format_error", "measure_gains"]
 
 # Most names that a sentence lists.
 _MOST_NAMES = 5
-# An interval of more than this share of the error to either side is too wide for a statement.
+# An interval that reaches further than this share of the error to either side is too wide for a statement.
 _WIDE = 0.1
-# Fewest rows of which an interval is known well enough.
-_FEWEST = 5
+#: Fewest rows of which an interval is known well enough.
+FEWEST_ROWS = 5
 # Most numbers in the features of all rows that are predicted, and fewest rows of a task.
 _MOST_NUMBERS, _FEWEST_SAMPLED = 20_000_000, 200
-# Parts of a task's rows that are left out together where each task is alone.
-_PARTS = 10
+# Parts of a task's rows that are left out together where each task is alone, and divisions into such parts, over which
+# errors are averaged: the variances of a task depend on which rows are left out with a row. In a small task each row is
+# left out by itself.
+_PARTS, _DIVISIONS = 10, 5
+# Of many tasks there are fewer divisions, so that there are no more fits than this.
+_MOST_FITS = 20_000
 # The change of -2 log evidence at which their search ends.
 _SETTLED = 0.1
 
@@ -91,7 +99,7 @@ class TaskGain:
     @property
     def clear(self) -> int:
         """-1 for a clear gain, 1 for a clear loss, 0 if neither is clear, or if there are fewer than five rows."""
-        if self.rows < _FEWEST:
+        if self.rows < FEWEST_ROWS:
             return 0
         return -1 if self.high < 0 else int(self.low > 0)
 
@@ -100,7 +108,7 @@ class TaskGain:
         """In words: "gains", "better alone", "as good alone" or, if the interval is wide, "too few rows to tell"."""
         if self.clear:
             return "gains" if self.clear < 0 else "better alone"
-        wide = self.rows < _FEWEST or self.high - self.low > 2 * _WIDE * self.alone
+        wide = self.rows < FEWEST_ROWS or max(-self.low, self.high) > _WIDE * self.alone
         return "too few rows to tell" if wide else "as good alone"
 
     def to_json(self) -> dict[str, Any]:
@@ -145,28 +153,48 @@ class SiteGains:
         return [task for task in self.tasks if task.clear == sign]
 
     def sentence(self) -> str:
-        """Return who gains, in one plain sentence.
+        """Return whether it helped, and whom, in plain words.
 
         Examples
         --------
         >>> none = (1.0, 0.0, 0.0)
         >>> north = TaskGain("north", 50, 2.0, 1.5, 1.8, -0.8, -0.2, none)
         >>> south = TaskGain("south", 9, 2.0, 1.9, 1.8, -0.8, 0.6, none)
-        >>> SiteGains((north, south), north, "").sentence()
-        '1 of 2 tasks clearly gains by learning together; 1 has too few rows to tell; none is clearly better alone.'
+        >>> gains = SiteGains((north, south), north, "")
+        >>> gains.overall_sentence()
+        'Over all rows learning together lowers the error clearly, from 2 to 1.5.'
+        >>> gains.sites_sentence()
+        '1 of 2 sites clearly gains by learning together; 1 has too few rows to tell; none is clearly better alone.'
         """
         if len(self.tasks) == 1:
             return _SENTENCES[self.tasks[0].verdict]
+        return f"{self.overall_sentence()} {self.sites_sentence()}"
+
+    def overall_sentence(self) -> str:
+        """Return what learning together does to the error over all rows, and whether one model for all is as good."""
+        one = self.overall
+        alone, together, pooled = (format_error(error, self.unit) for error in one.errors)
+        text = {
+            -1: f"Over all rows learning together lowers the error clearly, from {alone} to {together}",
+            0: f"Over all rows the errors together and alone do not differ clearly ({together} and {alone})",
+            1: f"Over all rows learning together raises the error clearly, from {alone} to {together}",
+        }[one.clear]
+        if one.pooled is not None and one.pooled <= one.together:
+            text += f"; one model for all sites is as good ({pooled})"
+        return f"{text}."
+
+    def sites_sentence(self) -> str:
+        """Return how many sites gain, are as good alone, or are better alone."""
         n, found = len(self.tasks), [one.verdict for one in self.tasks]
         gaining, same, unknown = (found.count(one) for one in ("gains", "as good alone", "too few rows to tell"))
         verb = "gain" if gaining > 1 else "gains"
-        parts = [f"{gaining or 'None'} of {count(n, 'task')} clearly {verb} by learning together"]
+        parts = [f"{gaining or 'None'} of {count(n, 'site')} clearly {verb} by learning together"]
         if same:
             parts.append(f"{same} {'is' if same == 1 else 'are'} as good alone")
         if unknown:
             parts.append(f"{unknown} {'has' if unknown == 1 else 'have'} too few rows to tell")
         worse = [one.task for one in self.tasks if one.verdict == "better alone"]
-        names = listed(worse) if len(worse) <= _MOST_NAMES else f"{len(worse)} tasks"
+        names = listed(worse) if len(worse) <= _MOST_NAMES else f"{len(worse)} sites"
         parts.append(f"clearly better alone: {names}" if worse else "none is clearly better alone")
         return f"{'; '.join(parts)}."
 
@@ -179,6 +207,7 @@ class SiteGains:
         table["low"], table["high"] = [one.low for one in self.tasks], [one.high for one in self.tasks]
         for k, name in enumerate(("common", "shared", "private")):
             table[name] = [one.shares[k] for one in self.tasks]
+        table["verdict"] = [one.verdict for one in self.tasks]
         table.index = pd.Index([one.task for one in self.tasks], name="task")
         return table
 
@@ -314,12 +343,17 @@ def measure_gains(
     shares = {t: model.part_shares(one.X, {t: np.arange(len(one.X))})[t] for t, one in rows.items()}
     for k, t in enumerate(labels):
         one, head = mapped[k], model.heads[t]
-        errors = [alone[k], _errors_together(one, common, head, layer)]
+        errors = [alone[k], _errors_together(one, common, head, layer)[None]]
         if whole is not None:
-            errors.append(one.left_out_errors(np.zeros((layer.width, 0)), whole.W, whole.S))
+            errors.append(one.left_out_errors(np.zeros((layer.width, 0)), whole.W, whole.S)[None])
         truth = one.rows.truth
         # Predictions are compared with the true targets.
-        losses = [_losses((error + truth - one.rows.T) / scale, truth + common.t_mean, model, head) for error in errors]
+        target, clipped = truth + common.t_mean, truth - one.rows.T
+        # How scores become probabilities was found for the model of all tasks.
+        losses = [
+            np.mean([_losses((error + clipped) / scale, target, model, head, link) for error in divisions], axis=0)
+            for divisions, link in zip(errors, (None, head.link, None), strict=False)
+        ]
         found.append(_gain(t, one.rows.n_rows, losses, one.rows.weights, shares[t], squared=squared))
         every.append(losses)
     unit = OF_SEVERAL if several else OF_TARGET
@@ -333,27 +367,43 @@ def measure_gains(
 
 
 def _errors_alone(tasks: Sequence[_Mapped], groups: IndexArray, noise_floor: float) -> list[FloatArray]:
-    """Return errors of rows left out of the fit of their task alone, in up to ten parts."""
-    sites = [one.site for one in tasks]
-    start = np.empty((len(sites), int(groups.max()) + 1))
-    for batch in site_batches(sites, groups):
-        start[batch.index] = local_variances(batch, noise_floor, settled=_SETTLED)
-    errors = [one.rows.T.copy() for one in tasks]
-    parts = [np.random.default_rng(0).permutation(len(one.Phi)) % _PARTS for one in tasks]
-    sampled = [t for t, one in enumerate(tasks) if one.rows.every is not None]
-    for t in sampled:
-        errors[t] = tasks[t].left_out_errors(np.diag(np.exp(start[t] / 2)[groups]))
-    for k in range(_PARTS):
+    """Return errors (R, n, d) of rows left out of the fit of their task alone, in R divisions into up to ten parts."""
+    n_divisions = min(_DIVISIONS, max(1, _MOST_FITS // (_PARTS * len(tasks))))
+    parts = [_divisions(one.rows, n_divisions) for one in tasks]
+    errors = [np.repeat(one.rows.T[None], len(own), axis=0) for one, own in zip(tasks, parts, strict=True)]
+    sampled = [t for t, own in enumerate(parts) if not len(own)]
+    for batch in site_batches([tasks[t].site for t in sampled], groups) if sampled else ():
+        found = local_variances(batch, noise_floor, settled=_SETTLED)
+        for j, log_v in zip(batch.index.tolist(), found, strict=True):
+            t = sampled[j]
+            errors[t] = tasks[t].left_out_errors(np.diag(np.exp(log_v / 2)[groups]))[None]
+    for r, k in product(range(n_divisions), range(_PARTS * n_divisions)):
+        left_out = {t: own[r] == k for t, own in enumerate(parts) if r < len(own)}
         # A task of one row is left without any: then nothing is predicted but the mean of all.
-        found = [t for t, part in enumerate(parts) if t not in sampled and np.any(part == k) and np.any(part != k)]
-        rest = [tasks[t].without(parts[t] == k) for t in found]
+        some = [t for t, rows in left_out.items() if rows.any() and not rows.all()]
+        rest = [tasks[t].without(left_out[t]) for t in some]
         for batch in site_batches(rest, groups) if rest else ():
-            own = [found[j] for j in batch.index.tolist()]
-            weights = local_weights(batch, local_variances(batch, noise_floor, start[own], _SETTLED))
-            for t, W in zip(own, weights, strict=True):
-                left_out = parts[t] == k
-                errors[t][left_out] -= tasks[t].Phi[left_out] @ W
+            members = [some[j] for j in batch.index.tolist()]
+            # From variances of all rows the search would end near these, which have seen the rows left out.
+            weights = local_weights(batch, local_variances(batch, noise_floor, settled=_SETTLED))
+            for t, W in zip(members, weights, strict=True):
+                errors[t][r, left_out[t]] -= tasks[t].Phi[left_out[t]] @ W
     return errors
+
+
+def _divisions(rows: GainRows, n_divisions: int) -> IndexArray:
+    """Return the part of every row in each division (R, n): none of a sample, one where each row is left out by itself.
+
+    Rows are divided by their content, so that their order does not matter.
+    """
+    n = len(rows.X)
+    if rows.every is not None:
+        return np.empty((0, n), dtype=np.intp)
+    if n <= _PARTS * n_divisions:
+        return np.arange(n, dtype=np.intp)[None]
+    content = np.hstack([rows.X, rows.truth])
+    keys = [row_keys(content, seed) for seed in range(n_divisions)]
+    return np.array([np.argsort(np.argsort(own, kind="stable")) % _PARTS for own in keys], dtype=np.intp)
 
 
 def _pooled_fit(tasks: Sequence[_Mapped], groups: IndexArray, noise_floor: float) -> MixedEffects:
@@ -380,14 +430,16 @@ def _errors_together(task: _Mapped, common: CommonPart, head: Head, layer: Featu
     return task.left_out_errors(root, common.W, common.S, w)
 
 
-def _losses(errors: FloatArray, T: FloatArray, model: MultiTaskModel, head: Head) -> FloatArray:
+def _losses(
+    errors: FloatArray, T: FloatArray, model: MultiTaskModel, head: Head, link: FloatArray | None
+) -> FloatArray:
     """Return the loss of each row: its mean square, or whether its class is wrong."""
     if model.kind == "regression":
         return np.asarray(np.mean(errors**2, axis=1))
     columns = np.arange(T.shape[1])
     if model.classes is not None and head.classes is not None:
         columns = np.searchsorted(model.classes, head.classes)
-    chosen = columns[np.argmax((T - errors)[:, columns], axis=1)]
+    chosen = columns[np.argmax(linked((T - errors)[:, columns], link), axis=1)]
     return np.asarray(chosen != np.argmax(T, axis=1), dtype=np.float64)
 
 

@@ -57,7 +57,7 @@ class LearningCurve:
         if enough == self.rows[-1]:
             return f"The error still falls with {enough} rows: more of them will help."
         if enough == 0:
-            return "What all tasks have in common predicts this site as well as its own rows do, so far."
+            return "Its own rows do not lower the error yet: what all sites have in common predicts this site as well."
         return (
             f"With {enough} rows the error is within {100 * _SETTLED:.0f} % of that with {self.rows[-1]}: further rows "
             "change little."

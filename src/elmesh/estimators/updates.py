@@ -57,7 +57,10 @@ class UpdateMethods(SiteMethods):
             raise ElmeshError(NO_COMMON_PART)
         label = self._label(name)
         if label in self.model_.heads:
-            raise ElmeshError(f"The model has a site {name!r} already; choose another name, or use partial_fit.")
+            raise ElmeshError(
+                f"The model has a site {name!r} already; choose another name, or add its rows with partial_fit "
+                "(elmesh update)."
+            )
         rows = self._new_rows(X, y, np.full(_length(X), label), sample_weight)
         statistics = self._statistics()
         known = statistics or self._without_rows()

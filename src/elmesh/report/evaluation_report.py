@@ -104,10 +104,19 @@ def _calibration(found: Evaluation) -> Section:
         rows = [[target, *(f"{100 * share:.1f} %" for share in own.values())] for target, own in found.coverage.items()]
         tables = [wording.table("coverage", rows)] if rows else []
         return wording.section([] if rows else [wording.text("no_intervals")], tables=tables)
+    by_class = [
+        [
+            str(one.name), f"{one.rows:,}", f"{100 * one.observed:.1f} %",
+            "–" if math.isnan(one.predicted) else f"{100 * one.predicted:.1f} %",
+            f"{one.found:,} of {one.rows:,}", f"{one.found:,} of {one.named:,}",
+        ]
+        for one in found.by_class
+    ]  # fmt: skip
     if found.confusion is None or len(found.classes) > _MOST_CLASSES:
-        return wording.section([wording.text("many_classes")])
+        return wording.section([wording.text("many_classes")], tables=[wording.table("classes", by_class)])
     rows = [[str(name), *(f"{n:,}" for n in own)] for name, own in zip(found.classes, found.confusion, strict=True)]
-    return wording.section(tables=[Table(wording.text("confusion"), ["True class", *map(str, found.classes)], rows)])
+    confused = Table(wording.text("confusion"), ["True class", *map(str, found.classes)], rows)
+    return wording.section(tables=[wording.table("classes", by_class), confused])
 
 
 def _draw_sites(ax: Axes, shown: Sequence[Group], target: str, kind: str) -> None:

@@ -69,7 +69,7 @@ def draw_effect(ax: Axes, effect: Effect, labelled: int = 4) -> None:
     names = most_different(effect, labelled if len(tasks.columns) > labelled + 1 else len(tasks.columns))
     others = [task for task in tasks.columns if task not in names]
     others = others[:: -(-len(others) // _MOST_OTHERS) or 1]
-    curves = [Curve("other tasks", x, tasks[task], *_OTHERS, thin=True) for task in others]
+    curves = [Curve("other sites", x, tasks[task], *_OTHERS, thin=True) for task in others]
     curves.append(Curve("all rows", x, overall, *_ALL))
     if len(tasks.columns) > 1:
         styles = _task_styles(list(tasks.columns), names)

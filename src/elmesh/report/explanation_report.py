@@ -46,7 +46,7 @@ def _importance(explanation: Explanation, wording: Wording) -> Figure:
     rows = [["all rows", *overall]]
     for task in explanation.distances.index:
         rows.append([str(task), *(format_error(by_task.loc[task, column], unit) for column in table.index)])
-    values = Table(wording.text("shuffled", few=few, unit=unit), ["Task", *map(column_name, table.index)], rows)
+    values = Table(wording.text("shuffled", few=few, unit=unit), ["Site", *map(column_name, table.index)], rows)
     drawing = figure(partial(ImportanceDisplay(explanation).plot, most=_COLUMNS), size=(5.4, 1.3 + 0.3 * len(table)))
     error = format_error(explanation.error, unit)
     return wording.figure("importance", drawing, values, few=few, sentence=sentence, unit=unit, error=error)

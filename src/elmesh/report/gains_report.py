@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from elmesh.estimators.explanation import Explanation
-from elmesh.estimators.gains import SiteGains, TaskGain, format_error
+from elmesh.estimators.gains import FEWEST_ROWS, WRONG, SiteGains, TaskGain, format_error
 from elmesh.math.certificate import Certificate
 from elmesh.report.displays import SiteGainDisplay
 from elmesh.report.explanation_report import explanation_sections
@@ -15,6 +15,7 @@ from elmesh.report.figures import figure
 from elmesh.report.page import Page, Section, Table
 from elmesh.report.site_plots import draw_shares, drawn_tasks
 from elmesh.report.wording import Wording
+from elmesh.text import listed
 
 __all__ = ["gains_page", "gains_table", "page_without_gains"]
 
@@ -24,9 +25,12 @@ _MOST = 24
 
 def _format_change(one: TaskGain, unit: str) -> str:
     sign = "+" if one.change > 0 else "\N{MINUS SIGN}" if one.change < 0 else ""
-    text = f"{sign}{format_error(abs(one.change), unit)}"
-    half = one.high - one.change
-    return f"{text} ± {format_error(half, unit)}" if half < float("inf") else text
+    # Shares differ by points, which are not per cent of an error.
+    factor, points = (100.0, " points") if unit == WRONG else (1.0, "")
+    half = factor * (one.high - one.change)
+    known = one.rows >= FEWEST_ROWS and half < float("inf")
+    around = f" ± {half:,.3g}" if known else ""
+    return f"{sign}{factor * abs(one.change):,.3g}{around}{points}"
 
 
 def gains_table(gains: SiteGains) -> Table:
@@ -39,13 +43,15 @@ def gains_table(gains: SiteGains) -> Table:
 
 def _row(one: TaskGain, unit: str) -> list[str]:
     errors = [format_error(error, unit) for error in one.errors]
-    return [str(one.task), f"{one.rows:,}", *errors[:2], _format_change(one, unit), one.verdict, errors[2]]
+    return [str(one.task), one.verdict, *errors[:2], _format_change(one, unit), errors[2], f"{one.rows:,}"]
 
 
-def gains_page(gains: SiteGains, summary: Mapping[str, Any], explanation: Explanation | None = None) -> Page:
+def gains_page(
+    gains: SiteGains, summary: Mapping[str, Any], explanation: Explanation | None = None, notes: Sequence[str] = ()
+) -> Page:
     """Return the page of a fit, with the figures ``fig-errors`` and ``fig-shares``, and those of an explanation.
 
-    ``summary`` has the facts about the fit, as the command prints them.
+    ``summary`` has the facts about the fit, as the command prints them, and ``notes`` what was noted about the table.
     """
     unit = gains.unit
     names = ("alone", "together", "pooled")
@@ -57,10 +63,11 @@ def gains_page(gains: SiteGains, summary: Mapping[str, Any], explanation: Explan
     facts = [(f"{found.count(verdict)} of {n}", wording.text(f"facts_{key}")) for verdict, key in kinds.items()]
     facts.append((f"{errors['alone']} → {errors['together']}", wording.text("facts_error")))
     return Page(
-        title="elmesh: what tasks gain by learning together",
-        headline=gains.sentence(),
-        lead=[wording.text("lead"), wording.text("how")],
+        title="elmesh: what sites gain by learning together",
+        headline=gains.overall_sentence(),
+        lead=[gains.sites_sentence(), *_advice(gains, wording), wording.text("how")],
         facts=facts,
+        notes=notes,
         sections=[
             _gains(gains),
             *([] if explanation is None else explanation_sections(explanation)),
@@ -71,14 +78,20 @@ def gains_page(gains: SiteGains, summary: Mapping[str, Any], explanation: Explan
     )
 
 
-def page_without_gains(summary: Mapping[str, Any], explanation: Explanation) -> Page:
+def _advice(gains: SiteGains, wording: Wording) -> list[str]:
+    """Return what sites that are clearly better alone can do."""
+    worse = [str(one.task) for one in gains.tasks if one.verdict == "better alone"]
+    return [wording.text("better_alone", names=listed(worse))] if worse else []
+
+
+def page_without_gains(summary: Mapping[str, Any], explanation: Explanation, notes: Sequence[str] = ()) -> Page:
     """Return the page of a fit of which gains are not measured: what predictions depend on, and facts about the fit."""
     wording = Wording("elmesh.report", "fit")
     return Page(
         title="elmesh: what predictions depend on",
         headline=f"{explanation.columns_sentence().partition(':')[0].rstrip('.')}.",
         lead=[wording.text("one_task" if len(summary["tasks"]) == 1 else "no_gains")],
-        facts=[],
+        notes=notes,
         sections=[*explanation_sections(explanation), _training(summary)],
         foot=wording.text("foot_without_gains"),
     )

@@ -112,7 +112,7 @@ class Section:
 class Page:
     """The content of a page, top to bottom; ``contents`` adds a table of contents with the verdicts per section.
 
-    A fact is a number, shown in large type, and its meaning.
+    A fact is a number, shown in large type, and its meaning. Notes are what a reader should check before all else.
     """
 
     title: str
@@ -122,6 +122,7 @@ class Page:
     sections: Sequence[Section] = ()
     foot: str = ""
     contents: bool = False
+    notes: Sequence[str] = ()
 
 
 def render(page: Page) -> str:
