@@ -12,6 +12,16 @@ PAGE = ROOT / "docs" / "arena.md"
 OWN = "elmesh"
 
 
+def overlap(tables: dict[str, Any]) -> str:
+    """Return why standard errors are larger than those over splits, and by how much."""
+    factors = [one["best_other"]["standard_error"] / one["best_other"]["over_splits"] for one in tables.values()]
+    return (
+        "Splits of a table have many of their rows in common, so that the usual standard error over splits is too "
+        f"small: those here are corrected for it (Nadeau and Bengio 2003), and {min(factors):.1f} to "
+        f"{max(factors):.1f} times as large."
+    )
+
+
 def with_error(figure: dict[str, Any]) -> str:
     return f"{figure['mean']:.4f} ± {figure['standard_error']:.4f}"
 
@@ -23,7 +33,9 @@ def signed(figure: dict[str, Any]) -> str:
 def standing(tables: dict[str, Any]) -> str:
     """Return on how many tables elmesh is best, level and below."""
     verdicts = [one["verdict"] for one in tables.values()]
-    return "elmesh is " + ", ".join(f"{word} on {verdicts.count(word)}" for word in ("best", "level", "below"))
+    ahead = sum(one["best_other"]["mean"] > 0 for one in tables.values())
+    counts = ", ".join(f"{word} on {verdicts.count(word)}" for word in ("best", "level", "below"))
+    return f"elmesh is {counts}; its mean is the highest on {ahead} of {len(tables)}"
 
 
 def tables_section(result: dict[str, Any]) -> list[str]:
@@ -47,8 +59,9 @@ def tables_section(result: dict[str, Any]) -> list[str]:
         ),
         "",
         "Paired differences of elmesh from the best other method and from the better of the two alone, with their "
-        "standard errors. Level means a difference of at most one standard error. The best other method is the one "
-        f"with the highest mean over the same splits, which favours it. {standing(tables)}.",
+        f"standard errors. {overlap(tables)} Best means that the 95 % interval of the difference is above zero, below "
+        "that it is below zero, level that it contains zero. The best other method is the one with the highest mean "
+        f"over the same splits, which favours it. {standing(tables)}.",
         "",
         *table(
             ["table", OWN, "best other", "difference", "verdict", "against alone"],
@@ -75,8 +88,8 @@ def federated_section(result: dict[str, Any]) -> list[str]:
         "Federated ridge sends products of features and targets once; with a private residual each site fits a ridge "
         "regression of its own to what is left. FedAvg averages a linear model, or a network with 16 hidden units; in "
         "FedPer the output layer is each site's own. What they have to choose (penalty, step, number of rounds) they "
-        "choose on a fifth of the training rows. Standard errors of so few splits are rough. "
-        "Linear models are on the inputs, with an intercept per site.",
+        "choose on a fifth of the training rows, and messages have the fewest bits that cost them no score. Linear "
+        "models are on the inputs, with an intercept per site. Standard errors and verdicts are as above.",
         "",
         *table(
             ["table", *methods, "best other", "difference", "verdict"],

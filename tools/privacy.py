@@ -44,7 +44,8 @@ def curves_section(result: Row) -> list[str]:
         "columns are differences from it, with the standard error over splits: of fits at several epsilons (delta "
         f"{result['delta']:g}, nobody colludes), of one against a third of the sites at epsilon 1, and of elmesh "
         "without noise. What a private fit fixes (the number of hidden units, the limits of rows) was chosen with "
-        "scores on these tables in view: rows are held out, tables are not.",
+        "scores on these tables in view: rows are held out, tables are not. Splits have rows in common, so that "
+        "standard errors over splits are too small, by a factor of about two to four ([arena.md](arena.md)).",
         "",
         *table([*head, "no noise"], rows),
         "",

@@ -56,7 +56,8 @@ def block(result: dict[str, Any]) -> str:
         "splits with the standard error of the paired difference. CPU time on one thread, both with the final fit; the "
         f"median ratio is {result['median_seconds_ratio']:.3f}. Grid search has {result['folds']} folds within sites. "
         "The settings that are tried and the rule that keeps the default were chosen with these tables in view: rows "
-        "are held out, tables are not.",
+        "are held out, tables are not. Splits have rows in common, so that standard errors over splits are too small, "
+        "by a factor of about two to four ([arena.md](arena.md)).",
         "",
         "Gain of tuned settings over the default on new rows, and how often another setting was taken:",
         "",
