@@ -390,8 +390,8 @@ def test_an_altered_description_is_noticed(saved):
 
 def test_a_model_of_a_newer_version_asks_for_an_upgrade(saved):
     document = json.loads((saved / "model.json").read_text())
-    (saved / "model.json").write_text(json.dumps(document | {"format_version": 2}))
-    with pytest.raises(ElmeshError, match=r"format version 2 .* upgrade elmesh to read it"):
+    (saved / "model.json").write_text(json.dumps(document | {"format_version": 3}))
+    with pytest.raises(ElmeshError, match=r"format version 3 .* upgrade elmesh to read it"):
         elmesh.load(saved)
 
 

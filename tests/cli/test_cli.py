@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -525,6 +526,27 @@ def test_the_error_of_each_task_is_the_share_of_wrong_rows(folder):
         baseline = 100 * (truth["outcome"][truth["site"] == site] != most_frequent[site]).mean()
         expected = {"error_percent": pytest.approx(100 * share), "baseline_error_percent": pytest.approx(baseline)}
         assert data["tasks"][site] == data["tasks"][site] | {"rows": 20} | expected
+
+
+def test_the_model_of_a_site_that_lacks_a_class_is_compared_with_its_own_most_frequent_class(tmp_path):
+    """The class that is first in the order of all is the one that the site lacks."""
+    rng = np.random.default_rng(0)
+    sites = np.repeat(["a", "b", "c"], 60)
+    classes = np.where(
+        sites == "b", rng.choice(["no", "yes"], 180, p=[0.3, 0.7]), rng.choice(["died", "no", "yes"], 180)
+    )
+    frame = pd.DataFrame({"site": sites, "x": rng.normal(size=180), "outcome": classes})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    worked("fit", tmp_path / "t.csv", "--task", "site", "--target", "outcome", "--out", tmp_path / "m")
+    frame[sites == "b"].to_csv(tmp_path / "b.csv", index=False)
+    model = elmesh.load(tmp_path / "m")
+    model.for_task("b").save(tmp_path / "one")
+    # As an agent of a network saves it: with what all sites share, and its own head.
+    model.model_ = replace(model.model_, heads={"b": model.model_.heads["b"]})
+    model.save(tmp_path / "agent")
+    for name in ("one", "agent"):
+        data = json.loads(worked("evaluate", tmp_path / name, tmp_path / "b.csv", "--json").stdout)
+        assert data["baseline_error_percent"] == pytest.approx(100 * np.mean(classes[sites == "b"] != "yes"))
 
 
 def test_r2_and_rmse_are_those_of_scikit_learn(folder):

@@ -29,6 +29,7 @@ from elmesh.netconfig.pki.csr import make_request
 from elmesh.netconfig.pki.keys import read_key
 from elmesh.netconfig.pki.revocation import Revocations, make_list
 from elmesh.netconfig.pki.verify import fingerprint, load_certificates
+from elmesh.netconfig.renewal import Renewal
 from helpers.commands import Command
 from helpers.forked import ForkedNetwork
 from helpers.network import LIMIT, make_config
@@ -150,8 +151,42 @@ def test_the_present_certificate_and_an_older_one_do_not_take_its_place(net):
     assert request.is_file()
     worked("renew", agent("north"), "--certificate", signed("north", request))
     worked("renew", agent("north"))
-    assert "less long than the present certificate" in refused("renew", agent("north"), "--certificate", stale)
+    assert "it is an old one" in refused("renew", agent("north"), "--certificate", stale)
     assert Identity.read(agent("north")).days_left() > 300
+
+
+@pytest.mark.parametrize("new_key", [False, True])
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_renewal_that_was_killed_at_its_end_is_completed(net, monkeypatch, new_key, beside):
+    worked("renew", agent("north"), *(["--new-key"] if new_key else []))
+    request = net / "north/renewal/north.csr"
+    new = signed("north", request)
+    if beside:
+        new = new.rename(net / "north/renewal/north.pem")
+    # As a process that is killed before it removes the request.
+    with monkeypatch.context() as patch:
+        patch.setattr("elmesh.netconfig.renewal.shutil.rmtree", lambda *_, **__: None)
+        Renewal(Identity.read(agent("north"))).install(new)
+    assert request.exists()
+    assert "is the new certificate of north" in worked("renew", agent("north")).stdout
+    assert not (net / "north/renewal").exists()
+    assert Identity.read(agent("north")).days_left() > 300
+
+
+def test_with_force_an_earlier_answer_of_the_authority_is_not_installed(net):
+    worked("renew", agent("north"))
+    signed("north", net / "north/renewal/north.csr").rename(net / "north/renewal/north.pem")
+    worked("renew", agent("north"), "--new-key", "--force")
+    assert "Done before: the request" in worked("renew", agent("north")).stdout
+
+
+def test_a_certificate_for_a_shorter_time_is_installed_if_it_was_made_later(net):
+    worked("renew", agent("north"))
+    request = net / "north/renewal/north.csr"
+    before = Identity.read(agent("north")).days_left()
+    Path("shorter.pem").write_bytes(sign(request.read_bytes(), Authority.read(net / "ca"), days=10))
+    worked("renew", agent("north"), "--certificate", "shorter.pem")
+    assert Identity.read(agent("north")).days_left() < 11 < before
 
 
 def test_a_new_key_stays_until_its_certificate_is_installed(net):

@@ -148,7 +148,7 @@ def run_steps(steps: Generator[Any, Any, Any], requests: list[IntegerSum] | None
 
 def only_context() -> AgentContext:
     """The context of a process that has all sites."""
-    return AgentContext(1, np.zeros(1, np.intp), np.zeros(1), 1.0, lambda _: np.zeros(0), 0)
+    return AgentContext(1, np.zeros(1, np.intp), np.zeros(1), 1.0, lambda _: np.zeros(0), 0, 1)
 
 
 def solve_mixed(solver: Solver, problem: MixedProblem, graph: str | None = None, noise_floor: float = 0.0) -> RunResult:

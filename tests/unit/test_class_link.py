@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,11 +13,13 @@ from scipy.special import log_softmax, softmax
 from test_class_scale import class_problem, effects_of, keeps_rows
 
 from elmesh import MultiTaskELMClassifier, load
+from elmesh.comm.fixed_point import LIMBS, from_wide
+from elmesh.comm.row_counts import fewest_terms
 from elmesh.errors import UnknownSiteWarning
 from elmesh.math.class_link import INVERSE_TEMPERATURES, LinkRows, LinkSearch, class_slopes, linked, predicted_classes
 from elmesh.math.random_effects import precision
 from elmesh.solvers.class_scale import choose_class_scale, find_link, left_out_scores
-from helpers.mixed import run_steps
+from helpers.mixed import only_context, run_steps
 
 seeds = st.integers(0, 10**6)
 
@@ -40,9 +44,10 @@ def penalized_loss(sites, slope, x):
     return total
 
 
-def found_by(sites, n_classes):
-    steps = find_link(list(enumerate(sites)), len(sites), n_classes, 0.5)
-    temperature, link = run_steps(steps)
+def found_by(sites, n_classes, of_others=()):
+    """The link that sites find; other sites have no part but for their numbers of rows of each class."""
+    counts = np.array([*(site.counts(n_classes) for site in sites), *of_others])
+    temperature, link = run_steps(find_link(list(enumerate(sites)), only_context(), counts, 0.5))
     return temperature, link
 
 
@@ -55,7 +60,10 @@ def test_it_is_where_a_general_minimiser_ends(seed, sizes, n_classes):
     own = np.concatenate([[1 / temperature], offset / temperature])
     limits = [INVERSE_TEMPERATURES, *([(None, None)] * n_classes)]
     best = minimize(lambda x: penalized_loss(sites, slope, x), np.r_[2.0, np.zeros(n_classes)], bounds=limits)
-    assert penalized_loss(sites, slope, own) <= best.fun + 1e-4
+    absent = np.append(False, counts == 0)
+    np.testing.assert_allclose(own[absent], np.log(1e-10))
+    # A class without rows is the less probable the better, but for the prior.
+    assert penalized_loss(sites, slope, own) - own[absent] @ own[absent] / 2 <= best.fun + 1e-4
     assert INVERSE_TEMPERATURES[0] <= own[0] <= INVERSE_TEMPERATURES[1]
 
 
@@ -121,7 +129,9 @@ def test_the_link_of_a_fit_is_that_of_its_rows_scored_without_themselves(seed):
     log_c, log_v, log_w = np.array([9.0, -3.0, -3.0]), np.full(3, -3.0), np.zeros(6)
     effects = effects_of(problem, log_c, log_v, log_w)
     shares = np.bincount(np.concatenate(labels), minlength=3) / len(np.concatenate(labels))
-    chosen = run_steps(choose_class_scale(problem.batches(), effects, problem.totals(log_v, log_w), shares))
+    chosen = run_steps(
+        choose_class_scale(problem.batches(), only_context(), effects, problem.totals(log_v, log_w), shares)
+    )
     sites = []
     for batch in problem.batches():
         scores = left_out_scores(batch, precision(batch, np.exp(log_v)), chosen)
@@ -133,10 +143,54 @@ def test_the_link_of_a_fit_is_that_of_its_rows_scored_without_themselves(seed):
                 truth = np.searchsorted(columns, labels[t])
                 sites.append(LinkRows(own, truth, np.ones(len(truth)), columns))
     assert len(sites) == 5
-    temperature, link = found_by(sites, 3)
+    of_others = [np.bincount(own, minlength=3) for t, own in enumerate(labels) if not keeps_rows(problem, t)]
+    temperature, link = found_by(sites, 3, of_others)
     # The searches begin at different temperatures.
     assert chosen.temperature == pytest.approx(temperature, rel=2e-3)
     np.testing.assert_allclose(chosen.link, link, rtol=1e-2, atol=1e-3)
+
+
+def test_the_sums_over_sites_with_single_rows_are_never_those_of_a_few_sites():
+    """Four of nine sites keep their rows; three of nine may collude, so that one of the four could be on its own."""
+    problem, _ = class_problem(1, (12, 9, 14, 20, 70, 70, 70, 70, 70), d=3)
+    log_c, log_v, log_w = np.array([9.0, -3.0, -3.0]), np.full(3, -3.0), np.zeros(9)
+    effects, totals = effects_of(problem, log_c, log_v, log_w), problem.totals(log_v, log_w)
+    for colluders, chosen in ((None, False), (2, False), (1, True)):
+        requests, context = [], replace(only_context(), fewest_terms=fewest_terms(9, colluders))
+        steps = choose_class_scale(problem.batches(), context, effects, totals, np.full(3, 1 / 3))
+        found = run_steps(steps, requests)
+        assert (found.temperature > 0) == chosen
+        assert (found.link is not None) == chosen
+        if not chosen:
+            assert found is effects
+            (only,) = (from_wide(request.value.reshape(-1, LIMBS)) for request in requests)
+            assert only[0] == 4, "nothing but numbers of sites is summed"
+
+
+def test_where_no_sum_is_allowed_sites_have_probabilities_of_their_own():
+    """Six large sites and one that has few rows, whose sums would be its own."""
+    rng = np.random.default_rng(0)
+    sizes = [400] * 6 + [40]
+    names = np.repeat(np.arange(7), sizes)
+    X = rng.normal(size=(len(names), 2))
+    y = np.where(X[:, 0] + rng.normal(size=len(names)) > 0, "yes", "no")
+    model = MultiTaskELMClassifier(20, random_state=0).fit(X, y, tasks=names)
+    temperatures = [model.model_.heads[t].temperature for t in range(7)]
+    assert len(set(temperatures)) == 7
+    logs = np.log(temperatures)
+    assert np.log(model.model_.common.temperature) == pytest.approx(logs.mean())
+
+
+def test_a_declared_class_without_rows_is_improbable_everywhere():
+    X, y, names, _ = rare(1, 40)
+    many = np.repeat(np.arange(6), 500)
+    for rows in ((X, y, names), (*rare(2, 500)[:2], many)):
+        model = MultiTaskELMClassifier(20, random_state=0, shared_classes=["died", "lost", "no", "yes"])
+        model.fit(rows[0], rows[1], tasks=rows[2])
+        with pytest.warns(UnknownSiteWarning):
+            found = model.predict_proba(X, tasks=np.full(len(X), 99))
+        assert found[:, 1].max() < 1e-6
+        assert model.predict_proba(X, tasks=names)[:, 1].max() < 1e-6
 
 
 # Fits ----------------------------------------------------------------------------------------------------------------

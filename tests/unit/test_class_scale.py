@@ -165,7 +165,9 @@ def choice_by_hand(problem, labels, log_c, log_v, log_w, factors=None):
 
 def choose(problem, log_c, log_v, log_w, requests=None):
     effects = effects_of(problem, log_c, log_v, log_w)
-    return run_steps(choose_class_scale(problem.batches(), effects, problem.totals(log_v, log_w)), requests)
+    return run_steps(
+        choose_class_scale(problem.batches(), only_context(), effects, problem.totals(log_v, log_w)), requests
+    )
 
 
 def assert_chosen(problem, labels, log_c, log_v, log_w):
@@ -173,8 +175,9 @@ def assert_chosen(problem, labels, log_c, log_v, log_w):
     requests = []
     found = choose(problem, log_c, log_v, log_w, requests)
     expected = choice_by_hand(problem, labels, log_c, log_v, log_w)
-    lacking, losses, gained = (from_wide(request.value.reshape(-1, LIMBS)) for request in requests)
-    assert lacking == n_lacking(problem, labels)
+    sites, losses, gained = (from_wide(request.value.reshape(-1, LIMBS)) for request in requests)
+    taking_part = sum(keeps_rows(problem, t) and len(set(own.tolist())) > 1 for t, own in enumerate(labels))
+    assert sites.tolist() == [taking_part, n_lacking(problem, labels)]
     np.testing.assert_allclose(losses, expected.losses.ravel(), rtol=1e-6)
     np.testing.assert_allclose(gained, [expected.gains.sum(), np.sum(expected.gains**2)], rtol=1e-6, atol=1e-9)
     assert found.log_c[0] == log_c[0], "the constant has no part in the factor"
@@ -279,7 +282,7 @@ def test_without_a_site_that_takes_part_the_effects_stay_and_there_is_no_tempera
     problem, _ = class_problem(1, rows, widths=(1, 2, 9), one_class=one_class)
     log_c, log_v, log_w = np.array([9.0, -4.0, -4.0]), np.full(3, -3.0), np.zeros(len(rows))
     effects = effects_of(problem, log_c, log_v, log_w)
-    found = run_steps(choose_class_scale(problem.batches(), effects, problem.totals(log_v, log_w)))
+    found = run_steps(choose_class_scale(problem.batches(), only_context(), effects, problem.totals(log_v, log_w)))
     assert found is effects
     assert found.temperature == 0.0
 
@@ -299,12 +302,15 @@ def test_processes_choose_the_same_bits_however_sites_are_spread(parts):
     problem, _ = class_problem(0, ROWS, one_class=(2,))
     log_c, log_v = np.array([9.0, -5.0, -5.0]), np.full(3, -3.0)
     effects, totals = effects_of(problem, log_c, log_v, SPREAD), problem.totals(log_v, SPREAD)
-    (expected,) = lockstep([choose_class_scale(problem.batches(), effects, totals)])[0]
+    (expected,) = lockstep([choose_class_scale(problem.batches(), only_context(), effects, totals)])[0]
     assert expected.temperature > 0
     assert expected.log_c[1] > log_c[1]
     programs = [
         choose_class_scale(
-            site_batches([problem.sites[t] for t in part], problem.groups), replace(effects, log_w=SPREAD[part]), totals
+            site_batches([problem.sites[t] for t in part], problem.groups),
+            only_context(),
+            replace(effects, log_w=SPREAD[part]),
+            totals,
         )
         for part in parts
     ]

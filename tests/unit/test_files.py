@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from elmesh.errors import ElmeshError
 from elmesh.files import atomic_write, sync_folder
+from elmesh.netconfig.files import create_file
 
 
 @pytest.fixture
@@ -171,3 +173,30 @@ def test_two_processes_that_write_the_same_file_leave_the_content_of_one_of_them
     assert [writer.wait(timeout=300) for writer in writers] == [0, 0]
     assert path.read_bytes() in (b"x" * 10_000, b"y" * 10_000)
     assert names(tmp_path) == ["a"]
+
+
+def test_a_new_file_never_replaces_one_on_disks_without_links_too(tmp_path, monkeypatch):
+    for code in (None, errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+        folder = tmp_path / str(code)
+        folder.mkdir()
+        with monkeypatch.context() as patch:
+            if code is not None:
+                patch.setattr(os, "link", failing(code))
+            create_file(folder / "a", b"first", mode=0o600)
+            with pytest.raises(ElmeshError, match="exists already"):
+                create_file(folder / "a", b"second")
+            # As a file that comes in between.
+            patch.setattr(os.path, "lexists", lambda _: False)
+            with pytest.raises(ElmeshError, match="exists already"):
+                create_file(folder / "a", b"second")
+        assert (folder / "a").read_bytes() == b"first"
+        assert stat.S_IMODE((folder / "a").stat().st_mode) == 0o600
+        assert names(folder) == ["a"]
+
+
+def test_a_new_file_that_cannot_be_written_completely_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "link", failing(errno.EPERM))
+    monkeypatch.setattr("elmesh.netconfig.files.os.fsync", failing(errno.ENOSPC))
+    with pytest.raises(OSError, match="space"):
+        create_file(tmp_path / "a", b"first")
+    assert names(tmp_path) == []

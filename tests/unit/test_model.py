@@ -299,7 +299,7 @@ def test_the_folder_holds_two_files_that_say_what_they_are(saved):
     document = json.loads((saved / "model.json").read_text())
     weights = (saved / "weights.safetensors").read_bytes()
     assert document["format"] == "elmesh-model"
-    assert document["format_version"] == 1
+    assert document["format_version"] == 2
     assert document["kind"] == "classification"
     assert document["label_type"] == "str"
     assert [task["label"] for task in document["tasks"]] == ["hull", "leeds", "york"]
@@ -497,9 +497,9 @@ def test_a_missing_file_is_named(saved, name):
 
 
 def test_a_newer_version_asks_for_an_upgrade(saved):
-    forge(saved, lambda document: document.update(format_version=2, elmesh_version="9.1"))
+    forge(saved, lambda document: document.update(format_version=3, elmesh_version="9.1"))
     message = refusal(MultiTaskModel.load, saved)
-    assert "version 2" in message
+    assert "version 3" in message
     assert "elmesh 9.1" in message
     assert "upgrade elmesh" in message
 

@@ -363,6 +363,16 @@ def test_what_is_wrong_in_a_stream_is_named_with_its_row(small_parts, tmp_path):
     assert "no rows" in _empty_refusal(tmp_path, frame)
 
 
+def test_of_values_that_are_too_many_to_be_counted_none_are_the_most_frequent(small_parts, tmp_path, monkeypatch):
+    monkeypatch.setattr("elmesh.tables.stats.MOST_VALUES", 70)
+    monkeypatch.setattr("elmesh.tables.stream_stats.MOST_VALUES", 70)
+    frame = table()[[*INPUTS, "y"]]
+    rows = np.arange(len(frame))
+    source = ParquetStream(written(tmp_path, frame.assign(word=[f"id{i}" for i in rows])))
+    with pytest.raises(ElmeshError, match="more like an identifier"):
+        estimator().fit(source, "y")
+
+
 def _empty_refusal(tmp_path, frame):
     with pytest.raises(ElmeshError) as caught:
         estimator().fit(ParquetStream(written(tmp_path, frame.iloc[:0])), "y")

@@ -756,6 +756,9 @@ def test_a_number_for_gaps_is_noted():
         found = leaks("outcome", sensor=np.where(np.arange(200) < n, gap, sensor))
         words = f'Column "sensor" is {gap:g} in {n} rows, far from its other values'
         assert any(words in text for text in found) is noted, (gap, n)
+    both = np.where(np.arange(200) < 5, -999.0, np.where(np.arange(200) < 9, -998.0, sensor))
+    (message,) = leaks("outcome", sensor=both)
+    assert 'Column "sensor" is -999 in 5 rows and -998 in 4 rows, far from its other values' in message
     # A count that is nearly always small, and a yes or no, have no such numbers.
     assert leaks("outcome", visits=rng.poisson(1.0, size=200)) == []
     assert leaks("outcome", flag=np.where(np.arange(200) < 5, 1, 0)) == []

@@ -47,7 +47,7 @@ from elmesh.solvers.state import MixedEffects
 from elmesh.solvers.warm_start import effects_from, group_squares, variances_from
 from helpers.examples import examples
 from helpers.marks import one_of
-from helpers.mixed import MixedProblem, log_variances, make_problem
+from helpers.mixed import MixedProblem, log_variances, make_problem, only_context
 from helpers.sklearn_checks import AT_THE_LIMITS, run_check, some_checks
 
 PAPER = MeshELM(common=False, private=False, graph=None)
@@ -111,7 +111,7 @@ def test_scores_of_features_are_the_errors_of_the_dense_model_without_each_row(n
     common, log_w = model.common, np.array([model.heads[s].log_w for s in SITES])
     known = MixedEffects(common.log_c, common.log_v, common.tau2, common.W, common.S, common.s2, log_w)
     start = variances_from(known, group_squares(old.batches()), np.arange(4), group_squares(new.batches()))
-    effects = effects_from(new.batches(), start)
+    effects = effects_from(new.batches(), only_context(), start)
     expected = dense_predictions(new, effects)
     found = scores.predictions({"n_hidden": n_hidden})
     np.testing.assert_allclose(np.concatenate([found[s] for s in SITES]), expected, rtol=1e-6, atol=1e-8)
@@ -127,7 +127,7 @@ def test_effects_from_a_start_are_the_posterior_of_the_common_weights(seed):
     log_v, log_w = log_variances(seed, 3), np.random.default_rng(seed).uniform(-1, 1, 3)
     nothing = np.zeros((0, 0))
     start = MixedEffects(np.array([np.log(1e6), 0.0, 0.0]), log_v, 0.3, nothing, nothing, np.ones(2), log_w)
-    found = effects_from(problem.batches(), start, noise_floor=0.2)
+    found = effects_from(problem.batches(), only_context(), start, noise_floor=0.2)
     totals = problem.totals(log_v, log_w)
     squares = totals.squares + 0.2 * np.sum(np.vstack(problem.T) ** 2, axis=0)
     S = np.linalg.inv(np.diag(np.exp(-found.log_c)[problem.groups]) + totals.Q)
@@ -150,7 +150,7 @@ def test_variances_follow_the_size_of_features_so_that_predictions_stay():
                          np.zeros(2))  # fmt: skip
     moved = variances_from(start, squares[0], np.arange(3), squares[1])
     np.testing.assert_allclose(moved.log_v - start.log_v, [0, 0, -2 * np.log(5)], atol=1e-12)
-    one, two = (effects_from(p.batches(), s) for p, s in ((problem, start), (larger, moved)))
+    one, two = (effects_from(p.batches(), only_context(), s) for p, s in ((problem, start), (larger, moved)))
     np.testing.assert_allclose(larger.Phi[0] @ two.W, problem.Phi[0] @ one.W, rtol=0.01, atol=0.01)
 
 

@@ -98,6 +98,11 @@ class NetworkBackend(Backend):
             agent.security.noise(),
         )
 
+    @property
+    def colluders(self) -> int:
+        """How many agents may collude."""
+        return self._agent.config.colluders
+
     def run(self, fit: FitContext, tasks: Sequence[Statistics]) -> RunResult:
         """Run this agent's part of a solver, or resume it from the agent's checkpoint."""
         agent, solver, (task,) = self._agent, fit.solver, tasks
@@ -117,7 +122,7 @@ class NetworkBackend(Backend):
             agent.messenger.restore(state.links)
             agent.on_resume(state.round)
         checkpoint.about = {"agent": number, "rank": rank, "data": digest}
-        context = agent_context(topology, fit.seed, np.array([number], dtype=np.intp))
+        context = agent_context(topology, fit.seed, np.array([number], dtype=np.intp), self.colluders)
         problem = make_problem(fit.features, tasks, context, rank)
         agents = LocalAgents(
             [number],

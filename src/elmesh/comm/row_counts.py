@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from elmesh.errors import ElmeshError
 
-__all__ = ["FEWEST_HONEST", "check_colluders", "colluding_sites", "round_down", "sure_rows"]
+__all__ = ["FEWEST_HONEST", "check_colluders", "colluding_sites", "fewest_terms", "round_down", "sure_rows"]
 
 #: Fewest sites that do not collude in a total, or in the difference of two: three totals separate two of them.
 FEWEST_HONEST = 3
@@ -40,6 +40,19 @@ def check_colluders(k: int, m: int) -> None:
             f"max_colluders is {k}, and there are {m} sites; at least two sites must not collude, or there is nothing "
             "to hide in a sum."
         )
+
+
+def fewest_terms(m: int, colluders: int | None = None) -> int:
+    """Return of how many of m sites a sum must have terms, so that it is not the sum of a few honest ones.
+
+    A sum over all sites is one, however few they are. So many sites may collude; a third of them if it is not given.
+
+    Examples
+    --------
+    >>> [fewest_terms(m) for m in (2, 3, 5, 20)]
+    [2, 3, 4, 9]
+    """
+    return min(FEWEST_HONEST + (colluding_sites(m) if colluders is None else colluders), m)
 
 
 def round_down(n: int) -> int:

@@ -30,13 +30,11 @@ from elmesh.estimators.target_encoding import ClassEncoding, TargetEncoding, wei
 from elmesh.estimators.training_statistics import TrainingStatistics
 from elmesh.math.blas import limit_blas_threads
 from elmesh.math.calibration import fit_temperature, leave_one_out, leave_one_out_ridge, probabilities
-from elmesh.math.class_link import LinkRows
+from elmesh.math.class_link import LinkRows, best_link, without_absent
 from elmesh.run.backend import Backend, FitContext
 from elmesh.run.config import RunConfig
 from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.base import PrivateTotals
-from elmesh.solvers.class_scale import find_link
-from elmesh.solvers.integer_sums import run_in_one_place
 from elmesh.text import listed, row
 from elmesh.typing import FloatArray, IndexArray, Label
 
@@ -397,8 +395,9 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
             for t, head in fitted.heads.items():
                 if len(classes[t]) > 1:
                     rows = _link_rows(sites[t], head, common, layer, columns[t])
-                    found[t] = run_in_one_place(find_link([(0, rows)], 1, len(mean), _USUAL_TEMPERATURE))
-            temperature, link = _usual_link(found, list(fitted.heads), len(mean), backend)
+                    found[t] = best_link(rows, len(mean), _USUAL_TEMPERATURE)
+            counts = {t: site.target_sums + site.weight * mean for t, site in sites.items()}
+            temperature, link = _usual_link(found, counts, backend)
             common = replace(common, temperature=temperature, link=link)
         common = replace(common, temperature=common.temperature or _USUAL_TEMPERATURE)
         heads = {}
@@ -542,17 +541,24 @@ def _link_rows(
 
 
 def _usual_link(
-    found: Mapping[Label, tuple[float, FloatArray]], tasks: Sequence[Label], n_classes: int, backend: Backend
-) -> tuple[float, FloatArray | None]:
-    """Return the geometric means of the temperatures and of the slopes of tasks, and the means of their offsets."""
-    terms = {t: np.zeros(2 + 2 * n_classes) for t in tasks}
+    found: Mapping[Label, tuple[float, FloatArray]], counts: Mapping[Label, FloatArray], backend: Backend
+) -> tuple[float, FloatArray]:
+    """Return the geometric means of the temperatures and of the slopes of tasks, and the means of their offsets.
+
+    ``counts`` are the numbers of rows of each class of all tasks here. If so few tasks have a link that the sum would
+    be that of one or two honest ones, nothing is summed but their number.
+    """
+    numbers = {t: np.array([1.0, float(t in found), *own]) for t, own in counts.items()}
+    m, n, *total = backend.sum_over_tasks(numbers).tolist()
+    shares, d = np.array(total) / sum(total), len(total)
+    if not n or n < backend.fewest_terms(round(m)):
+        return _USUAL_TEMPERATURE, without_absent(np.stack([np.ones(d), np.zeros(d)]), shares, _USUAL_TEMPERATURE)
+    terms = {t: np.zeros(1 + 2 * d) for t in counts}
     for t, (temperature, link) in found.items():
-        terms[t] = np.concatenate([[1.0, np.log(temperature)], np.log(link[0]), link[1]])
-    n, *total = backend.sum_over_tasks(terms)
-    if not n:
-        return _USUAL_TEMPERATURE, None
-    logs, slopes, offsets = np.split(np.array(total) / n, [1, 1 + n_classes])
-    return float(np.exp(logs[0])), np.stack([np.exp(slopes), offsets])
+        terms[t] = np.concatenate([[np.log(temperature)], np.log(link[0]), link[1]])
+    logs, slopes, offsets = np.split(backend.sum_over_tasks(terms) / n, [1, 1 + d])
+    temperature = float(np.exp(logs[0]))
+    return temperature, without_absent(np.stack([np.exp(slopes), offsets]), shares, temperature)
 
 
 def _classes_of_all(classes: Mapping[Label, NDArray[Any]], communicator: Communicator) -> dict[Label, NDArray[Any]]:

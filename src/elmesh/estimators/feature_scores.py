@@ -92,10 +92,10 @@ class FeatureScores:
         parts: dict[str, Any] = {name: getattr(solver, name) is not False for name in ("common", "private")}
         same = all((first[name] is not False) == present for name, present in parts.items())
         most = fitted.most_features(solver, {t: site.n_rows for t, site in sites.items()}, LocalBackend())
+        context = agent_context(Topology(1, np.empty((0, 2), dtype=np.intp)), fitted.seed_)
         if same and parts["common"] and most is None:
             start = variances_from(self._known, self._squares, _alike(layer, self._layer), group_squares(batches))
-            return effects_from(batches, start, noise_floor=self._floor, classes=self._lacking)
-        context = agent_context(Topology(1, np.empty((0, 2), dtype=np.intp)), fitted.seed_)
+            return effects_from(batches, context, start, noise_floor=self._floor, classes=self._lacking)
         limits: dict[str, Any] = {"weigh": solver.weigh_sites, "noise_floor": self._floor, "most_features": most}
         return run_in_one_place(estimate_components(batches, context, **parts, classes=self._floor > 0, **limits))
 

@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 FORMAT = "elmesh-model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _DOCUMENT = "model.json"
 _WEIGHTS = "weights.safetensors"

@@ -206,6 +206,8 @@ def _baseline(model: Any, schema: TableSchema, tasks: NDArray[Any]) -> NDArray[A
     parts = {task: (head.t_mean, head.classes) for task, head in model.model_.heads.items()}
     common, classes = model.model_.common, getattr(model, "classes_", None)
     if common is not None:
+        # Means of classes are of all that were declared, also in the model of a task that lacks some of them.
+        classes = classes if model.model_.classes is None else model.model_.classes
         means = model.target_means(_FEWEST)
         parts |= dict.fromkeys(tasks.tolist(), (means.pop(None, common.t_mean), classes))
         parts |= {task: (mean, classes) for task, mean in means.items()}

@@ -23,7 +23,7 @@ from scipy.special import log_softmax
 
 from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["LinkRows", "LinkSearch", "class_slopes", "linked", "predicted_classes"]
+__all__ = ["LinkRows", "LinkSearch", "best_link", "class_slopes", "linked", "predicted_classes", "without_absent"]
 
 #: Least and largest inverse temperature.
 INVERSE_TEMPERATURES = (0.25, 64.0)
@@ -36,7 +36,7 @@ _MOST, _SETTLED = 30, 1e-6
 
 
 def class_slopes(counts: FloatArray) -> FloatArray:
-    """Return the slope of each class, from the numbers of rows of the classes.
+    """Return the slope of each class, from the numbers of rows of the classes or their shares.
 
     Examples
     --------
@@ -71,6 +71,20 @@ def predicted_classes(present: NDArray[np.bool_], shares: FloatArray, weight: fl
 def linked(scores: FloatArray, link: FloatArray | None) -> FloatArray:
     """Return scores times the slopes, plus the offsets, which are the two rows of a link; None leaves them alone."""
     return scores if link is None else scores * link[0] + link[1]
+
+
+def without_absent(link: FloatArray, shares: FloatArray, temperature: float) -> FloatArray:
+    """Return a link by which classes that have no rows anywhere have hardly any probability.
+
+    They are declared only: no row decides about their offsets.
+
+    Examples
+    --------
+    >>> without_absent(np.array([[1.0, 1.0, 1.0], [0.2, -0.2, 0.0]]), np.array([0.6, 0.4, 0.0]), 0.5).round(1)
+    array([[  1. ,   1. ,   1. ],
+           [  0.2,  -0.2, -11.5]])
+    """
+    return np.stack([link[0], np.where(shares <= _NONE, temperature * np.log(_NONE), link[1])])
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,3 +191,12 @@ class LinkSearch:
         """The best temperature and offsets so far."""
         temperature = 1.0 / float(self._best[0])
         return temperature, temperature * self._best[1:]
+
+
+def best_link(rows: LinkRows, n_classes: int, temperature: float) -> tuple[float, FloatArray]:
+    """Return the temperature, slopes and offsets of one task alone."""
+    slope, search = class_slopes(rows.counts(n_classes)), LinkSearch(n_classes, temperature)
+    while not search.done:
+        search.advance(rows.terms(slope, search.x))
+    temperature, offset = search.found
+    return temperature, np.stack([slope, offset])

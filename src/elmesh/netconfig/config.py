@@ -23,7 +23,7 @@ from msgspec.structs import asdict, force_setattr, replace
 
 from elmesh.checks import check_choice
 from elmesh.comm.graph import Topology, make_topology
-from elmesh.comm.row_counts import FEWEST_HONEST, check_colluders, colluding_sites
+from elmesh.comm.row_counts import check_colluders, colluding_sites, fewest_terms
 from elmesh.data.features import ACTIVATIONS, weight_scale
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.columns import InputColumn, check_range
@@ -366,8 +366,8 @@ class NetworkConfig(CheckedStruct, frozen=True, kw_only=True, dict=True, rename=
         """Raise if so few agents would be left that sums over them reveal the terms of few sites."""
         if (self.exchange == "sums" or self.statistics) and len(rest) < self.fewest_sites:
             raise ElmeshError(_too_few(sorted(rest), self.fewest_sites))
-        fewest = self.colluders + FEWEST_HONEST
-        if self.exchange == "sums" and self.epsilon is None and len(rest) < min(fewest, len(self.agents)):
+        fewest = fewest_terms(len(self.agents), self.colluders)
+        if self.exchange == "sums" and self.epsilon is None and len(rest) < fewest:
             raise ElmeshError(
                 f"Of {len(self.agents)} agents {len(rest)} would be left, of which {self.colluders} may collude: sums "
                 f"without some agents are over at least {fewest}, so that no site can have others declared lost to "

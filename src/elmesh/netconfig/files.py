@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from elmesh.files import atomic_write, sync_folder
 from elmesh.text import data_size
 
 __all__ = ["create_file", "read_text"]
+
+# How disks that have no links, such as those of memory sticks and of some network shares, refuse to make one.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def read_text(path: Path, what: str, max_bytes: int) -> str:
@@ -33,8 +37,13 @@ def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         atomic_write(partial, data, mode=mode)
-        # A link, unlike a new name, does not replace a file that came in between.
-        os.link(partial, path)
+        try:
+            # A link, unlike a new name, does not replace a file that came in between.
+            os.link(partial, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            _create_in_place(path, data, mode)
         sync_folder(path.parent)
     except FileExistsError:
         raise ElmeshError(f"{path} exists already and is not overwritten.") from None
@@ -42,6 +51,19 @@ def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _create_in_place(path: Path, data: bytes, mode: int) -> None:
+    """Write a new file where a disk has no links, and remove it if that fails."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _article(noun: str) -> str:

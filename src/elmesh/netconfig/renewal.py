@@ -64,7 +64,8 @@ class Renewal:
         A new key that is there already stays, unless another one is asked for by ``new_key`` and ``force``.
         """
         if force:
-            self.request.unlink(missing_ok=True)
+            for earlier in (self.request, self._returned, self._accepted):
+                earlier.unlink(missing_ok=True)
             if new_key:
                 (self.folder / "key.pem").unlink(missing_ok=True)
         if self.request.exists():
@@ -78,15 +79,23 @@ class Renewal:
         create_file(self.request, make_request(read_key(self.key), self.identity.name, hosts))
         return True
 
+    @property
+    def _returned(self) -> Path:
+        return self.folder / f"{self.identity.name}.pem"
+
+    @property
+    def _accepted(self) -> Path:
+        """A certificate that is being installed."""
+        return self.folder / "accepted.pem"
+
     def find_certificate(self) -> Path | None:
         """Return the certificate that the authority has returned, if it is beside the request."""
-        path = self.folder / f"{self.identity.name}.pem"
-        return path if path.is_file() else None
+        return next((path for path in (self._accepted, self._returned) if path.is_file()), None)
 
     def install(self, certificate: Path) -> x509.Certificate:
         """Check a certificate and put it in the place of the present one; return it.
 
-        An interrupt between a new key and its certificate is made good by the same call.
+        An interrupt between a new key, its certificate, and the end of the request is made good by the same call.
         """
         identity, key = self.identity, read_key(self.key)
         address = identity.config.address_of(identity.name)
@@ -95,18 +104,23 @@ class Renewal:
         )
         identity.revocations.check(chain[0], str(certificate))
         present = load_certificates(identity.certificate)
+        if chain == present and self._accepted.exists() and load_certificates(self._accepted) == present:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return chain[0]
         if chain == present:
             raise ElmeshError(
                 f"{certificate} is the certificate that {identity.name} has already, valid until "
                 f"{chain[0].not_valid_after_utc:%Y-%m-%d}; give the one that the authority has signed for "
                 f"{self.request}."
             )
-        until = present[0].not_valid_after_utc
-        if chain[0].not_valid_after_utc < until and not self.changes_key:
+        new, made = ((one.not_valid_before_utc, one.not_valid_after_utc) for one in (chain[0], present[0]))
+        if new < made and not self.changes_key:
             raise ElmeshError(
-                f"{certificate} is valid until {chain[0].not_valid_after_utc:%Y-%m-%d}, less long than the present "
-                f"certificate, until {until:%Y-%m-%d}; it may be an old one."
+                f"{certificate} is valid from {new[0]:%Y-%m-%d %H:%M} UTC and the present certificate from "
+                f"{made[0]:%Y-%m-%d %H:%M} UTC: it is an old one."
             )
+        if self.folder.exists():
+            atomic_write(self._accepted, to_pem(chain), mode=0o644)
         _append(identity.folder / FORMER_CERTIFICATES, present)
         if self.has_new_key:
             _replace(identity.key, self.key.read_bytes())

@@ -15,7 +15,7 @@ from elmesh.comm.communicator import Communicator, merge_by_task
 from elmesh.comm.graph import Topology
 from elmesh.comm.integer_sums import run_sums, sum_wide
 from elmesh.comm.requests import AllReduce, HubReduce, IntegerSum, NeighborSum, NoisySum, Request, Topic
-from elmesh.comm.row_counts import round_down, sure_rows
+from elmesh.comm.row_counts import fewest_terms, round_down, sure_rows
 from elmesh.data.statistics import SiteRows, Statistics, Task
 from elmesh.errors import ElmeshError
 from elmesh.privacy.discrete_gaussian import NoiseSource
@@ -96,6 +96,15 @@ class Backend(ABC):
     def masked(self) -> bool:
         """Whether sums are masked; then nothing else is exchanged."""
         return False
+
+    @property
+    def colluders(self) -> int | None:
+        """How many sites may collude; None if nothing is stated."""
+        return None
+
+    def fewest_terms(self, n_tasks: int) -> int:
+        """Return of how many of so many tasks a sum over some of them must have terms."""
+        return fewest_terms(n_tasks, self.colluders)
 
     @property
     def most_rows(self) -> int | None:

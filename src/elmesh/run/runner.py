@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from elmesh.comm.graph import Topology
+from elmesh.comm.row_counts import fewest_terms
 from elmesh.comm.transport import Transport
 from elmesh.data.statistics import Statistics
 from elmesh.run.array_io import SavedRun
@@ -46,8 +47,10 @@ class SnapshotStore(Protocol):
         """Save a snapshot if it is time to."""
 
 
-def agent_context(topology: Topology, seed: int, agents: IndexArray | None = None) -> AgentContext:
-    """Return what all agents, or some of them, know of the graph."""
+def agent_context(
+    topology: Topology, seed: int, agents: IndexArray | None = None, colluders: int | None = None
+) -> AgentContext:
+    """Return what all agents, or some of them, know of the graph, and of how many may collude."""
     chosen = np.arange(topology.n_agents) if agents is None else np.asarray(agents, dtype=np.intp)
     low, high = topology.spread
     return AgentContext(
@@ -57,6 +60,7 @@ def agent_context(topology: Topology, seed: int, agents: IndexArray | None = Non
         float(np.sqrt(low * high)),
         topology.averaging_roots,
         seed,
+        fewest_terms(topology.n_agents, colluders),
     )
 
 

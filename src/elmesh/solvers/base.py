@@ -88,6 +88,8 @@ class AgentContext:
         From a precision to an averaging schedule (:meth:`elmesh.comm.graph.Topology.averaging_roots`).
     seed : int
         The seed that all agents share.
+    fewest_terms : int
+        Of how many agents a sum over some of them must have terms (:func:`elmesh.comm.row_counts.fewest_terms`).
     """
 
     n_agents: int
@@ -96,6 +98,7 @@ class AgentContext:
     laplacian_scale: float
     averaging_roots: Callable[[float], tuple[float, ...]]
     seed: int
+    fewest_terms: int
 
 
 @dataclass(frozen=True, eq=False)

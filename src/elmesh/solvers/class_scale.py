@@ -10,7 +10,9 @@ By the same scores it is then found how scores become probabilities (:mod:`elmes
 
 exactly, for given variances; of a row with weight n one copy is left out. Q and b are those of the last sum, so all
 that is summed is one number for each factor and temperature, and a few numbers for each class. Sites with more rows
-than features keep no single rows and have no part in the choice.
+than features keep no single rows and have no part in the choice. If those that have are so few that a sum would be
+that of one or two honest sites (:func:`elmesh.comm.row_counts.fewest_terms`), nothing is summed but their number, and
+nothing is chosen.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
-from elmesh.comm.integer_sums import sum_wide
-from elmesh.math.class_link import LinkRows, LinkSearch, class_slopes, predicted_classes
+from elmesh.comm.integer_sums import sum_scaled, sum_wide
+from elmesh.math.class_link import LinkRows, LinkSearch, class_slopes, predicted_classes, without_absent
 from elmesh.math.evidence import Totals, common_part, spread_rows, spread_square
 from elmesh.math.random_effects import SiteBatch, precision
-from elmesh.solvers.base import Steps
+from elmesh.solvers.base import AgentContext, Steps
+from elmesh.solvers.integer_sums import from_first
 from elmesh.solvers.state import MixedEffects
 from elmesh.typing import FloatArray
 
@@ -42,7 +45,11 @@ _LEAST = 1e-9
 
 
 def choose_class_scale(
-    batches: Sequence[SiteBatch], effects: MixedEffects, totals: Totals, shares: FloatArray | None = None
+    batches: Sequence[SiteBatch],
+    context: AgentContext,
+    effects: MixedEffects,
+    totals: Totals,
+    shares: FloatArray | None = None,
 ) -> Steps[MixedEffects]:
     """Return the effects with common variances and a temperature of least leave-one-out log loss.
 
@@ -52,8 +59,13 @@ def choose_class_scale(
     features, p = effects.features, len(groups)
     of = groups if features is None else groups[features]
     known = [_known(batch) for batch in batches]
-    lacks = [own & ~np.all(np.any(batch.T > 0, axis=1), axis=1) for own, batch in zip(known, batches, strict=True)]
-    (incomplete,) = (yield from sum_wide(np.concatenate(lacks).astype(np.float64)[:, None])).tolist()
+    present = [np.any(batch.T > 0, axis=1) for batch in batches]
+    takes_part = [own & (np.sum(here, axis=1) > 1) for own, here in zip(known, present, strict=True)]
+    lacks = [own & ~np.all(here, axis=1) for own, here in zip(known, present, strict=True)]
+    counts = np.column_stack([np.concatenate(takes_part), np.concatenate(lacks)]).astype(np.float64)
+    taking_part, incomplete = (yield from sum_wide(counts)).tolist()
+    if taking_part < context.fewest_terms:
+        return effects
     factors, candidates = _FACTORS if incomplete else _FACTORS[:1], []
     for factor in factors:
         log_c = effects.log_c.copy()
@@ -69,8 +81,6 @@ def choose_class_scale(
             for j in np.flatnonzero(own).tolist():
                 losses[batch.index[j], k] = _losses(scores[j], batch.T[j], batch.weights[j])
     total = (yield from sum_wide(losses.reshape(m, -1))).reshape(losses.shape[1:])
-    if not total.any():
-        return effects
     best, at = int(np.argmin(total.min(axis=1))), np.argmin(total, axis=1)
     gain = losses[:, 0, at[0]] - losses[:, best, at[best]]
     gained, square = (yield from sum_wide(np.column_stack([gain, gain**2]))).tolist()
@@ -84,25 +94,36 @@ def choose_class_scale(
     for own, batch in zip(known, batches, strict=True):
         scores = left_out_scores(batch, precision(batch, np.exp(effects.log_v)), chosen)
         rows += [(int(batch.index[j]), _link_rows(scores[j], batch, j, shares)) for j in np.flatnonzero(own).tolist()]
-    temperature, link = yield from find_link(rows, m, len(shares), temperature)
+    counts = np.zeros((m, len(shares)))
+    for batch in batches:
+        # Sums over all rows, reduced ones as well: the first feature is the constant.
+        counts[batch.index] = batch.rows[:, None] * shares + np.sum(batch.Phi[..., :1] * batch.T, axis=1)
+    temperature, link = yield from find_link(rows, context, counts, temperature)
     return replace(chosen, temperature=temperature, link=link)
 
 
 def find_link(
-    rows: Sequence[tuple[int, LinkRows]], n_sites: int, n_classes: int, temperature: float
+    rows: Sequence[tuple[int, LinkRows]], context: AgentContext, counts: FloatArray, temperature: float
 ) -> Steps[tuple[float, FloatArray]]:
-    """Return the temperature, slopes and offsets of all sites, from the places and the rows of the sites here."""
-    counts = np.zeros((n_sites, n_classes))
-    for place, own in rows:
-        counts[place] = own.counts(n_classes)
-    slope, search = class_slopes((yield from sum_wide(counts))), LinkSearch(n_classes, temperature)
+    """Return the temperature, slopes and offsets of all sites, from the places and the rows of the sites here.
+
+    ``counts`` are the numbers of rows of each class of every site here, of which some may have no part in the search.
+    The first agent decides where terms are wanted next, and when the search is over.
+    """
+    m, d = counts.shape
+    total = yield from sum_wide(counts)
+    slope, search = class_slopes(total), LinkSearch(d, temperature)
     while not search.done:
-        terms = np.zeros((n_sites, LinkSearch.size(n_classes)))
+        terms = np.zeros((m, LinkSearch.size(d)))
         for place, own in rows:
             terms[place] = own.terms(slope, search.x)
-        search.advance((yield from sum_wide(terms)))
+        (every,) = yield from sum_scaled([terms])
+        search.advance(every)
+        *x, done = yield from from_first(context, np.append(search.x, search.done))
+        search.x, search.done = np.array(x), bool(done)
     temperature, offset = search.found
-    return temperature, np.stack([slope, offset])
+    temperature, *offsets = (yield from from_first(context, np.array([temperature, *offset]))).tolist()
+    return temperature, without_absent(np.stack([slope, offsets]), total / total.sum(), temperature)
 
 
 def left_out_scores(batch: SiteBatch, inverse: FloatArray, effects: MixedEffects) -> FloatArray:

@@ -1,14 +1,16 @@
 """How much a fit will send, before it sends anything.
 
 A sum over m agents of k numbers takes 2 (m - 1) messages of k numbers, up a tree and down again. The common part needs
-a few sums of a symmetric p x p matrix, which dominate everything else; the shared part a p x r matrix in every round,
-in sums or to every neighbour.
+a few sums of a symmetric p x p matrix, and between them, with a private part, sums of a smaller one in the search for
+variances, of which there is one for each group of features and for each output; the shared part a p x r matrix in every
+round, in sums or to every neighbour.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from elmesh.comm.fixed_point import LIMBS
 from elmesh.comm.graph import Topology
 from elmesh.comm.requests import AllReduce
 from elmesh.solvers.base import Solver
@@ -18,6 +20,8 @@ from elmesh.text import data_size
 __all__ = ["TrafficEstimate", "estimate_traffic"]
 
 _BYTES = 8
+# Groups of features of the default hidden layer, and steps of a search for variances.
+_GROUPS, _STEPS = 4, 10
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ def estimate_traffic(solver: Solver, width: int, outputs: int, rank: int, topolo
     if solver.grouped_features and not solver.learns_features:
         sums, bits = (1, 64) if solver.privacy is not None else (solver.matrix_sums, matrix_bits(solver.message_bits))
         start = up_and_down * sums * (width * (width + 1) / 2 + width * outputs + outputs) * bits / 8
+        size = 1 + _GROUPS + outputs
+        start += up_and_down * (sums - 1) * _STEPS * size * (size + 1) / 2 * _BYTES * LIMBS
     bits = solver.message_bits if isinstance(solver.message_bits, int) else 8 * _BYTES
     if solver.sends_only_basis:
         per_round = 2 * len(topology.edges) * width * rank * bits / 8

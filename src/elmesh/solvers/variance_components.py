@@ -136,7 +136,7 @@ def estimate_components(
             break
         draws = common_draws(totals, of, log_c, noise)
         now = yield from sites.maximize(now, spread_rows(draws, features, p))
-    return (yield from choose_class_scale(batches, now, totals, shares)) if classes else now
+    return (yield from choose_class_scale(batches, context, now, totals, shares)) if classes else now
 
 
 def matrix_sums(*, common: bool, private: bool) -> int:

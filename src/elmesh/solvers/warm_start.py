@@ -15,6 +15,7 @@ import numpy as np
 
 from elmesh.math.evidence import Totals, common_part, maximize_evidence
 from elmesh.math.random_effects import SiteBatch, whiten
+from elmesh.solvers.base import AgentContext
 from elmesh.solvers.class_scale import choose_class_scale
 from elmesh.solvers.integer_sums import run_in_one_place
 from elmesh.solvers.state import MixedEffects
@@ -63,7 +64,12 @@ def variances_from(known: MixedEffects, squares: FloatArray, like: IndexArray, n
 
 
 def effects_from(
-    batches: Sequence[SiteBatch], start: MixedEffects, *, noise_floor: float = 0.0, classes: bool = False
+    batches: Sequence[SiteBatch],
+    context: AgentContext,
+    start: MixedEffects,
+    *,
+    noise_floor: float = 0.0,
+    classes: bool = False,
 ) -> MixedEffects:
     """Return the effects at the private variances and the noise of a start, with common variances at their best."""
     groups, rows = batches[0].groups, float(sum(batch.rows.sum() for batch in batches))
@@ -76,7 +82,7 @@ def effects_from(
     effects = replace(start, log_c=log_c, W=W, S=S, s2=s2)
     if not classes:
         return effects
-    return run_in_one_place(choose_class_scale(batches, effects, totals))
+    return run_in_one_place(choose_class_scale(batches, context, effects, totals))
 
 
 def _totals(batches: Sequence[SiteBatch], v: FloatArray, w: FloatArray, rows: float) -> Totals:

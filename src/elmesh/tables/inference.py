@@ -281,12 +281,19 @@ def _categorical(stats: TableStats, name: str, found: DistinctValues) -> Categor
         raise ElmeshError(
             f'Column "{name}" is text with {found.count} different values in {n_rows} rows'
             f"{_explain_text(stats, name)}, more like an identifier than a category; leave it out with "
-            f'--drop "{name}"{_or_correct(stats, name)}.'
+            f'--drop "{name}"{_or_correct(stats, name)}.{_of_processes(stats, found)}'
         )
     if len(found.values) + bool(found.n_missing) < 2:
         return None
     _warn_of_words(stats, name, n_present)
     return CategoricalColumn(name, found.values, found.n_missing > 0)
+
+
+def _of_processes(stats: TableStats, found: DistinctValues) -> str:
+    """Return what is different where rows are spread over processes: no process sends many values to the others."""
+    if stats.communicator.size == 1 or not found.too_many:
+        return ""
+    return f" Under MPI a column has at most {_MAX_CATEGORIES} categories."
 
 
 def _warn_of_words(stats: TableStats, name: str, n_present: int) -> None:

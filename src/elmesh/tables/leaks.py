@@ -42,6 +42,8 @@ _MIN_ROWS = 20
 _LINE_REST, _VALUES_REST = 1e-4, 0.01
 # Rows with a number that stands for a gap, at least, and its distance from all others, as a multiple of their range.
 _MIN_GAPS, _FAR = 3, 2.0
+# Different values that there are beside such numbers.
+_FEWEST_OTHERS = 3
 # Rows of other classes than the most frequent one of their task that must be explained.
 _MIN_EXPLAINED = 10
 
@@ -90,17 +92,34 @@ def _warn_of_gaps(name: str, values: FloatArray) -> None:
     """Warn of a number that occurs several times, far from all others: it may stand for a missing value."""
     x = np.sort(values[np.isfinite(values)])
     different = np.unique(x)
-    if len(different) < 4:
-        return
-    for end, others in ((different[0], different[1:]), (different[-1], different[:-1])):
-        n, distance = int(np.sum(x == end)), float(np.min(np.abs(others - end)))
-        if n >= _MIN_GAPS and distance > _FAR * float(np.ptp(others)):
+    for ends in (different, different[::-1]):
+        found = _far_values(x, ends)
+        if found:
+            named = " and ".join(f"{value:g} in {count(n, 'row')}" for value, n in found)
+            what = "that stands for a missing value" if len(found) == 1 else "these stand for missing values"
             warnings.warn(
-                f'Column "{name}" is {end:g} in {count(n, "row")}, far from its other values; if that stands for a '
-                "missing value, leave these cells empty.",
+                f'Column "{name}" is {named}, far from its other values; if {what}, leave these cells empty.',
                 TableWarning,
                 stacklevel=6,
             )
+
+
+def _far_values(x: FloatArray, different: FloatArray) -> list[tuple[float, int]]:
+    """Return the first of the different values, or the first two, if they are far from all others and not rare.
+
+    Codes such as -998 and -999 come together.
+    """
+    for n in (1, 2):
+        codes, others = different[:n], different[n:]
+        if len(others) < _FEWEST_OTHERS:
+            return []
+        with np.errstate(over="ignore"):
+            distance = float(np.min(np.abs(codes[-1] - others[0])))
+            spread = max(float(np.ptp(others)), float(np.ptp(codes)))
+        counts = [int(np.sum(x == code)) for code in codes]
+        if min(counts) >= _MIN_GAPS and _FAR * spread < distance < math.inf:
+            return list(zip(codes.tolist(), counts, strict=True))
+    return []
 
 
 def _tells_class(mixed: FloatArray, explained: FloatArray, others: FloatArray) -> bool:

@@ -38,8 +38,10 @@ from elmesh.tables.access import check_same_columns, describe_row, number_rows
 from elmesh.tables.columns import ColumnType, Mask, ValueType, concat_tables, parse_column
 from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["ColumnStats", "DistinctValues", "LocalRows", "TableRows", "TableStats", "column_stats"]
+__all__ = ["MOST_VALUES", "ColumnStats", "DistinctValues", "LocalRows", "TableRows", "TableStats", "column_stats"]
 
+#: Most different values of a column that are counted.
+MOST_VALUES = 100_000
 _LARGEST = sys.float_info.max
 
 
@@ -376,7 +378,7 @@ class TableStats:
         frequent: dict[str, tuple[Any, ...]] = {}
         for name, (n_missing, values) in self.rows.distinct(list(limits), convert).items():
             own.append((n_missing, sorted(values) if serial or len(values) <= limits[name] else None))
-            if serial and len(values) > limits[name]:
+            if serial and limits[name] < len(values) < MOST_VALUES:
                 order = sorted(values, key=lambda value: (-values[value], value))
                 frequent[name] = tuple(sorted(order[: limits[name]]))
         by_column = zip(*self.communicator.allgather(own), strict=True)

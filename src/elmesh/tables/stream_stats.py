@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 from elmesh.errors import ElmeshError
 from elmesh.tables.access import finite_numbers, require_complete, task_codes
 from elmesh.tables.columns import Mask
-from elmesh.tables.stats import ColumnStats, LocalRows, TableRows
+from elmesh.tables.stats import MOST_VALUES, ColumnStats, LocalRows, TableRows
 from elmesh.tables.stream import TableStream, add_to_sample
 from elmesh.typing import FloatArray
 
 __all__ = ["StreamedTable", "read_weights"]
 
-# Most different values of a column that are counted.
-_MOST_VALUES = 100_000
 # The task of all rows, where there is one.
 _ALL = "all"
 
@@ -83,7 +81,7 @@ class StreamedTable(TableRows):
                 found = convert(frame[name])
                 absent = pd.isna(found)
                 missing[name] += int(absent.sum())
-                if len(values[name]) < _MOST_VALUES:
+                if len(values[name]) < MOST_VALUES:
                     values[name].update(found[~absent].tolist())
         return {name: (missing[name], dict(values[name])) for name in names}
 
