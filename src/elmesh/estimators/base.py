@@ -409,7 +409,7 @@ class MultiTaskELM(FittedMethods):
             announce(found)
         if limit is None:
             return False
-        start = (0.0 if found is None else found.start) + (key_bytes(topology) if backend.masked else 0)
+        start = (0.0 if found is None else found.least) + (key_bytes(topology) if backend.masked else 0)
         return any(backend.communicator.allgather(start > limit))
 
     def _set_run(self, result: RunResult, context: FitContext, tasks: Sequence[Statistics]) -> None:

@@ -26,11 +26,15 @@ _GROUPS, _STEPS = 4, 10
 
 @dataclass(frozen=True)
 class TrafficEstimate:
-    """Bytes that all agents together will send: at the start, and in each of at most so many rounds."""
+    """Bytes that all agents together will send: at the start, and in each of at most so many rounds.
+
+    ``least`` is what the start certainly takes.
+    """
 
     start: float
     per_round: float
     max_rounds: int
+    least: float = 0.0
 
     def sentence(self, *, simulated: bool = False) -> str:
         """Return the estimate in words; ``simulated`` if all sites are in one process, where nothing is sent.
@@ -61,11 +65,11 @@ def estimate_traffic(solver: Solver, width: int, outputs: int, rank: int, topolo
     if not solver.distributed or topology.n_agents < 2:
         return None
     up_and_down = 2 * (topology.n_agents - 1)
-    start = per_round = 0.0
+    start = least = per_round = 0.0
     if solver.grouped_features and not solver.learns_features:
         sums, bits = (1, 64) if solver.privacy is not None else (solver.matrix_sums, matrix_bits(solver.message_bits))
         start = up_and_down * sums * (width * (width + 1) / 2 + width * outputs + outputs) * bits / 8
-        size = 1 + _GROUPS + outputs
+        least, size = start, 1 + _GROUPS + outputs
         start += up_and_down * (sums - 1) * _STEPS * size * (size + 1) / 2 * _BYTES * LIMBS
     bits = solver.message_bits if isinstance(solver.message_bits, int) else 8 * _BYTES
     if solver.sends_only_basis:
@@ -74,4 +78,4 @@ def estimate_traffic(solver: Solver, width: int, outputs: int, rank: int, topolo
         per_round = up_and_down * width * rank * bits / 8
     if not start and not per_round:
         return None
-    return TrafficEstimate(start, per_round, solver.max_iter or 0)
+    return TrafficEstimate(start, per_round, solver.max_iter or 0, least)
