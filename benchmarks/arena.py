@@ -190,7 +190,7 @@ def summary(rows: list[Record]) -> Record:
         losses = pd.DataFrame([row["log_loss"] for row in rows])
         more = (losses[OWN] - losses[LOGISTIC]).to_numpy()
         result["log_loss"] = losses.mean().to_dict()
-        result["log_loss_above_logistic"] = {"mean": float(more.mean()), "standard_error": standard_error(more)}
+        result["log_loss_above_logistic"] = paired(rows, LOGISTIC, more)
     else:
         result["coverage"] = float(np.mean([row["coverage"] for row in rows]))
     return result

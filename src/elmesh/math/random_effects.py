@@ -22,7 +22,7 @@ alone, so that its numbers do not depend on which sites it is stacked with.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -133,12 +133,14 @@ def padded_size(n: int) -> int:
     return max(1, -(-n // step) * step)
 
 
-def site_batches(sites: Sequence[SiteRows], groups: IndexArray) -> list[SiteBatch]:
+def site_batches(
+    sites: Sequence[SiteRows], groups: IndexArray, padded: Callable[[int], int] = padded_size
+) -> list[SiteBatch]:
     """Return sites in batches of the same padded number of rows; a site with fewer columns has zeros in the others."""
     sizes: dict[int, list[int]] = {}
     for t, site in enumerate(sites):
         # Reduced rows are as many as features.
-        n = len(site.Phi) if site.weights is None else padded_size(len(site.Phi))
+        n = len(site.Phi) if site.weights is None else padded(len(site.Phi))
         sizes.setdefault(n, []).append(t)
     p, d = sites[0].width, max(site.outputs for site in sites)
     batches = []

@@ -170,7 +170,9 @@ class Problem:
         if isinstance(self.data, Task) or any(site.weights is None for site in self.data):
             raise TypeError("This problem has statistics of rows; a solver that trains a hidden layer needs the rows.")
         outputs = np.array([site.outputs for site in self.data])
-        return [NetworkRows.from_batch(batch, outputs[batch.index], classes=self.classes) for batch in self.sites]
+        # Many short steps: few batches cost less than much padding.
+        batches = site_batches(self.data, self.sites[0].groups, lambda n: 1 << (n - 1).bit_length())
+        return [NetworkRows.from_batch(batch, outputs[batch.index], classes=self.classes) for batch in batches]
 
     @property
     def shape(self) -> tuple[int, int, int]:
