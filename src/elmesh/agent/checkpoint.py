@@ -37,9 +37,9 @@ __all__ = ["AgentCheckpoint", "CheckpointTiming", "is_locked", "lock_folder"]
 
 _VERSION = 3
 # Options by which a run is asked for.
-_OPTIONS = {"target": "--target", "out": "--out", "data": "table (--data)"}
+_OPTION_OF_FIELD = {"target": "--target", "out": "--out", "data": "table (--data)"}
 # Attempts to lock a folder, and the seconds between them.
-_TRIES, _ASKED = 5, 0.02
+_TRIES, _RETRY_SECONDS = 5, 0.02
 # The number of sums so far, among the arrays of a state.
 _COUNTER = "comm/mask/counter"
 
@@ -126,8 +126,8 @@ class AgentCheckpoint:
             odd = next((name for name in self._fields if run.fields.get(name) != self._fields[name]), None)
             if odd is not None:
                 raise ElmeshError(
-                    f"{self._folder} holds the checkpoint of another run: its {_OPTIONS.get(odd, odd)} differs; finish "
-                    "that run with the same command, or start again with --fresh."
+                    f"{self._folder} holds the checkpoint of another run: its {_OPTION_OF_FIELD.get(odd, odd)} "
+                    "differs; finish that run with the same command, or start again with --fresh."
                 )
             self.run_id, self.evicted, self.notes = run.run_id, frozenset(run.evicted), run.notes
             self.seed = bytes.fromhex(run.seed)
@@ -351,7 +351,7 @@ class AgentCheckpoint:
 
 
 def is_locked(folder: Path, name: str = "lock") -> bool:
-    """Return whether a process runs the agent of a folder, on this machine, in whatever container."""
+    """Return whether a process runs the agent of a folder, on this machine, also in another container."""
     try:
         with open(folder / name, "rb") as file:
             return not _try_lock(file.fileno(), shared=True)
@@ -372,7 +372,7 @@ def lock_folder(folder: Path, name: str = "lock") -> int:
     for attempt in range(_TRIES):
         if _try_lock(descriptor):
             break
-        time.sleep(_ASKED if attempt < _TRIES - 1 else 0.0)
+        time.sleep(_RETRY_SECONDS if attempt < _TRIES - 1 else 0.0)
     else:
         os.close(descriptor)
         raise ElmeshError(f"Another process runs this agent already (it holds {folder / name}); end that one first.")

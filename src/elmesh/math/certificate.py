@@ -197,7 +197,7 @@ def certificate_without_basis(value: float, lower_bound: float) -> Certificate:
     return make_certificate(value, lower_bound, 0, 0)
 
 
-def certify(task: Task, U: FloatArray, mu1: float, mu2: float, slack: float = SLACK) -> Certificate:
+def certify(task: Task, U: FloatArray, mu1: float, mu2: float) -> Certificate:
     """Certify a U that all tasks of a stack share, by exact singular values.
 
     Examples
@@ -211,5 +211,5 @@ def certify(task: Task, U: FloatArray, mu1: float, mu2: float, slack: float = SL
     HU = project(task, U)
     A = solve_A(task, HU, np.zeros(1), mu2, 0.0)
     R = residual(task, HU, A)
-    data = certificate_data(task, U, R, float(np.sqrt(mu1 * mu2)), slack)
+    data = certificate_data(task, U, R, float(np.sqrt(mu1 * mu2)), SLACK)
     return data.certificate(objective(task, U, A, mu1, mu2))

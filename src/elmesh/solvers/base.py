@@ -252,7 +252,10 @@ class Solution:
 
 @dataclass(frozen=True, eq=False)
 class Fallback:
-    """A solution before the first round, for a run that may not send what is needed to get there. It has no answer."""
+    """A solution before the first round, for a run that may not send what is needed to get there.
+
+    The monitor answers None.
+    """
 
     solution: Solution
 

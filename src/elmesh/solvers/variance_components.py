@@ -1,4 +1,4 @@
-r"""Variances by evidence: how much of the weights is common, how much is private, and how loud each site is.
+r"""Variances by evidence: how much of the weights is common, how much is private, and the noise of each site.
 
 The model is :math:`T_t = \Phi_t(W + V_t) + \text{noise}` (:mod:`elmesh.math.random_effects`,
 :mod:`elmesh.math.evidence`). Its variances are estimated by expectation-maximisation with W latent:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import importlib
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,10 +23,7 @@ from elmesh.typing import FloatArray
 if TYPE_CHECKING:
     from elmesh.comm.mpi.masks import MaskedRanks
 
-__all__ = ["MPICommunicator", "in_mpi_job", "mpi_module", "world_communicator"]
-
-# What Open MPI and the launchers of other MPIs set for each process.
-_LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
+__all__ = ["MPICommunicator", "mpi_module", "world_communicator"]
 
 
 class MPICommunicator(Communicator):
@@ -138,11 +134,6 @@ class MPICommunicator(Communicator):
 
 def _split(data: NDArray[np.uint8], sizes: NDArray[np.int64]) -> list[bytes]:
     return [part.tobytes() for part in np.split(data, np.cumsum(sizes)[:-1])]
-
-
-def in_mpi_job() -> bool:
-    """Return whether mpiexec, or a scheduler in its place, started this process."""
-    return any(name in os.environ for name in _LAUNCHER_VARIABLES)
 
 
 @cache
