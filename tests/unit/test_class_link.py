@@ -12,12 +12,13 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 from test_class_scale import class_problem, effects_of, keeps_rows
 
-from elmesh import MultiTaskELMClassifier, load
+from elmesh import MultiTaskELMClassifier, RunConfig, load
 from elmesh.comm.fixed_point import LIMBS, from_wide
 from elmesh.comm.row_counts import fewest_terms
 from elmesh.errors import UnknownSiteWarning
 from elmesh.math.class_link import INVERSE_TEMPERATURES, LinkRows, LinkSearch, class_slopes, linked, predicted_classes
 from elmesh.math.random_effects import precision
+from elmesh.run import LocalBackend
 from elmesh.solvers.class_scale import choose_class_scale, find_link, left_out_scores
 from helpers.mixed import only_context, run_steps
 
@@ -46,8 +47,9 @@ def penalized_loss(sites, slope, x):
 
 def found_by(sites, n_classes, of_others=()):
     """The link that sites find; other sites have no part but for their numbers of rows of each class."""
-    counts = np.array([*(site.counts(n_classes) for site in sites), *of_others])
-    temperature, link = run_steps(find_link(list(enumerate(sites)), only_context(), counts, 0.5))
+    counts = np.sum([*(site.counts(n_classes) for site in sites), *of_others], axis=0)
+    steps = find_link(list(enumerate(sites)), only_context(), len(sites), counts / counts.sum(), 0.5)
+    temperature, link = run_steps(steps)
     return temperature, link
 
 
@@ -179,6 +181,23 @@ def test_where_no_sum_is_allowed_sites_have_probabilities_of_their_own():
     assert len(set(temperatures)) == 7
     logs = np.log(temperatures)
     assert np.log(model.model_.common.temperature) == pytest.approx(logs.mean())
+
+
+def test_a_network_finds_the_shares_of_classes_that_are_only_declared():
+    """Equal shares are subtracted there; a site that lacks a rare class by chance predicts it all the same."""
+    backend = LocalBackend(mask=True)
+    backend.scales_targets = True
+    for rows in (40, 120):
+        X, y, names, _ = rare(4, rows)
+        lacking = [t for t in range(6) if "died" not in y[names == t]]
+        assert lacking
+        fits = [
+            MultiTaskELMClassifier(20, random_state=0, shared_classes=["died", "no", "yes"]).fit(X, y, names, run=run)
+            for run in (RunConfig(), RunConfig(backend=backend))
+        ]
+        one, network = (model.predict_proba(X, tasks=names) for model in fits)
+        assert (network[np.isin(names, lacking), 0] > 0).all()
+        np.testing.assert_allclose(network, one, atol=0.05)
 
 
 def test_a_declared_class_without_rows_is_improbable_everywhere():

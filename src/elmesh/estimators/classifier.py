@@ -302,16 +302,20 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         encoding = statistics.encoding
         if not isinstance(encoding, ClassEncoding):
             raise TypeError("The statistics are of numbers.")
-        shares = encoding.mean if encoding.by_task is None else None
-        fitted = self._solve(layer, statistics.sites, context, backend, totals, shares)
+        mean = encoding.mean if encoding.by_task is None else None
+        fitted = self._solve(layer, statistics.sites, context, backend, totals, mean)
         sums = {t: (site.target_sums, site.weight) for t, site in statistics.sites.items()}
         own = {t: encoding.present(t, *of) for t, of in sums.items()}
         self.classes_ = encoding.classes
-        common = fitted.common is not None
-        self.task_classes_ = {t: encoding.predicted(t, *of, common=common) for t, of in sums.items()}
+        common, shares = fitted.common is not None, encoding.mean
+        if common and backend.scales_targets and not self._is_private:
+            # What is subtracted was agreed on before the fit.
+            total = backend.sum_over_tasks({t: s + weight * encoding.mean for t, (s, weight) in sums.items()})
+            shares = total / total.sum()
+        self.task_classes_ = {t: encoding.predicted(t, *of, common=common, shares=shares) for t, of in sums.items()}
         with limit_blas_threads(always=True) if backend.one_thread else nullcontext():
             if encoding.by_task is None and common:
-                self._finish_shared(fitted, statistics.sites, own, encoding, backend)
+                self._finish_shared(fitted, statistics.sites, own, encoding, shares, backend)
                 return
             # Where classes are shared but nothing else is, each task has a column for every class, less its mean.
             shared = encoding.by_task is None
@@ -382,6 +386,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         sites: Mapping[Label, SiteStatistics],
         classes: Mapping[Label, NDArray[Any]],
         encoding: ClassEncoding,
+        shares: FloatArray,
         backend: Backend,
     ) -> None:
         """Complete the heads of tasks whose classes have the same names, with one column of targets per class."""
@@ -396,8 +401,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
                 if len(classes[t]) > 1:
                     rows = _link_rows(sites[t], head, common, layer, columns[t])
                     found[t] = best_link(rows, len(mean), _USUAL_TEMPERATURE)
-            counts = {t: site.target_sums + site.weight * mean for t, site in sites.items()}
-            temperature, link = _usual_link(found, counts, backend)
+            temperature, link = _usual_link(found, list(sites), shares, backend)
             common = replace(common, temperature=temperature, link=link)
         common = replace(common, temperature=common.temperature or _USUAL_TEMPERATURE)
         heads = {}
@@ -541,19 +545,18 @@ def _link_rows(
 
 
 def _usual_link(
-    found: Mapping[Label, tuple[float, FloatArray]], counts: Mapping[Label, FloatArray], backend: Backend
+    found: Mapping[Label, tuple[float, FloatArray]], tasks: Sequence[Label], shares: FloatArray, backend: Backend
 ) -> tuple[float, FloatArray]:
     """Return the geometric means of the temperatures and of the slopes of tasks, and the means of their offsets.
 
-    ``counts`` are the numbers of rows of each class of all tasks here. If so few tasks have a link that the sum would
-    be that of one or two honest ones, nothing is summed but their number.
+    If so few tasks have a link that the sum would be that of one or two honest ones, nothing is summed but their
+    number. ``shares`` are those of the classes.
     """
-    numbers = {t: np.array([1.0, float(t in found), *own]) for t, own in counts.items()}
-    m, n, *total = backend.sum_over_tasks(numbers).tolist()
-    shares, d = np.array(total) / sum(total), len(total)
+    d = len(shares)
+    m, n = backend.sum_over_tasks({t: np.array([1.0, float(t in found)]) for t in tasks}).tolist()
     if not n or n < backend.fewest_terms(round(m)):
         return _USUAL_TEMPERATURE, without_absent(np.stack([np.ones(d), np.zeros(d)]), shares, _USUAL_TEMPERATURE)
-    terms = {t: np.zeros(1 + 2 * d) for t in counts}
+    terms = {t: np.zeros(1 + 2 * d) for t in tasks}
     for t, (temperature, link) in found.items():
         terms[t] = np.concatenate([[np.log(temperature)], np.log(link[0]), link[1]])
     logs, slopes, offsets = np.split(backend.sum_over_tasks(terms) / n, [1, 1 + d])

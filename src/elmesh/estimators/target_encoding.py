@@ -193,10 +193,13 @@ class ClassEncoding(TargetEncoding):
         # Sums are rounded.
         return np.asarray(every[counts > _ROUNDING * weight])
 
-    def predicted(self, task: Label, sums: FloatArray, weight: float, *, common: bool) -> NDArray[Any]:
+    def predicted(
+        self, task: Label, sums: FloatArray, weight: float, *, common: bool, shares: FloatArray | None = None
+    ) -> NDArray[Any]:
         """Return the classes that a task predicts: its own and, with a common part, those that it may lack by chance.
 
-        Which ones these are: :func:`elmesh.math.class_link.predicted_classes`.
+        Which ones these are: :func:`elmesh.math.class_link.predicted_classes`, by ``shares`` of all rows or, if they
+        are not given, by those that are subtracted.
 
         Examples
         --------
@@ -209,7 +212,8 @@ class ClassEncoding(TargetEncoding):
         own = self.present(task, sums, weight)
         if self.by_task is not None or (not common and len(own) > 1):
             return own
-        return np.asarray(self.classes[predicted_classes(np.isin(self.classes, own), self.mean, weight)])
+        common_shares = self.mean if shares is None else shares
+        return np.asarray(self.classes[predicted_classes(np.isin(self.classes, own), common_shares, weight)])
 
     def mean_target(self, task: Label, sums: FloatArray, weight: float) -> tuple[FloatArray, float]:
         """Return the shares of a task's classes and its weight, both without the weights of classes."""

@@ -132,9 +132,9 @@ class Problem:
     ``noise_floor`` is the least variance of noise, as a share of that of the targets. ``halves`` returns the two halves
     of each site's rows, for what is decided on rows left out. ``classes``: whether targets are indicators of classes,
     less the common share of each class where there is a common part. ``private``: what sites release, where a fit is
-    private. ``most_features``: most features of the common and the shared part; None for no limit. ``shares``: the
-    common share of each class, if classes have one. ``start``: U of an earlier fit, with a leading axis for several
-    agents; solvers whose agents have a U of their own start from it.
+    private. ``most_features``: most features of the common and the shared part; None for no limit. ``shares``: what is
+    subtracted from the indicators of each class, if classes are shared. ``start``: U of an earlier fit, with a leading
+    axis for several agents; solvers whose agents have a U of their own start from it.
     """
 
     data: Task | Sequence[SiteRows]

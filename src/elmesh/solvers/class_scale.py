@@ -49,11 +49,11 @@ def choose_class_scale(
     context: AgentContext,
     effects: MixedEffects,
     totals: Totals,
-    shares: FloatArray | None = None,
+    subtracted: FloatArray | None = None,
 ) -> Steps[MixedEffects]:
     """Return the effects with common variances and a temperature of least leave-one-out log loss.
 
-    With the common ``shares`` of classes there are slopes and offsets of classes as well.
+    With what was ``subtracted`` from the indicators of classes there are slopes and offsets of classes as well.
     """
     groups, m = batches[0].groups, sum(len(batch.index) for batch in batches)
     features, p = effects.features, len(groups)
@@ -88,42 +88,42 @@ def choose_class_scale(
         # Not more than a standard error, with sites as units.
         best = 0
     chosen, temperature = candidates[best], float(_TEMPERATURES[at[best]])
-    if shares is None:
+    if subtracted is None:
         return replace(chosen, temperature=temperature)
-    rows: list[tuple[int, LinkRows]] = []
-    for own, batch in zip(known, batches, strict=True):
-        scores = left_out_scores(batch, precision(batch, np.exp(effects.log_v)), chosen)
-        rows += [(int(batch.index[j]), _link_rows(scores[j], batch, j, shares)) for j in np.flatnonzero(own).tolist()]
-    counts = np.zeros((m, len(shares)))
+    counts = np.zeros((m, len(subtracted)))
     for batch in batches:
         # Sums over all rows, reduced ones as well: the first feature is the constant.
-        counts[batch.index] = batch.rows[:, None] * shares + np.sum(batch.Phi[..., :1] * batch.T, axis=1)
-    temperature, link = yield from find_link(rows, context, counts, temperature)
+        counts[batch.index] = batch.rows[:, None] * subtracted + np.sum(batch.Phi[..., :1] * batch.T, axis=1)
+    of_classes = yield from sum_wide(counts)
+    shares, rows = of_classes / of_classes.sum(), []
+    for own, batch in zip(known, batches, strict=True):
+        scores = left_out_scores(batch, precision(batch, np.exp(effects.log_v)), chosen) + subtracted
+        rows += [(int(batch.index[j]), _link_rows(scores[j], batch, j, shares)) for j in np.flatnonzero(own).tolist()]
+    temperature, link = yield from find_link(rows, context, m, shares, temperature)
     return replace(chosen, temperature=temperature, link=link)
 
 
 def find_link(
-    rows: Sequence[tuple[int, LinkRows]], context: AgentContext, counts: FloatArray, temperature: float
+    rows: Sequence[tuple[int, LinkRows]], context: AgentContext, n_sites: int, shares: FloatArray, temperature: float
 ) -> Steps[tuple[float, FloatArray]]:
     """Return the temperature, slopes and offsets of all sites, from the places and the rows of the sites here.
 
-    ``counts`` are the numbers of rows of each class of every site here, of which some may have no part in the search.
+    ``shares`` are those of the classes among the rows of all sites, of which some may have no part in the search.
     The first agent decides where terms are wanted next, and when the search is over.
     """
-    m, d = counts.shape
-    total = yield from sum_wide(counts)
-    slope, search = class_slopes(total), LinkSearch(d, temperature)
+    d, slope = len(shares), class_slopes(shares)
+    search = LinkSearch(d, temperature)
     while not search.done:
-        terms = np.zeros((m, LinkSearch.size(d)))
+        terms = np.zeros((n_sites, LinkSearch.size(d)))
         for place, own in rows:
             terms[place] = own.terms(slope, search.x)
-        (every,) = yield from sum_scaled([terms])
-        search.advance(every)
+        (total,) = yield from sum_scaled([terms])
+        search.advance(total)
         *x, done = yield from from_first(context, np.append(search.x, search.done))
         search.x, search.done = np.array(x), bool(done)
     temperature, offset = search.found
     temperature, *offsets = (yield from from_first(context, np.array([temperature, *offset]))).tolist()
-    return temperature, without_absent(np.stack([slope, offsets]), total / total.sum(), temperature)
+    return temperature, without_absent(np.stack([slope, offsets]), shares, temperature)
 
 
 def left_out_scores(batch: SiteBatch, inverse: FloatArray, effects: MixedEffects) -> FloatArray:
@@ -148,7 +148,7 @@ def _link_rows(scores: FloatArray, batch: SiteBatch, j: int, shares: FloatArray)
     w = batch.weights[j][rows]
     T = batch.T[j][rows] / np.sqrt(w)[:, None]
     columns = np.flatnonzero(predicted_classes((T > 0).any(axis=0), shares, float(batch.rows[j])))
-    return LinkRows((scores[rows] + shares)[:, columns], np.argmax(T[:, columns], axis=1), w, columns)
+    return LinkRows(scores[rows][:, columns], np.argmax(T[:, columns], axis=1), w, columns)
 
 
 def _known(batch: SiteBatch) -> NDArray[np.bool_]:

@@ -97,7 +97,7 @@ def estimate_components(
     ``noise_floor`` is the least variance of noise as a share of the targets': classes are known for certain, but a
     model that takes their indicators for numbers without noise interpolates them. With ``classes`` the common variances
     and how scores become probabilities are then chosen by log loss (:mod:`elmesh.solvers.class_scale`); ``shares`` are
-    the common shares of classes.
+    what was subtracted from the indicators of classes.
     """
     groups = batches[0].groups
     sites, p, d = _Sites(batches, context, bits), len(groups), batches[0].T.shape[-1]
