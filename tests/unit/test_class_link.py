@@ -13,10 +13,19 @@ from scipy.special import log_softmax, softmax
 from test_class_scale import class_problem, effects_of, keeps_rows
 
 from elmesh import MultiTaskELMClassifier, RunConfig, load
-from elmesh.comm.fixed_point import LIMBS, from_wide
+from elmesh.comm.fixed_point import LIMBS, from_wide, to_wide
+from elmesh.comm.requests import Topic
 from elmesh.comm.row_counts import fewest_terms
-from elmesh.errors import UnknownSiteWarning
-from elmesh.math.class_link import INVERSE_TEMPERATURES, LinkRows, LinkSearch, class_slopes, linked, predicted_classes
+from elmesh.errors import ElmeshError, UnknownSiteWarning
+from elmesh.math.class_link import (
+    INVERSE_TEMPERATURES,
+    LinkRows,
+    LinkSearch,
+    class_shares,
+    class_slopes,
+    linked,
+    predicted_classes,
+)
 from elmesh.math.random_effects import precision
 from elmesh.run import LocalBackend
 from elmesh.solvers.class_scale import choose_class_scale, find_link, left_out_scores
@@ -131,6 +140,7 @@ def test_the_link_of_a_fit_is_that_of_its_rows_scored_without_themselves(seed):
     log_c, log_v, log_w = np.array([9.0, -3.0, -3.0]), np.full(3, -3.0), np.zeros(6)
     effects = effects_of(problem, log_c, log_v, log_w)
     shares = np.bincount(np.concatenate(labels), minlength=3) / len(np.concatenate(labels))
+    effects = replace(effects, shares=shares)
     chosen = run_steps(
         choose_class_scale(problem.batches(), only_context(), effects, problem.totals(log_v, log_w), shares)
     )
@@ -156,7 +166,8 @@ def test_the_sums_over_sites_with_single_rows_are_never_those_of_a_few_sites():
     """Four of nine sites keep their rows; three of nine may collude, so that one of the four could be on its own."""
     problem, _ = class_problem(1, (12, 9, 14, 20, 70, 70, 70, 70, 70), d=3)
     log_c, log_v, log_w = np.array([9.0, -3.0, -3.0]), np.full(3, -3.0), np.zeros(9)
-    effects, totals = effects_of(problem, log_c, log_v, log_w), problem.totals(log_v, log_w)
+    totals = problem.totals(log_v, log_w)
+    effects = replace(effects_of(problem, log_c, log_v, log_w), shares=np.array([0.4, 0.3, 0.3]))
     for colluders, chosen in ((None, False), (2, False), (1, True)):
         requests, context = [], replace(only_context(), fewest_terms=fewest_terms(9, colluders))
         steps = choose_class_scale(problem.batches(), context, effects, totals, np.full(3, 1 / 3))
@@ -169,35 +180,93 @@ def test_the_sums_over_sites_with_single_rows_are_never_those_of_a_few_sites():
             assert only[0] == 4, "nothing but numbers of sites is summed"
 
 
-def test_where_no_sum_is_allowed_sites_have_probabilities_of_their_own():
-    """Six large sites and one that has few rows, whose sums would be its own."""
+@pytest.mark.parametrize("masked", [False, True])
+def test_sites_with_many_rows_have_probabilities_of_their_own(masked):
+    """Six large sites, and one that has few rows, whose sums would be its own: with masks nothing is summed."""
     rng = np.random.default_rng(0)
-    sizes = [400] * 6 + [40]
+    sizes = [400] * 6 + [20]
     names = np.repeat(np.arange(7), sizes)
     X = rng.normal(size=(len(names), 2))
     y = np.where(X[:, 0] + rng.normal(size=len(names)) > 0, "yes", "no")
-    model = MultiTaskELMClassifier(20, random_state=0).fit(X, y, tasks=names)
-    temperatures = [model.model_.heads[t].temperature for t in range(7)]
+    run = RunConfig(backend=LocalBackend(mask=masked))
+    model = MultiTaskELMClassifier(20, random_state=0).fit(X, y, tasks=names, run=run)
+    heads, common = model.model_.heads, model.model_.common
+    temperatures = [heads[t].temperature for t in range(7)]
     assert len(set(temperatures)) == 7
-    logs = np.log(temperatures)
-    assert np.log(model.model_.common.temperature) == pytest.approx(logs.mean())
+    if masked:
+        assert np.log(common.temperature) == pytest.approx(np.log(temperatures).mean())
+    else:
+        assert common.temperature == temperatures[6]
+        np.testing.assert_array_equal(common.link, heads[6].link)
 
 
-def test_a_network_finds_the_shares_of_classes_that_are_only_declared():
-    """Equal shares are subtracted there; a site that lacks a rare class by chance predicts it all the same."""
+@pytest.mark.parametrize("rows", [40, 120])
+def test_shares_of_classes_follow_from_squares_where_equal_ones_are_subtracted(rows):
+    """As in a network; a site that lacks a rare class by chance predicts it all the same."""
     backend = LocalBackend(mask=True)
     backend.scales_targets = True
-    for rows in (40, 120):
-        X, y, names, _ = rare(4, rows)
-        lacking = [t for t in range(6) if "died" not in y[names == t]]
-        assert lacking
-        fits = [
-            MultiTaskELMClassifier(20, random_state=0, shared_classes=["died", "no", "yes"]).fit(X, y, names, run=run)
-            for run in (RunConfig(), RunConfig(backend=backend))
-        ]
-        one, network = (model.predict_proba(X, tasks=names) for model in fits)
-        assert (network[np.isin(names, lacking), 0] > 0).all()
-        np.testing.assert_allclose(network, one, atol=0.05)
+    X, y, names, _ = rare(4, rows)
+    lacking = [t for t in range(6) if "died" not in y[names == t]]
+    assert lacking
+    fits = [
+        MultiTaskELMClassifier(20, random_state=0, shared_classes=["died", "no", "yes"]).fit(X, y, names, run=run)
+        for run in (RunConfig(), RunConfig(backend=backend))
+    ]
+    one, network = (model.predict_proba(X, tasks=names) for model in fits)
+    assert (network[np.isin(names, lacking), 0] > 0).all()
+    np.testing.assert_allclose(network, one, atol=0.05)
+    for model in fits:
+        shares = [np.mean(y == name) for name in ("died", "no", "yes")]
+        np.testing.assert_allclose(model.model_.common.shares, shares, atol=1e-9)
+
+
+@given(seeds, st.integers(2, 5), st.booleans())
+def test_shares_follow_from_mean_squares(seed, n_classes, equal):
+    rng = np.random.default_rng(seed)
+    shares = rng.dirichlet(np.ones(n_classes))
+    subtracted = np.full(n_classes, 1 / n_classes) if equal else shares
+    squares = shares * (1 - subtracted) ** 2 + (1 - shares) * subtracted**2
+    expected = subtracted if n_classes == 2 and equal else shares
+    np.testing.assert_allclose(class_shares(squares, subtracted), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("run", [None, "network"])
+def test_without_an_intercept_no_class_is_lost(run):
+    rng = np.random.default_rng(0)
+    names = np.repeat(np.arange(8), 40)
+    X = rng.normal([3.0, 0.0, 0.0], size=(320, 3))
+    y = np.array(["a", "b", "c"])[rng.choice(3, size=320, p=[0.15, 0.4, 0.45])]
+    backend = LocalBackend()
+    backend.scales_targets = run == "network"
+    model = MultiTaskELMClassifier(20, random_state=0, fit_intercept=False, shared_classes=["a", "b", "c"])
+    model.fit(X, y, tasks=names, run=RunConfig(backend=backend))
+    np.testing.assert_allclose(model.predict_proba(X, tasks=names).mean(axis=0), [0.15, 0.4, 0.45], atol=0.06)
+
+
+@pytest.mark.parametrize("rows", [40, 300])
+def test_a_class_that_a_site_lacks_by_chance_stays_when_the_site_is_added_or_forgets_a_row(rows):
+    X, y, names, _ = rare(4, 40)
+    site = next(t for t in range(6) if "died" not in y[names == t])
+    rest = names != site
+    model = MultiTaskELMClassifier(20, random_state=0).fit(X[rest], y[rest], tasks=names[rest])
+    model.add_site(site, X[~rest], y[~rest])
+    assert model.task_classes_[site].tolist() == ["died", "no", "yes"]
+    whole = MultiTaskELMClassifier(20, random_state=0).fit(X, y, tasks=names)
+    first = np.flatnonzero(~rest)[:1]
+    whole.forget(X[first], y[first], tasks=names[first])
+    assert whole.task_classes_[site].tolist() == ["died", "no", "yes"]
+
+
+def test_a_site_with_many_rows_keeps_its_own_probabilities_at_an_update():
+    X, y, names, _ = rare(1, 400)
+    model = MultiTaskELMClassifier(20, random_state=0).fit(X, y, tasks=names)
+    before = model.model_.heads[2]
+    new = rare(2, 3)
+    model.partial_fit(new[0][:3], new[1][:3], tasks=np.full(3, 2))
+    after = model.model_.heads[2]
+    assert after.temperature != before.temperature
+    assert after.temperature == pytest.approx(before.temperature, rel=0.02)
+    np.testing.assert_allclose(after.link, before.link, atol=0.05)
 
 
 def test_a_declared_class_without_rows_is_improbable_everywhere():
@@ -267,3 +336,56 @@ def test_processes_take_the_same_steps_however_sites_are_spread(seed):
         found = found_by([sites[k] for k in order], 3)
         assert found[0] == expected[0]
         np.testing.assert_array_equal(found[1], expected[1])
+
+
+def agents_of(sites, shares):
+    """The search of agents, each with one site, and the number of the sum that the agents wait for."""
+    return [
+        find_link([(0, site)], replace(only_context(), agent=np.array([k], dtype=np.intp)), 1, shares, 0.5)
+        for k, site in enumerate(sites)
+    ]
+
+
+def summed(programs, tamper=None):
+    """Results of agents whose sums are formed; ``tamper`` may change what the first one sends."""
+    answers, results = [None] * len(programs), [None] * len(programs)
+    for n in range(1000):
+        requests = []
+        for k, program in enumerate(programs):
+            try:
+                requests.append(program.send(answers[k]))
+            except StopIteration as end:
+                results[k] = end.value
+        if not requests:
+            return results, n
+        assert len(requests) == len(programs), "all end together"
+        assert {request.topic for request in requests} == {Topic.NUMBERS}
+        values = [request.value for request in requests]
+        if tamper is not None:
+            values[0] = tamper(n, values[0])
+        answers = [sum(values)] * len(programs)
+    raise AssertionError("the search does not end")
+
+
+@given(seeds)
+def test_agents_find_the_same_link_and_that_of_one_process(seed):
+    sites = sites_of(seed, [5, 9, 3], 3)
+    counts = sum(site.counts(3) for site in sites)
+    expected = found_by(sites, 3)
+    results, sums = summed(agents_of(sites, counts / counts.sum()))
+    assert sums <= 3 * 30
+    for temperature, link in results:
+        assert temperature == expected[0]
+        np.testing.assert_array_equal(link, expected[1])
+
+
+def test_the_first_agent_does_not_choose_where_the_others_answer():
+    """The third sum is that of the first agent's next step, which follows from the totals."""
+    sites = sites_of(0, [5, 9, 3], 3)
+    counts = sum(site.counts(3) for site in sites)
+
+    def far(n, value):
+        return to_wide(from_wide(value.reshape(-1, LIMBS)) + 1000.0).reshape(value.shape) if n == 2 else value
+
+    with pytest.raises(ElmeshError, match="other numbers than those that follow from the totals"):
+        summed(agents_of(sites, counts / counts.sum()), far)

@@ -31,7 +31,7 @@ def sum_wide(values: FloatArray, topic: Topic = Topic.NUMBERS) -> Sums[FloatArra
     return np.atleast_1d(from_wide(total.reshape(-1, LIMBS)))
 
 
-def sum_scaled(terms: Sequence[FloatArray]) -> Sums[list[FloatArray]]:
+def sum_scaled(terms: Sequence[FloatArray], topic: Topic = Topic.BLOCK) -> Sums[list[FloatArray]]:
     """Return the sums over all agents of arrays, each of shape (agents here, ...), to the precision of their largest.
 
     Sums of an upper bound of every term, which come first, determine the scale of the integers.
@@ -40,7 +40,7 @@ def sum_scaled(terms: Sequence[FloatArray]) -> Sums[list[FloatArray]]:
     bounds = yield from sum_wide(np.stack([_largest(term) for term in flat], axis=-1))
     exponents = [exponent_for(bound) for bound in bounds.tolist()]
     own = [to_scaled(term, exponent).sum(axis=0) for term, exponent in zip(flat, exponents, strict=True)]
-    total = yield IntegerSum(np.concatenate(own), Topic.BLOCK)
+    total = yield IntegerSum(np.concatenate(own), topic)
     parts = np.split(total, np.cumsum([part.size for part in own])[:-1])
     return [
         from_scaled(part, exponent).reshape(term.shape[1:])

@@ -326,11 +326,11 @@ class MultiTaskELM(FittedMethods):
         context: FitContext,
         backend: Backend,
         totals: PrivateTotals | None = None,
-        shares: FloatArray | None = None,
+        subtracted: FloatArray | None = None,
     ) -> Fitted:
         """Learn from the statistics of each task and set the attributes of every fit; heads are without classes.
 
-        ``shares`` are the common shares of classes, if tasks share them.
+        ``subtracted`` is what was subtracted from the indicators of classes, if tasks share them.
         """
         solver, labels = context.solver, context.assignment.own
         index = pd.Index(labels, name="task")
@@ -351,7 +351,7 @@ class MultiTaskELM(FittedMethods):
             common = classes and (solver.has_common_part or solver.learns_features)
             most = self.most_features(solver, {t: sites[t].n_rows for t in labels}, backend)
             own = halves if solver.learns_from_halves else None
-            features = GroupedFeatures(layer.groups, floor, own, common, totals, most, shares)
+            features = GroupedFeatures(layer.groups, floor, own, common, totals, most, subtracted)
             context = replace(context, features=features)
         context = replace(context, alone=self._too_much_traffic(context, layer, tasks, backend))
         # A run may be resumed for longer than was first asked.

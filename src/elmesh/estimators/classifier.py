@@ -307,11 +307,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         sums = {t: (site.target_sums, site.weight) for t, site in statistics.sites.items()}
         own = {t: encoding.present(t, *of) for t, of in sums.items()}
         self.classes_ = encoding.classes
-        common, shares = fitted.common is not None, encoding.mean
-        if common and backend.scales_targets and not self._is_private:
-            # What is subtracted was agreed on before the fit.
-            total = backend.sum_over_tasks({t: s + weight * encoding.mean for t, (s, weight) in sums.items()})
-            shares = total / total.sum()
+        common, shares = fitted.common is not None, _shares(fitted.common, encoding)
         self.task_classes_ = {t: encoding.predicted(t, *of, common=common, shares=shares) for t, of in sums.items()}
         with limit_blas_threads(always=True) if backend.one_thread else nullcontext():
             if encoding.by_task is None and common:
@@ -395,14 +391,13 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
             raise TypeError("A fit of shared classes lacks its common part.")
         columns = {t: np.searchsorted(self.classes_, own) for t, own in self.task_classes_.items()}
         common, found = replace(common, t_mean=mean), {}
-        if common.temperature is None and not self._is_private:
-            # Sites with more rows than features have enough of them for probabilities of their own.
+        if not self._is_private:
             for t, head in fitted.heads.items():
-                if len(classes[t]) > 1:
-                    rows = _link_rows(sites[t], head, common, layer, columns[t])
-                    found[t] = best_link(rows, len(mean), _USUAL_TEMPERATURE)
-            temperature, link = _usual_link(found, list(sites), shares, backend)
-            common = replace(common, temperature=temperature, link=link)
+                if len(classes[t]) > 1 and (common.temperature is None or _has_many_rows(sites[t], layer)):
+                    found[t] = _own_link(sites[t], head, common, layer, columns[t], shares)
+            if common.temperature is None:
+                temperature, link = _usual_link(found, list(sites), shares, backend)
+                common = replace(common, temperature=temperature, link=link)
         common = replace(common, temperature=common.temperature or _USUAL_TEMPERATURE)
         heads = {}
         for t, head in fitted.heads.items():
@@ -438,16 +433,22 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
     def _finish_head(self, head: Head, site: SiteStatistics, encoding: TargetEncoding) -> Head:
         if not isinstance(encoding, ClassEncoding):
             raise TypeError("The statistics are of numbers.")
-        own = encoding.predicted("", site.target_sums, site.weight, common=self.model_.common is not None)
+        common = self.model_.common
+        sums, shares = (site.target_sums, site.weight), _shares(common, encoding)
+        own = encoding.predicted("", *sums, common=common is not None, shares=shares)
         chosen = np.searchsorted(encoding.classes, own)
-        temperature = None if self.model_.common is None else self.model_.common.temperature
+        temperature, link, layer = None if common is None else common.temperature, head.link, self.model_.layer
+        if common is not None and link is not None and isinstance(layer, FeatureMap):
+            one_class = len(encoding.present("", *sums)) == 1
+            if _has_many_rows(site, layer) and not one_class:
+                temperature, link = _own_link(site, head, common, layer, chosen, shares)
         return replace(
             head,
             A=head.A[:, chosen],
             t_mean=head.t_mean[chosen],
             classes=encoding.classes[chosen],
             temperature=temperature,
-            link=None if head.link is None else head.link[:, chosen],
+            link=None if link is None else link[:, chosen],
         )
 
     def _set_heads(self, heads: Mapping[Label, Head]) -> None:
@@ -533,15 +534,32 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         self.classes_ = own if model.classes is None or len(model.heads) == 1 else model.classes
 
 
-def _link_rows(
-    site: SiteStatistics, head: Head, common: CommonPart, layer: FeatureMap, columns: IndexArray
-) -> LinkRows:
-    """Return the rows that are kept of a site, scored without themselves among the classes that it predicts."""
+def _shares(common: CommonPart | None, encoding: ClassEncoding) -> FloatArray:
+    """Return the shares of classes among the rows of all tasks, or what is subtracted if they are not known."""
+    return encoding.mean if common is None or common.shares is None else common.shares
+
+
+def _has_many_rows(site: SiteStatistics, layer: FeatureMap) -> bool:
+    """Return whether a site has more rows than features and classes: enough for probabilities of its own.
+
+    It has no part in the search over sites (:mod:`elmesh.solvers.class_scale`).
+    """
+    return bool(site.weight > layer.width + site.rows.T.shape[1])
+
+
+def _own_link(
+    site: SiteStatistics, head: Head, common: CommonPart, layer: FeatureMap, columns: IndexArray, shares: FloatArray
+) -> tuple[float, FloatArray]:
+    """Return temperature, slopes and offsets by a site's own rows, each scored without itself.
+
+    ``columns`` are those of the classes that it predicts.
+    """
     Phi, T, weights = layer(site.rows.X), site.rows.T + common.t_mean, site.row_weights
     features = common.prior_features(Phi, layer.groups, head)
     scores = leave_one_out_ridge(features, Phi @ head.A + common.t_mean, T, 1.0, False, weights)
     counts = np.ones(len(Phi)) if weights is None else weights
-    return LinkRows(scores[:, columns], np.argmax(T[:, columns], axis=1), counts, columns)
+    rows = LinkRows(scores[:, columns], np.argmax(T[:, columns], axis=1), counts, columns)
+    return best_link(rows, shares, _USUAL_TEMPERATURE)
 
 
 def _usual_link(
@@ -550,16 +568,17 @@ def _usual_link(
     """Return the geometric means of the temperatures and of the slopes of tasks, and the means of their offsets.
 
     If so few tasks have a link that the sum would be that of one or two honest ones, nothing is summed but their
-    number. ``shares`` are those of the classes.
+    number. An agent of a network, whose run is over, sums nothing: the usual link is its own. ``shares`` are those of
+    the classes.
     """
     d = len(shares)
-    m, n = backend.sum_over_tasks({t: np.array([1.0, float(t in found)]) for t in tasks}).tolist()
+    m, n = backend.sum_after_run({t: np.array([1.0, float(t in found)]) for t in tasks}).tolist()
     if not n or n < backend.fewest_terms(round(m)):
         return _USUAL_TEMPERATURE, without_absent(np.stack([np.ones(d), np.zeros(d)]), shares, _USUAL_TEMPERATURE)
     terms = {t: np.zeros(1 + 2 * d) for t in tasks}
     for t, (temperature, link) in found.items():
         terms[t] = np.concatenate([[np.log(temperature)], np.log(link[0]), link[1]])
-    logs, slopes, offsets = np.split(backend.sum_over_tasks(terms) / n, [1, 1 + d])
+    logs, slopes, offsets = np.split(backend.sum_after_run(terms) / n, [1, 1 + d])
     temperature = float(np.exp(logs[0]))
     return temperature, without_absent(np.stack([np.exp(slopes), offsets]), shares, temperature)
 

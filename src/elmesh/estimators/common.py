@@ -62,6 +62,8 @@ class CommonPart:
         Scores of a site that was not in the fit are divided by it before the softmax.
     link : ndarray of shape (2, d) or None
         What linear scores are multiplied by, and what is added then; None for nothing.
+    shares : ndarray of shape (d,) or None
+        The share of each class among the rows of all tasks; None where it is not known.
     U : ndarray of shape (p, r) or None
         The basis of the shared part, if there is one.
     mu2 : float
@@ -79,12 +81,13 @@ class CommonPart:
     tau2: float
     temperature: float | None = None
     link: FloatArray | None = None
+    shares: FloatArray | None = None
     U: FloatArray | None = None
     mu2: float = 1.0
     private: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("W", "t_mean", "S", "log_c", "log_v", "s2", "link", "U"):
+        for name in ("W", "t_mean", "S", "log_c", "log_v", "s2", "link", "shares", "U"):
             if getattr(self, name) is None:
                 continue
             value = np.ascontiguousarray(getattr(self, name), dtype=np.float64)
@@ -95,6 +98,8 @@ class CommonPart:
         shapes = [self.t_mean.shape, self.S.shape, self.log_c.shape, self.log_v.shape, self.s2.shape]
         if self.link is not None and self.link.shape != (2, d):
             raise ElmeshError(f"link has shape {self.link.shape}; it must have shape (2, {d}).")
+        if self.shares is not None and self.shares.shape != (d,):
+            raise ElmeshError(f"shares has shape {self.shares.shape}; it must have shape ({d},).")
         if shapes != [(d,), (p, p), (G,), (G,), (d,)] or (self.U is not None and self.U.shape[:-1] != (p,)):
             raise ElmeshError(f"The shapes of the common part do not match: {[self.W.shape, *shapes]}.")
 
@@ -104,8 +109,10 @@ class CommonPart:
 
     def columns(self, chosen: IndexArray) -> CommonPart:
         """Return the common part of some of the outputs."""
-        link = None if self.link is None else self.link[:, chosen]
-        return replace(self, W=self.W[:, chosen], t_mean=self.t_mean[chosen], s2=self.s2[chosen], link=link)
+        link, shares = (None if own is None else own[..., chosen] for own in (self.link, self.shares))
+        return replace(
+            self, W=self.W[:, chosen], t_mean=self.t_mean[chosen], s2=self.s2[chosen], link=link, shares=shares
+        )
 
     def head(self, site: SiteRows, groups: IndexArray) -> Head:
         """Return the head of a site from its features and its targets less their common mean.

@@ -52,6 +52,7 @@ def heads_with_effects(
         effects.tau2,
         temperature=effects.temperature or None,
         link=effects.link,
+        shares=effects.shares,
         U=U if U.shape[1] else None,
         mu2=1.0 if solution.mu2 is None else solution.mu2,
         private=own_v is not None,

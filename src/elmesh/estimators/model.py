@@ -249,15 +249,15 @@ def _to_parts(model: MultiTaskModel) -> tuple[dict[str, Any], Tensors]:
         tensors |= {f"common.{name}": getattr(model.common, name) for name in _COMMON}
         tensors |= {
             f"common.{name}": value
-            for name, value in (("U", model.common.U), ("link", model.common.link))
-            if value is not None
+            for name in ("U", "link", "shares")
+            if (value := getattr(model.common, name)) is not None
         }
         content["common"] = {
             "outputs": model.common.W.shape[1],
             "groups": model.common.log_c.size,
             "tau2": model.common.tau2,
             "temperature": model.common.temperature,
-            **({"link": True} if model.common.link is not None else {}),
+            **{name: True for name in ("link", "shares") if getattr(model.common, name) is not None},
             "rank": None if model.common.U is None else model.common.U.shape[1],
             "mu2": model.common.mu2,
             **({"private": True} if model.common.private else {}),
@@ -288,10 +288,9 @@ def _from_parts(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
     if common is not None:
         p, d, G = layer.width, common["outputs"], common["groups"]
         shapes = {"W": (p, d), "t_mean": (d,), "S": (p, p), "log_c": (G,), "log_v": (G,), "s2": (d,)}
-        if common.get("link"):
-            shapes["link"] = (2, d)
-        if common["rank"] is not None:
-            shapes["U"] = (p, common["rank"])
+        given = {"link": common.get("link"), "shares": common.get("shares"), "U": common["rank"] is not None}
+        sizes = {"link": (2, d), "shares": (d,), "U": (p, common["rank"])}
+        shapes |= {name: sizes[name] for name, is_there in given.items() if is_there}
         expected |= {f"common.{name}": shape for name, shape in shapes.items()}
     if expected != {name: tensor.shape for name, tensor in tensors.items()}:
         raise ElmeshError("The weights are not those that model.json describes.")
@@ -327,6 +326,7 @@ def _from_parts(content: Mapping[str, Any], tensors: Tensors) -> MultiTaskModel:
             tau2=float(common["tau2"]),
             temperature=common["temperature"],
             link=tensors.get("common.link"),
+            shares=tensors.get("common.shares"),
             U=tensors.get("common.U"),
             mu2=float(common["mu2"]),
             private=common.get("private") is True,

@@ -15,6 +15,7 @@ them, and take the same Newton steps.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,12 +24,17 @@ from scipy.special import log_softmax
 
 from elmesh.typing import FloatArray, IndexArray
 
-__all__ = ["LinkRows", "LinkSearch", "best_link", "class_slopes", "linked", "predicted_classes", "without_absent"]
+__all__ = [
+    "LinkRows", "LinkSearch", "best_link", "class_shares", "class_slopes", "linked", "predicted_classes",
+    "without_absent",
+]  # fmt: skip
 
 #: Least and largest inverse temperature.
 INVERSE_TEMPERATURES = (0.25, 64.0)
 # A class with a smaller share has none; and the share below which slopes grow no further.
 _NONE, _LEAST_SHARE = 1e-10, 1e-3
+# How near to one half what is subtracted must not be, if shares are to follow from squares.
+_NEAR_HALF = 1e-3
 # The largest probability at which a class that is missing in the rows of a task is taken to be absent.
 _CHANCE = 0.01
 # Most evaluations of the loss, and the decrease in nats at which the search ends.
@@ -47,6 +53,25 @@ def class_slopes(counts: FloatArray) -> FloatArray:
         return np.ones(len(counts))
     shares = counts / max(float(np.sum(counts)), 1.0)
     return np.asarray(1.0 / np.sqrt(len(counts) * np.maximum(shares, _LEAST_SHARE)))
+
+
+def class_shares(squares: FloatArray, subtracted: FloatArray) -> FloatArray:
+    """Return the shares of classes, from the mean squares of their indicators less what is subtracted from these.
+
+    A share of q has the mean square q(1 - s)^2 + (1 - q)s^2. If s is one half, that is the same for any q; then s,
+    which is the share itself or half of two classes, is returned.
+
+    Examples
+    --------
+    >>> s, q = np.full(3, 1 / 3), np.array([0.7, 0.3, 0.0])
+    >>> class_shares(q * (1 - s) ** 2 + (1 - q) * s**2, s).round(6)
+    array([0.7, 0.3, 0. ])
+    """
+    factor = 1.0 - 2.0 * subtracted
+    known = np.abs(factor) > _NEAR_HALF
+    found = np.where(known, (squares - subtracted**2) / np.where(known, factor, 1.0), subtracted)
+    found = np.maximum(found, 0.0)
+    return np.asarray(found / found.sum())
 
 
 def predicted_classes(present: NDArray[np.bool_], shares: FloatArray, weight: float) -> NDArray[np.bool_]:
@@ -145,7 +170,8 @@ def _step_within(gradient: FloatArray, hessian: FloatArray, a: float) -> FloatAr
     if curvature * (high - low) > abs(slope) * _NONE:
         change = min(max(-slope / curvature, low), high)
     else:
-        change = low if slope > 0 else high if slope < 0 else 0.0
+        end = low if slope > 0 else high
+        change = end if -slope * end > _SETTLED else 0.0
     return np.concatenate([[change], of_offsets + change * of_a])
 
 
@@ -169,21 +195,20 @@ class LinkSearch:
     def advance(self, total: FloatArray) -> None:
         """Take the sum of the terms at ``x``."""
         n = len(self.x)
-        value = float(total[0]) + float(self.x[1:] @ self.x[1:]) / 2
+        # Summed without rounding, so that all agents compare the same numbers and end at the same time.
+        value = math.fsum([float(total[0]), *(0.5 * self.x[1:] ** 2).tolist()])
         self._left -= 1
         if not value <= self._value:
             self.x, self.done = (self.x + self._best) / 2, self._left <= 0
             return
+        self.done = self._left <= 0 or self._value - value <= _SETTLED
         self._best, self._value = self.x, value
         gradient, hessian = total[1 : 1 + n].copy(), np.zeros((n, n))
         hessian[np.triu_indices(n)] = total[1 + n :]
         hessian = np.triu(hessian, 1).T + hessian
         gradient[1:] += self.x[1:]
         hessian[1:, 1:] += np.eye(n - 1)
-        step = _step_within(gradient, hessian, self.x[0])
-        decrease = -float(gradient @ step + step @ hessian @ step / 2)
-        self.done = self._left <= 0 or decrease <= _SETTLED
-        self.x = self.x + step
+        self.x = self.x + _step_within(gradient, hessian, self.x[0])
         self.x[0] = min(max(self.x[0], INVERSE_TEMPERATURES[0]), INVERSE_TEMPERATURES[1])
 
     @property
@@ -193,9 +218,11 @@ class LinkSearch:
         return temperature, temperature * self._best[1:]
 
 
-def best_link(rows: LinkRows, n_classes: int, temperature: float) -> tuple[float, FloatArray]:
-    """Return the temperature, slopes and offsets of one task alone."""
-    slope, search = class_slopes(rows.counts(n_classes)), LinkSearch(n_classes, temperature)
+def best_link(rows: LinkRows, shares: FloatArray, temperature: float) -> tuple[float, FloatArray]:
+    """Return the temperature, slopes and offsets of one task alone; ``shares`` are those of the classes it lacks."""
+    counts, n_classes = rows.counts(len(shares)), len(shares)
+    slope = class_slopes(np.where(counts > 0, counts / counts.sum(), shares))
+    search = LinkSearch(n_classes, temperature)
     while not search.done:
         search.advance(rows.terms(slope, search.x))
     temperature, offset = search.found

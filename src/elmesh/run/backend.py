@@ -103,8 +103,8 @@ class Backend(ABC):
         return None
 
     def fewest_terms(self, n_tasks: int) -> int:
-        """Return of how many of so many tasks a sum over some of them must have terms."""
-        return fewest_terms(n_tasks, self.colluders)
+        """Return of how many of so many tasks a sum over some of them must have terms: of one, if it is not masked."""
+        return fewest_terms(n_tasks, self.colluders) if self.masked else 1
 
     @property
     def most_rows(self) -> int | None:
@@ -123,13 +123,17 @@ class Backend(ABC):
         return sums if self.masked else sums | {NeighborSum, HubReduce}
 
     def sum_over_tasks(self, values: Mapping[Label, FloatArray]) -> FloatArray:
-        """Return the sum of one array per task over the tasks of all processes, before a fit."""
+        """Return the sum of one array per task over the tasks of all processes, outside of a run."""
         if self.masked:
             own = np.stack([np.ravel(value) for value in values.values()])
             total = run_sums(sum_wide(own, Topic.STATISTICS), self._sum_integers)
             return total.reshape(next(iter(values.values())).shape)
         every = merge_by_task(self.communicator, {task: value.tolist() for task, value in values.items()})
         return np.asarray(np.sum([np.asarray(value, dtype=np.float64) for value in every.values()], axis=0))
+
+    def sum_after_run(self, values: Mapping[Label, FloatArray]) -> FloatArray:
+        """Return the sum of one array per task over the tasks of all processes that are still connected."""
+        return self.sum_over_tasks(values)
 
     def sure_rows(self, rows: Mapping[Label, int]) -> int:
         """Return how many rows tasks that do not collude have at least, from the number of each task here."""
@@ -145,8 +149,8 @@ class Backend(ABC):
         return self._sum_integers(IntegerSum(np.sum(terms, axis=0), Topic.PRIVATE, rho=rho))
 
     def _sum_integers(self, request: IntegerSum) -> IntArray:
-        """Return a sum over all processes, before a fit."""
-        return request.value
+        """Return a sum over all processes, outside of a run."""
+        raise TypeError(f"In {self.description} there are sums within a run only.")
 
     def check(self, solver: Solver) -> None:
         """Raise if a solver requires what this backend does not provide."""

@@ -10,6 +10,8 @@ import numpy as np
 from elmesh.comm.communicator import SERIAL, Communicator
 from elmesh.comm.graph import Topology, make_topology
 from elmesh.comm.local import LocalTransport
+from elmesh.comm.requests import IntegerSum
+from elmesh.comm.row_counts import fewest_terms
 from elmesh.data.statistics import SiteRows, Statistics, Task
 from elmesh.math.blas import limit_blas_threads
 from elmesh.privacy.discrete_gaussian import NoiseSource
@@ -19,7 +21,7 @@ from elmesh.run.config import RunConfig
 from elmesh.run.result import RunResult
 from elmesh.run.runner import LocalAgents, agent_context, run_solver
 from elmesh.solvers.base import GroupedFeatures, Problem, Solver
-from elmesh.typing import Label
+from elmesh.typing import IntArray, Label
 
 __all__ = ["LocalBackend", "run_local"]
 
@@ -47,6 +49,10 @@ class LocalBackend(Backend):
     def masked(self) -> bool:
         """Whether sums are masked."""
         return self._mask
+
+    def _sum_integers(self, request: IntegerSum) -> IntArray:
+        """Return a sum over all tasks, which are in this process."""
+        return request.value
 
     def assign(self, solver: Solver, labels: Sequence[Label], seed: int) -> Assignment:
         """Return all tasks."""
@@ -115,7 +121,8 @@ def run_local(
     batches = [np.arange(m)]
     if isinstance(data, Task) and solver.per_agent_basis:
         batches = cache_batches(data)
-    contexts = [agent_context(graph, seed, batch if topology else None) for batch in batches]
+    fewest = fewest_terms(graph.n_agents) if masked else 1
+    contexts = [agent_context(graph, seed, batch if topology else None, fewest) for batch in batches]
     if isinstance(data, Task):
         parts = [data.agents(batch[0], batch[-1] + 1) for batch in batches]
         problems = [Problem(part, context, rank) for part, context in zip(parts, contexts, strict=True)]

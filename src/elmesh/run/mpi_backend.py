@@ -55,7 +55,7 @@ class MPIBackend(Backend):
         return self._mask
 
     def _sum_integers(self, request: IntegerSum) -> IntArray:
-        """Return a sum over all processes, before a fit."""
+        """Return a sum over all processes, outside of a run."""
         if not self._mask:
             return self.communicator.allreduce_sum(request.value)
         self._masks = self._masks or self.communicator.mask()
@@ -107,7 +107,7 @@ class MPIBackend(Backend):
             make_problem(
                 fit.features,
                 [tasks[k] for k in batch.tolist()],
-                agent_context(topology, fit.seed, transport.agents[batch]),
+                agent_context(topology, fit.seed, transport.agents[batch], self.fewest_terms(topology.n_agents)),
                 rank,
             )
             for batch in batches

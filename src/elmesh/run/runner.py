@@ -10,7 +10,6 @@ from typing import Protocol
 import numpy as np
 
 from elmesh.comm.graph import Topology
-from elmesh.comm.row_counts import fewest_terms
 from elmesh.comm.transport import Transport
 from elmesh.data.statistics import Statistics
 from elmesh.run.array_io import SavedRun
@@ -48,9 +47,9 @@ class SnapshotStore(Protocol):
 
 
 def agent_context(
-    topology: Topology, seed: int, agents: IndexArray | None = None, colluders: int | None = None
+    topology: Topology, seed: int, agents: IndexArray | None = None, fewest_terms: int = 1
 ) -> AgentContext:
-    """Return what all agents, or some of them, know of the graph, and of how many may collude."""
+    """Return what all agents, or some of them, know of the graph; a sum must have terms of so many agents."""
     chosen = np.arange(topology.n_agents) if agents is None else np.asarray(agents, dtype=np.intp)
     low, high = topology.spread
     return AgentContext(
@@ -60,7 +59,7 @@ def agent_context(
         float(np.sqrt(low * high)),
         topology.averaging_roots,
         seed,
-        fewest_terms(topology.n_agents, colluders),
+        fewest_terms,
     )
 
 

@@ -132,9 +132,9 @@ class Problem:
     ``noise_floor`` is the least variance of noise, as a share of that of the targets. ``halves`` returns the two halves
     of each site's rows, for what is decided on rows left out. ``classes``: whether targets are indicators of classes,
     less the common share of each class where there is a common part. ``private``: what sites release, where a fit is
-    private. ``most_features``: most features of the common and the shared part; None for no limit. ``shares``: what is
-    subtracted from the indicators of each class, if classes are shared. ``start``: U of an earlier fit, with a leading
-    axis for several agents; solvers whose agents have a U of their own start from it.
+    private. ``most_features``: most features of the common and the shared part; None for no limit. ``subtracted``:
+    what is subtracted from the indicators of each class, if classes are shared. ``start``: U of an earlier fit, with a
+    leading axis for several agents; solvers whose agents have a U of their own start from it.
     """
 
     data: Task | Sequence[SiteRows]
@@ -146,7 +146,7 @@ class Problem:
     classes: bool = False
     private: PrivateTotals | None = None
     most_features: int | None = None
-    shares: FloatArray | None = None
+    subtracted: FloatArray | None = None
     start: FloatArray | None = None
 
     @property
@@ -205,8 +205,8 @@ class GroupedFeatures:
         What sites release, where a fit is private.
     most_features : int or None
         Most features of the common and the shared part; None for no limit.
-    shares : ndarray of shape (d,) or None
-        The common share of each class, if classes have one.
+    subtracted : ndarray of shape (d,) or None
+        What is subtracted from the indicators of each class, if classes are shared.
     """
 
     groups: IndexArray
@@ -215,11 +215,11 @@ class GroupedFeatures:
     classes: bool = False
     private: PrivateTotals | None = None
     most_features: int | None = None
-    shares: FloatArray | None = None
+    subtracted: FloatArray | None = None
 
     def problem(self, sites: Sequence[SiteRows], context: AgentContext, rank: int) -> Problem:
         """Return the problem of all sites of this process."""
-        fields = self.noise_floor, self.halves, self.classes, self.private, self.most_features, self.shares
+        fields = self.noise_floor, self.halves, self.classes, self.private, self.most_features, self.subtracted
         return Problem(sites, context, rank, self.groups, *fields)
 
 

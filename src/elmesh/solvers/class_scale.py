@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from elmesh.comm.integer_sums import sum_scaled, sum_wide
+from elmesh.comm.requests import Topic
 from elmesh.math.class_link import LinkRows, LinkSearch, class_slopes, predicted_classes, without_absent
 from elmesh.math.evidence import Totals, common_part, spread_rows, spread_square
 from elmesh.math.random_effects import SiteBatch, precision
@@ -42,6 +43,8 @@ _TEMPERATURES = 2.0 ** np.arange(-6.0, 2.01, 0.25)
 _ROUNDING = 1e-6
 # Least share of a row's precision that is left when others are given.
 _LEAST = 1e-9
+# How much rounding may make of a step of the search: relative to it, and of numbers below one.
+_SAME = 1e-6
 
 
 def choose_class_scale(
@@ -53,7 +56,8 @@ def choose_class_scale(
 ) -> Steps[MixedEffects]:
     """Return the effects with common variances and a temperature of least leave-one-out log loss.
 
-    With what was ``subtracted`` from the indicators of classes there are slopes and offsets of classes as well.
+    With what was ``subtracted`` from the indicators of classes, and with their shares, there are slopes and offsets of
+    classes as well.
     """
     groups, m = batches[0].groups, sum(len(batch.index) for batch in batches)
     features, p = effects.features, len(groups)
@@ -64,7 +68,7 @@ def choose_class_scale(
     lacks = [own & ~np.all(here, axis=1) for own, here in zip(known, present, strict=True)]
     counts = np.column_stack([np.concatenate(takes_part), np.concatenate(lacks)]).astype(np.float64)
     taking_part, incomplete = (yield from sum_wide(counts)).tolist()
-    if taking_part < context.fewest_terms:
+    if taking_part < max(context.fewest_terms, 1):
         return effects
     factors, candidates = _FACTORS if incomplete else _FACTORS[:1], []
     for factor in factors:
@@ -88,14 +92,9 @@ def choose_class_scale(
         # Not more than a standard error, with sites as units.
         best = 0
     chosen, temperature = candidates[best], float(_TEMPERATURES[at[best]])
-    if subtracted is None:
+    if subtracted is None or effects.shares is None:
         return replace(chosen, temperature=temperature)
-    counts = np.zeros((m, len(subtracted)))
-    for batch in batches:
-        # Sums over all rows, reduced ones as well: the first feature is the constant.
-        counts[batch.index] = batch.rows[:, None] * subtracted + np.sum(batch.Phi[..., :1] * batch.T, axis=1)
-    of_classes = yield from sum_wide(counts)
-    shares, rows = of_classes / of_classes.sum(), []
+    shares, rows = effects.shares, []
     for own, batch in zip(known, batches, strict=True):
         scores = left_out_scores(batch, precision(batch, np.exp(effects.log_v)), chosen) + subtracted
         rows += [(int(batch.index[j]), _link_rows(scores[j], batch, j, shares)) for j in np.flatnonzero(own).tolist()]
@@ -108,8 +107,8 @@ def find_link(
 ) -> Steps[tuple[float, FloatArray]]:
     """Return the temperature, slopes and offsets of all sites, from the places and the rows of the sites here.
 
-    ``shares`` are those of the classes among the rows of all sites, of which some may have no part in the search.
-    The first agent decides where terms are wanted next, and when the search is over.
+    ``shares`` are those of the classes among the rows of all sites, of which some may have no part in the search. Every
+    agent searches, by the same totals; only what rounding makes of them is the first agent's.
     """
     d, slope = len(shares), class_slopes(shares)
     search = LinkSearch(d, temperature)
@@ -117,13 +116,12 @@ def find_link(
         terms = np.zeros((n_sites, LinkSearch.size(d)))
         for place, own in rows:
             terms[place] = own.terms(slope, search.x)
-        (total,) = yield from sum_scaled([terms])
+        (total,) = yield from sum_scaled([terms], Topic.NUMBERS)
         search.advance(total)
-        *x, done = yield from from_first(context, np.append(search.x, search.done))
-        search.x, search.done = np.array(x), bool(done)
+        if not search.done:
+            search.x = yield from from_first(context, search.x, _SAME * (1.0 + np.abs(search.x)))
     temperature, offset = search.found
-    temperature, *offsets = (yield from from_first(context, np.array([temperature, *offset]))).tolist()
-    return temperature, without_absent(np.stack([slope, offsets]), shares, temperature)
+    return temperature, without_absent(np.stack([slope, offset]), shares, temperature)
 
 
 def left_out_scores(batch: SiteBatch, inverse: FloatArray, effects: MixedEffects) -> FloatArray:

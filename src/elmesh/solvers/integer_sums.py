@@ -17,7 +17,9 @@ __all__ = ["from_first", "run_in_one_place", "with_integer_sums"]
 T = TypeVar("T")
 
 
-def from_first(context: AgentContext, values: FloatArray, within: float | None = None) -> Steps[FloatArray]:
+def from_first(
+    context: AgentContext, values: FloatArray, within: float | FloatArray | None = None
+) -> Steps[FloatArray]:
     """Return the first agent's values, so that agents on different machines go on from the same ones.
 
     Where ``within`` is given, an agent whose own values differ from them by more raises an error: all were computed
@@ -27,8 +29,8 @@ def from_first(context: AgentContext, values: FloatArray, within: float | None =
     found = yield from sum_wide(np.where(first, values, 0.0)[None])
     if within is not None and not np.all(np.abs(found - values) <= within):
         raise ElmeshError(
-            "An agent has sent other variances than those that follow from the totals of all agents; check that all "
-            "run the same version, and whom you learn with."
+            "An agent has sent other numbers than those that follow from the totals of all agents; check that all run "
+            "the same version, and whom you learn with."
         )
     return found
 

@@ -55,7 +55,7 @@ def estimate_effects(
         weigh=weigh,
         noise_floor=problem.noise_floor,
         classes=problem.classes,
-        shares=problem.shares,
+        subtracted=problem.subtracted,
         most_features=problem.most_features,
         bits=bits,
     )

@@ -88,6 +88,8 @@ class MixedEffects:
         What scores of classes are divided by before the softmax; 0 where it is not known.
     link : ndarray of shape (2, d) or None
         What scores of classes are multiplied by before that, and what is added then; None for nothing.
+    shares : ndarray of shape (d,) or None
+        The share of each class among the rows of all sites; None where it is not known.
     released : ndarray of shape (p,) or None
         One for features that common and shared weights may have, zero for those that private weights alone have; None
         if all may.
@@ -106,6 +108,7 @@ class MixedEffects:
     size: int = 0
     temperature: float = 0.0
     link: FloatArray | None = None
+    shares: FloatArray | None = None
     released: FloatArray | None = None
     site_log_v: PerAgent | None = None
 

@@ -28,6 +28,7 @@ from elmesh.comm.fixed_point import from_scaled, scaled_exponent, to_scaled
 from elmesh.comm.integer_sums import sum_wide
 from elmesh.comm.requests import IntegerSum, Topic
 from elmesh.data.features import uniform
+from elmesh.math.class_link import class_shares
 from elmesh.math.evidence import (
     HYPERPRIOR,
     Totals,
@@ -85,7 +86,7 @@ def estimate_components(
     weigh: bool = True,
     noise_floor: float = 0.0,
     classes: bool = False,
-    shares: FloatArray | None = None,
+    subtracted: FloatArray | None = None,
     most_features: int | None = None,
     bits: int = 64,
 ) -> Steps[MixedEffects]:
@@ -96,8 +97,8 @@ def estimate_components(
 
     ``noise_floor`` is the least variance of noise as a share of the targets': classes are known for certain, but a
     model that takes their indicators for numbers without noise interpolates them. With ``classes`` the common variances
-    and how scores become probabilities are then chosen by log loss (:mod:`elmesh.solvers.class_scale`); ``shares`` are
-    what was subtracted from the indicators of classes.
+    and how scores become probabilities are then chosen by log loss (:mod:`elmesh.solvers.class_scale`);
+    ``subtracted`` is what was subtracted from the indicators of classes that all sites share.
     """
     groups = batches[0].groups
     sites, p, d = _Sites(batches, context, bits), len(groups), batches[0].T.shape[-1]
@@ -136,7 +137,11 @@ def estimate_components(
             break
         draws = common_draws(totals, of, log_c, noise)
         now = yield from sites.maximize(now, spread_rows(draws, features, p))
-    return (yield from choose_class_scale(batches, context, now, totals, shares)) if classes else now
+    if not classes:
+        return now
+    if subtracted is not None:
+        now = replace(now, shares=class_shares(squares / n, subtracted))
+    return (yield from choose_class_scale(batches, context, now, totals, subtracted))
 
 
 def matrix_sums(*, common: bool, private: bool) -> int:
