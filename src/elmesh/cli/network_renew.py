@@ -63,11 +63,11 @@ def renew(
         output.print(f"Then, you: {shlex.join(words)}")
         output.result(report | {"step": "request", "request": renewal.request, "new_key": renewal.has_new_key})
         return
-    changes_key = renewal.changes_key
+    new_key = renewal.has_new_key
     until = renewal.install(found).not_valid_after_utc
     output.print(f"Done: {identity.certificate} is the new certificate of {identity.name}, until {until:%Y-%m-%d}.")
     output.print(f"The former one is kept in {identity.folder / FORMER_CERTIFICATES}, for the log.")
-    if changes_key:
+    if new_key:
         output.note("The key is a new one: the fingerprint of all keys, which sites compare, is another one now.")
     running = is_locked(identity.state)
     if running:
@@ -75,7 +75,7 @@ def renew(
             "The agent is running: connections that it accepts use the old certificate until it ends, or is stopped "
             "and started again, which resumes its run."
         )
-    output.result(report | {"step": "installed", "valid_until": until, "new_key": changes_key, "running": running})
+    output.result(report | {"step": "installed", "valid_until": until, "new_key": new_key, "running": running})
 
 
 def trust(

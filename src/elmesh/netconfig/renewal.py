@@ -55,8 +55,9 @@ class Renewal:
 
     @property
     def has_new_key(self) -> bool:
-        """Whether there is a new key."""
-        return self.key != self.identity.key
+        """Whether the key is another one than that of the present certificate."""
+        own = load_certificates(self.identity.certificate)[0].public_key()
+        return public_bytes(read_key(self.key).public_key()) != public_bytes(own)
 
     def ask(self, *, new_key: bool, force: bool = False) -> bool:
         """Make a request, unless there is one; return whether it was made. With ``force`` make it anew.
@@ -74,6 +75,7 @@ class Renewal:
             return False
         self.folder.mkdir(exist_ok=True, mode=0o700)
         if new_key and not self.has_new_key:
+            (self.folder / "key.pem").unlink(missing_ok=True)
             make_key(self.folder / "key.pem")
         hosts = self.identity.config.address_of(self.identity.name).hosts
         create_file(self.request, make_request(read_key(self.key), self.identity.name, hosts))
@@ -105,7 +107,7 @@ class Renewal:
         identity.revocations.check(chain[0], str(certificate))
         present = load_certificates(identity.certificate)
         if chain == present and self._accepted.exists() and load_certificates(self._accepted) == present:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._finish()
             return chain[0]
         if chain == present:
             raise ElmeshError(
@@ -114,7 +116,7 @@ class Renewal:
                 f"{self.request}."
             )
         new, made = ((one.not_valid_before_utc, one.not_valid_after_utc) for one in (chain[0], present[0]))
-        if new < made and not self.changes_key:
+        if new < made and not self.has_new_key:
             raise ElmeshError(
                 f"{certificate} is valid from {new[0]:%Y-%m-%d %H:%M} UTC and the present certificate from "
                 f"{made[0]:%Y-%m-%d %H:%M} UTC: it is an old one."
@@ -125,14 +127,16 @@ class Renewal:
         if self.has_new_key:
             _replace(identity.key, self.key.read_bytes())
         _replace(identity.certificate, to_pem(chain))
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._finish()
         return chain[0]
 
-    @property
-    def changes_key(self) -> bool:
-        """Whether the new certificate is for another key than the present one."""
-        own = load_certificates(self.identity.certificate)[0].public_key()
-        return public_bytes(read_key(self.key).public_key()) != public_bytes(own)
+    def _finish(self) -> None:
+        """Remove the folder of the request. It is renamed first, so that no part of it is ever taken for a request."""
+        done = self.folder.with_name(f".{_FOLDER}-done")
+        shutil.rmtree(done, ignore_errors=True)
+        if self.folder.exists():
+            self.folder.rename(done)
+            shutil.rmtree(done, ignore_errors=True)
 
 
 def trust_authorities(
