@@ -568,7 +568,7 @@ def test_a_trial_gives_numbers_for_json_and_the_same_numbers_from_the_same_seed(
         assert {name for name, value in first.items() if isinstance(value, list)} == {
             "Local ELM", "MTL-ELM", "DMTL-ELM", "FO-DMTL-ELM",
         }  # fmt: skip
-        assert len(first) == 8
+        assert len(first) == 12
     if experiment == "table1":
         assert {f"{name}, chosen" for name in methods.TUNED} < set(first)
         assert {name for name, row in first.items() if "objective" in row} == {"MTL-ELM", "DMTL-ELM", "FO-DMTL-ELM"}

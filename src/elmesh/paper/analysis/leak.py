@@ -39,7 +39,10 @@ def analyze_leak(results: Results, runs: int) -> Analysis:
         shares = 100 * np.array(values(found, "shares"))
         span = {"share": shares.mean(), "low": shares.min(), "high": shares.max()}
         own = {key: gains["DMTL-ELM", key] for key in ROWS}
-        more.append(wording.text("gain", data=data, **span, gains=own, without=own[NO_LEAK], effects=effects))
+        without, whole = own[NO_LEAK], own["all"]
+        more.append(wording.text("gain", data=data, **span, gains=own, without=without, effects=effects))
+        rest = "lower" if without.high < 0 else "higher" if without.low > 0 else "undecided"
+        more.append(wording.text(f"rest_{rest}", data=data, part=1 - without.mean / whole.mean))
         tables += [
             wording.table(
                 "errors",
