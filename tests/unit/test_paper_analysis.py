@@ -281,15 +281,16 @@ def test_results_on_a_fallback_data_set_are_shown_but_not_judged(undrawn, name):
 # Changed trials
 
 
-def change(path: str, value: float | str | None) -> Callable[[Numbers], None]:
-    """Set the value under a path of keys or list indices."""
+def change(path: str, value: float | str | None, add: bool = False) -> Callable[[Numbers], None]:
+    """Set the value under a path of keys or list indices, or add to it, so that differences stay the same."""
 
     def apply(run: Numbers) -> None:
         *above, last = path.split("/")
         here = run
         for word in above:
             here = here[int(word)] if isinstance(here, list) else here[word]
-        here[int(last) if isinstance(here, list) else last] = value
+        place = int(last) if isinstance(here, list) else last
+        here[place] = here[place] + value if add else value
 
     return apply
 
@@ -328,7 +329,7 @@ CHANGES = {
     "MTL-ELM worse than rivals at L = 150": ("fig5", "usps", change("MTL-ELM/2", 9.0), 2),
     "FO worse than rivals at L = 200": ("fig5", "usps", change("FO-DMTL-ELM/3", 9.0), 2),
     "FO worse than rivals at L = 150, where there is no claim": ("fig5", "usps", change("FO-DMTL-ELM/2", 9.0), 0),
-    "DMTL-ELM between DNSP and MTFL at L = 250": ("fig5", "usps", change("DMTL-ELM/4", 7.75), 1),
+    "DMTL-ELM between DNSP and MTFL at L = 250": ("fig5", "usps", change("DMTL-ELM/4", 4.95, add=True), 1),
     "alone it does not improve with L": ("fig5", "usps", change("Local ELM/5", 31.0), 1),
     "DMTL-ELM loses": ("fig5", "usps", change("DMTL-ELM/5", 4.0), 3),
     "DMTL-ELM sends less than DNSP": ("fig6", "usps", change("random/100/25/bytes", 5000), 2),
@@ -344,7 +345,7 @@ CHANGES = {
     "MTL-ELM elsewhere": ("table1", "mnist", change("MTL-ELM/error", 4.5), 2),
     "MTL-ELM worse than most": ("table1", "usps", change("MTL-ELM/error", 5.2), 2),
     "a rival better than all": ("table1", "mnist", change("DNSP/error", 1.0), 4),
-    "DMTL-ELM not as good": ("table1", "usps", change("DMTL-ELM/error", 4.0), 3),
+    "DMTL-ELM not as good": ("table1", "usps", change("DMTL-ELM/error", 0.5, add=True), 3),
     "FO as good": ("table1", "usps", change("FO-DMTL-ELM/error", 3.3), 2),
     "DMTL-ELM far from the optimum": ("table1", "mnist", change("DMTL-ELM/objective", 20.0), 1),
     "Local ELM not the fastest": ("table1", "usps", change("Local ELM/seconds", 9.0), 1),
