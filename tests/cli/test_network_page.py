@@ -10,18 +10,21 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from elmesh.agent.status import read_status
 from elmesh.cli.live_page import render_state
 from elmesh.cli.network_page import make_server
+from elmesh.cli.status_text import status_lines
 from elmesh.errors import ElmeshError
 from elmesh.netconfig.identity import Identity
 from elmesh.netconfig.layout import NetworkLayout
 from helpers.browser import Browser
 from helpers.forked import ForkedNetwork
-from helpers.network import free_ports, make_config
+from helpers.network import SUMS_REGRESSION, free_ports, make_config
 from helpers.pages import Reader, needs_browser
 from helpers.proxies import ProxiedNetwork
 
-TRAFFIC = dict.fromkeys(("sent_bytes", "sent_messages", "resent", "received_bytes"), 0)
+LINK = {"present": True, "since": time.time(), "sent": 1, "received": 1, "buffered": 0, "done": False}
+TRAFFIC = dict.fromkeys(("sent_bytes", "sent_messages", "resent", "received_messages", "received_bytes"), 1)
 
 
 class SlowNetwork(ForkedNetwork, ProxiedNetwork):
@@ -61,9 +64,9 @@ def ask(port, method="GET", path="/", host=None):
 
 def status_of(**changes):
     status = {"agent": "north", "network": "test", "phase": "fitting", "running": True, "age": 0.5, "time": time.time()}
+    status |= {"totals": None, "patience": 600.0, "on_loss": "stop"}
     status |= {"problem": None, "round": 20, "rounds": 600, "consensus_gap": 0.0123, "seconds_left": 75.0}
-    link = {"present": True, "since": time.time(), "sent": 1, "received": 1, "buffered": 0, "done": False}
-    status |= {"neighbors": {"east": link, "south": link | {"present": False}}, "traffic": TRAFFIC, "evicted": []}
+    status |= {"neighbors": {"east": LINK, "south": LINK | {"present": False}}, "traffic": TRAFFIC, "evicted": []}
     status |= {"checkpoint": {"problem": None}, "keys": None, "log": [(time.time(), "south is absent.")]}
     status |= {"releases": {"releases": 3, "epsilon": 0.5, "largest_epsilon": 2.0}}
     return status | changes
@@ -129,15 +132,31 @@ def test_an_agent_that_has_not_run_is_shown_as_that(identity):
         ({"running": False, "phase": "failed", "problem": "south has been absent."}, "south has been absent."),
         ({"running": False, "phase": "stopped"}, "the same command resumes"),
         ({"age": 100.0}, "has not renewed its status for 1 min 40 s"),
-        ({}, "is learning with the other sites"),
+        ({"neighbors": {"east": LINK}}, "is learning with the other sites."),
+        ({}, "is learning with the other sites, and waits for south since "),
+        ({"on_loss": "continue"}, "; it goes on without at "),
+        ({"traffic": TRAFFIC | {"received_messages": 0}}, "Agent north of test waits for south since "),
     ],
 )
 def test_the_headline_states_whether_the_agent_runs(identity, changes, words):
     text = render_state(identity, status_of(**changes))
     assert words in Reader(text).text()
     # A colour and a sign, for readers who cannot see the colour.
-    sound = not changes or changes.get("phase") == "ended"
-    assert ('class="sound"' in text, "▲" not in text) == (sound, sound)
+    sound = "neighbors" in changes or changes.get("phase") == "ended"
+    waits = " since " in words or "goes on" in words
+    marks = [f'class="{mark}"' in text for mark in ("sound", "waiting", "unsound")]
+    assert marks == [sound, waits, not sound and not waits]
+    assert [sign in text.split("</h1>")[0] for sign in "●◐▲"] == marks
+
+
+def test_a_fit_by_sums_shows_its_totals_in_the_place_of_rounds(identity):
+    sums = status_of(round=None, consensus_gap=None, totals={"done": 1, "of": 3}, neighbors={"east": LINK})
+    text = shown(identity, sums)
+    assert "1 of 3" in text
+    assert "left, about, at the pace so far" in text
+    assert "rounds done" not in text
+    assert "consensus gap" not in text
+    assert "1 of 3 totals of matrices formed; about 1 min 15 s left at this pace." in status_lines(sums)
 
 
 def test_rounds_time_left_agreement_bytes_epsilon_and_log_are_shown(identity):
@@ -195,10 +214,10 @@ def test_the_page_follows_agents_that_come_and_go(tmp_path):
             browser.open(f"http://127.0.0.1:{port}/")
             browser.until("has not run here yet")
             network.start_all()
-            browser.until("is learning with the other sites")
+            browser.until("is learning with the other sites.")
             browser.until("rounds done")
             network.kill("south")
-            assert "is learning" in browser.until("south is absent.")
+            assert "is learning" in browser.until("waits for south since")
             assert browser.value("document.querySelectorAll('circle.absent').length") == 1
             network.start("south")
             browser.until_value("document.querySelectorAll('circle.present').length", 2)
@@ -222,3 +241,35 @@ def test_the_page_follows_agents_that_come_and_go(tmp_path):
         # Whoever looks leaves nothing behind.
         after = {path.name for path in network.agents["north"].folder.iterdir()}
         assert after - before <= {"state", "releases.jsonl", "releases.jsonl.seal"}
+
+
+@pytest.mark.thorough
+def test_a_fit_by_sums_is_followed_from_the_first_agent_to_the_last_total(tmp_path):
+    """The first agent waits for its neighbours; then totals are formed; at the end no round is claimed."""
+    config = make_config(("east", "north", "south"), "path", **SUMS_REGRESSION)
+    with SlowNetwork(tmp_path / "net", config) as network:
+        for proxy in network.proxies.values():
+            proxy.delay = 0.15
+        north = Identity.read(network.agents["north"].folder / "agent.toml")
+        seen = []
+        network.start("north")
+        while "waits for east, south since" not in (seen[-1] if seen else ""):
+            assert len(seen) < 600
+            seen.append(now_shown(north))
+        network.start("east")
+        network.start("south")
+        while (found := read_status(north.state)) is None or found["phase"] != "ended":
+            assert len(seen) < 2000
+            seen.append(now_shown(north))
+        assert any("is learning with the other sites." in text for text in seen)
+        formed = [int(number) for text in seen for number in re.findall(r"(\d) of 3", text)]
+        assert formed == sorted(formed)
+        assert {0, 3} <= set(formed)
+        assert "rounds done" not in "".join(seen)
+        assert found["totals"] == {"done": 3, "of": 3}
+
+
+def now_shown(identity):
+    time.sleep(0.1)
+    status = read_status(identity.state)
+    return "" if status is None else shown(identity, status | {"log": []})

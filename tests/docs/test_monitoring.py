@@ -39,7 +39,8 @@ class Monitored:
         schedule = {"next": None, "last": "", "warning": "worse", "skipped": "", "version": 3,
                     "worse": True, "rows_gone": 2}  # fmt: skip
         neighbors = {"south": {"present": False}}
-        more = {"releases": released, "schedule": schedule, "neighbors": neighbors}
+        totals = {"done": 1, "of": 3}
+        more = {"totals": totals, "releases": released, "schedule": schedule, "neighbors": neighbors}
         return self._agent.status() | numbers | more
 
 
@@ -122,10 +123,11 @@ def test_the_alerts_fire_and_are_silent_when_they_should(tmp_path):
         {
             "interval": "1m",
             "input_series": [
-                {"series": 'up{job="elmesh", instance="north"}', "values": "1x10 0x30"},
-                series("elmesh_neighbor_present", "1x10 0x30", ', neighbor="south"'),
-                series("elmesh_phase", "1x40", ', phase="fitting"'),
-                series("elmesh_round", "1+1x5 6x60"),
+                # A neighbour leaves after ten minutes; the agent gives up ten minutes later, and its metrics end.
+                {"series": 'up{job="elmesh", instance="north"}', "values": "1x20 0x30"},
+                series("elmesh_neighbor_present", "1x10 0x10 stale", ', neighbor="south"'),
+                series("elmesh_phase", "1x20 stale", ', phase="fitting"'),
+                series("elmesh_received_messages_total", "1+1x10 11x10 stale"),
                 series("elmesh_epsilon_spent", "0.7x20 0.9x20"),
                 series("elmesh_epsilon_budget", "1x40"),
                 series("elmesh_certificate_expires_seconds", "2500000x80", ', what="certificate"'),
@@ -135,12 +137,17 @@ def test_the_alerts_fire_and_are_silent_when_they_should(tmp_path):
                 for name in ("ElmeshAgentDown", "ElmeshNeighbourAway", "ElmeshNoProgress", "ElmeshBudgetNearlySpent")
             ],
             "promql_expr_test": [
+                # Neighbour away, no progress; then agent down, budget; the certificate is pending for an hour.
                 {
-                    "expr": 'count(ALERTS{alertstate="firing"})',
+                    "expr": 'count(ALERTS{alertstate="firing", alertname=~"Elmesh(NeighbourAway|NoProgress)"})',
+                    "eval_time": "19m",
+                    "exp_samples": [{"labels": "{}", "value": 2}],
+                },
+                {
+                    "expr": 'count(ALERTS{alertstate="firing", alertname=~"Elmesh(AgentDown|BudgetNearlySpent)"})',
                     "eval_time": "40m",
-                    # Agent down, neighbour away, no progress, budget; the certificate is pending for an hour.
-                    "exp_samples": [{"labels": "{}", "value": 4}],
-                }
+                    "exp_samples": [{"labels": "{}", "value": 2}],
+                },
             ],
         }
     ]

@@ -301,7 +301,7 @@ def test_a_thousand_rejected_connections_do_not_fill_the_log():
 def test_the_status_shows_text_from_a_neighbour_without_interpreting_it():
     traffic = dict.fromkeys(("sent_bytes", "sent_messages", "resent", "received_bytes"), 0)
     status = {"phase": "failed", "running": False, "agent": "north", "network": "test", "time": time.time()}
-    status |= {"age": 0.0, "consensus_gap": None, "seconds_left": None}
+    status |= {"age": 0.0, "consensus_gap": None, "seconds_left": None, "totals": None}
     status |= {"problem": "[/bold] [red]mallory\x1b[2J", "round": None, "traffic": traffic}
     status |= {"evicted": [], "neighbors": {}, "checkpoint": {"problem": None}, "keys": None, "releases": None}
     status["warnings"] = []

@@ -506,7 +506,9 @@ class NetworkAgent:
 
     def status(self) -> dict[str, Any]:
         """Return the state of the run, the neighbours, the traffic and the checkpoint, in plain JSON."""
-        messenger, step = self._messenger, self.progress
+        messenger, step, totals = self._messenger, self.progress, self._totals()
+        if totals is not None and step is not None and step.round == 0:
+            step = None  # a fit by sums alone has no rounds
         names = ("round", "rounds", "objective", "consensus_gap", "residual")
         figures: Sequence[float | None] = [None] * len(names)
         left = None
@@ -514,12 +516,17 @@ class NetworkAgent:
             figures = [step.round, step.max_iter, step.objective, step.consensus_gap, step.dual_residual]
         if step is not None and self._first is not None and self.phase == "fitting":
             left = seconds_left(self._first, (self._latest, step.round), step.max_iter)
+        elif totals is not None and self.phase == "fitting":
+            left = self._left_by_totals(totals["of"])
         return {
             "time": time.time(),
             "phase": self.phase,
             "problem": self.problem,
             **{name: x if x is None or math.isfinite(x) else None for name, x in zip(names, figures, strict=True)},
+            "totals": totals,
             "seconds_left": left,
+            "patience": self._timing.patience,
+            "on_loss": self._on_loss,
             "agent": self.name,
             "network": self.identity.config.name,
             "file": self.identity.config.digest.hex(),
@@ -530,6 +537,20 @@ class NetworkAgent:
             "keys": None if self._security is None else self._security.fingerprint,
             "releases": None if self._security is None else self._security.releases.summary(),
         }
+
+    def _totals(self) -> dict[str, int] | None:
+        """Return how many totals of matrices this run has formed, and how many it takes; None if it forms none."""
+        config = self.identity.config
+        if self._security is None or config.exchange != "sums" or config.epsilon is not None:
+            return None
+        most = config.make_solver().matrix_sums
+        return {"done": min(self._security.releases.summary()["matrices"], most), "of": most} if most else None
+
+    def _left_by_totals(self, most: int) -> float | None:
+        """Return the seconds until all totals of matrices are formed, at their pace here; None if unknown."""
+        releases = self.security.releases
+        first, times = releases.first_time, releases.matrix_times
+        return seconds_left((first, 0), (times[-1], len(times)), most) if first is not None and times else None
 
     def close(self) -> None:
         """Disconnect, and release the checkpoint and the log."""

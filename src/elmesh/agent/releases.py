@@ -16,6 +16,7 @@ import base64
 import hashlib
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,6 +106,9 @@ class Releases:
         self._others: dict[str, list[Any]] = {}  # of other sites' logs, the number of lines and the end
         self._now: _Run | None = None
         self._most_matrices: int | None = MOST_MATRIX_TOTALS
+        #: When this process made its first release of a run, and when it released totals of matrices.
+        self.first_time: float | None = None
+        self.matrix_times: list[float] = []
         self._log = ReleaseLog(path, name, credentials, self._note)
 
     def _note(self, line: Line) -> None:
@@ -246,6 +250,7 @@ class Releases:
         if self._gate.confirm and not run.confirmed:
             self._ask(run, release)
         data = make() if stored is None else stored
+        self.first_time = self.first_time or time.monotonic()
         digest = hashlib.sha256(data).digest()
         if release.label and stored is None:
             self._persist(lambda: self._spool.put(release.number, bytes.fromhex(label), data, digest))
@@ -268,6 +273,8 @@ class Releases:
             },
             frequent=("release", release.what, rho) == FREQUENT,
         )
+        if release.what == "matrix":
+            self.matrix_times.append(time.monotonic())
         return data
 
     @property

@@ -24,7 +24,7 @@ from elmesh.errors import ElmeshError
 
 __all__ = ["RENEWED", "read_status", "seconds_left", "status_file"]
 
-_NAME, _LOCK, _VERSION = "status.json", "status.lock", 4
+_NAME, _LOCK, _VERSION = "status.json", "status.lock", 5
 #: Seconds after which a status that is renewed every second counts as old.
 RENEWED = 15.0
 _ENDED = ("ended", "failed", "stopped")

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 
 from elmesh.cli.errors import one_line
-from elmesh.cli.status_text import headline, is_sound, moment, schedule_lines, schedule_problems
+from elmesh.cli.status_text import headline, is_sound, is_waiting, moment, schedule_lines, schedule_problems
 from elmesh.netconfig.config import NetworkConfig
 from elmesh.netconfig.expiry import expiry_sentences
 from elmesh.netconfig.identity import Identity
@@ -73,8 +73,12 @@ def _facts(status: dict[str, Any]) -> list[tuple[str, str]]:
     facts = []
     if status["round"] is not None:
         facts.append((f"{status['round']} of {status['rounds']}", "rounds done; a run that converges takes fewer"))
+    elif status["totals"] is not None:
+        done, most = status["totals"]["done"], status["totals"]["of"]
+        facts.append((f"{done} of {most}", "totals of matrices formed; sums of a few numbers come before and after"))
     if status["seconds_left"] is not None and status["running"]:
-        facts.append((duration(status["seconds_left"]), "left at most, at the pace so far"))
+        most = "at most" if status["round"] is not None else "about"
+        facts.append((duration(status["seconds_left"]), f"left, {most}, at the pace so far"))
     if status["consensus_gap"] is not None:
         facts.append((f"{status['consensus_gap']:.2g}", "consensus gap: relative distance from the neighbours' mean"))
     facts.append((data_size(status["traffic"]["sent_bytes"]), f"sent; {status['traffic']['resent']:,} messages resent"))
@@ -96,18 +100,19 @@ def render_state(identity: Identity, status: dict[str, Any] | None, problem: str
     config, name = identity.config, identity.name
     if status is None:
         title = f"Agent {name} of {config.name} is not running: it has not run here yet."
-        sound, problems, facts, log, schedule, keys = False, [], [], [], [], None
+        mark, problems, facts, log, schedule, keys = "unsound", [], [], [], [], None
         if problem:
             title, problems = f"The status of agent {name} of {config.name} cannot be read.", [problem]
     else:
-        title, sound, problems, facts = headline(status), is_sound(status), _problems(status), _facts(status)
+        title, problems, facts = headline(status), _problems(status), _facts(status)
+        mark = "waiting" if is_waiting(status) else "sound" if is_sound(status) else "unsound"
         log = [(moment(when), text) for when, text in reversed(status["log"])]
         schedule, keys = schedule_lines(status), status["keys"]
     neighbors = status["neighbors"] if status is not None and status["running"] else {}
     sites, lines = _draw(config, name, neighbors)
     return _template("live_state.html").render(
         title=title,
-        sound=sound,
+        mark=mark,
         problems=[one_line(text) for text in (*problems, *expiry_sentences(identity))],
         facts=facts,
         sites=sites,

@@ -113,6 +113,9 @@ def _state(identity: Identity, status: dict[str, Any]) -> Iterator[tuple[str, st
     if released.get("largest_epsilon") is not None:
         yield "epsilon_spent", "Epsilon of all releases of this site's rows so far", released["epsilon"] or 0.0
         yield "epsilon_budget", "Largest epsilon of this site's rows", released["largest_epsilon"]
+    if status["totals"] is not None:
+        yield "totals_formed", "Totals of matrices formed in this run", status["totals"]["done"]
+        yield "totals_wanted", "Totals of matrices that the run takes", status["totals"]["of"]
     disk = shutil.disk_usage(identity.state)
     yield "disk_free_bytes", "Free bytes of the disk with the agent's folder", disk.free
     yield "disk_size_bytes", "Bytes of the disk with the agent's folder", disk.total

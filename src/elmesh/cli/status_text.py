@@ -13,6 +13,7 @@ __all__ = [
     "absent_neighbors",
     "headline",
     "is_sound",
+    "is_waiting",
     "moment",
     "one_liner",
     "schedule_lines",
@@ -48,7 +49,23 @@ def headline(status: dict[str, Any]) -> str:
             f"{name} has not renewed its status for {duration(status['age'])}: its process hangs, or its disk accepts "
             "no writes."
         )
+    if is_waiting(status):
+        return f"{name} {_waits(status)}."
     return f"{name} {_PHASES[status['phase']]}."
+
+
+def is_waiting(status: dict[str, Any]) -> bool:
+    """Return whether an agent that learns with others waits for a neighbour that is absent."""
+    responds = status["running"] and status["age"] <= RENEWED
+    return bool(responds and status["phase"] == "fitting" and absent_neighbors(status))
+
+
+def _waits(status: dict[str, Any]) -> str:
+    absent = absent_neighbors(status)
+    since = min(status["neighbors"][name]["since"] for name in absent)
+    then = "gives up" if status["on_loss"] == "stop" else "goes on without"
+    begun = f"{_PHASES['fitting']}, and " if status["traffic"]["received_messages"] else ""
+    return f"{begun}waits for {', '.join(absent)} since {moment(since)}; it {then} at {moment(since + status['patience'])}"
 
 
 def is_sound(status: dict[str, Any]) -> bool:
@@ -73,8 +90,8 @@ def status_lines(status: dict[str, Any]) -> list[str]:
     lines = [headline(status)]
     if status["problem"]:
         lines.append(status["problem"])
-    if status["round"] is not None:
-        lines.append(f"{_progress(status)}.")
+    if progress := _progress(status):
+        lines.append(f"{progress}.")
     traffic = status["traffic"]
     lines.append(
         f"{data_size(traffic['sent_bytes'])} sent in {traffic['sent_messages']:,} messages, {traffic['resent']:,} "
@@ -114,8 +131,8 @@ def one_liner(status: dict[str, Any]) -> str:
     """Return a status as one line that changes only if the status does."""
     phase = status["phase"] if is_sound(status) else "not running" if not status["running"] else "not responding"
     parts = [phase, *([status["problem"]] if status["problem"] else [])]
-    if status["round"] is not None:
-        parts.append(_progress(status).lower())
+    if progress := _progress(status):
+        parts.append(progress[0].lower() + progress[1:])
     links, absent = status["neighbors"], absent_neighbors(status)
     if links and status["running"]:
         who = f" (absent: {', '.join(absent)})" if absent else ""
@@ -124,9 +141,15 @@ def one_liner(status: dict[str, Any]) -> str:
 
 
 def _progress(status: dict[str, Any]) -> str:
-    gap = "unknown" if status["consensus_gap"] is None else f"{status['consensus_gap']:.2g}"
-    left = "" if status["seconds_left"] is None else f"; at most {duration(status['seconds_left'])} left at this pace"
-    return f"Round {status['round']} of {status['rounds']}; consensus gap {gap}{left}"
+    left, totals = status["seconds_left"], status["totals"]
+    if status["round"] is not None:
+        gap = "unknown" if status["consensus_gap"] is None else f"{status['consensus_gap']:.2g}"
+        words = "" if left is None else f"; at most {duration(left)} left at this pace"
+        return f"Round {status['round']} of {status['rounds']}; consensus gap {gap}{words}"
+    if totals is None:
+        return ""
+    words = "" if left is None else f"; about {duration(left)} left at this pace"
+    return f"{totals['done']} of {count(totals['of'], 'total')} of matrices formed{words}"
 
 
 def _spent(released: dict[str, Any]) -> str:

@@ -117,7 +117,7 @@ def _far_values(x: FloatArray, different: FloatArray) -> list[tuple[float, int]]
             distance = float(np.min(np.abs(codes[-1] - others[0])))
             spread = max(float(np.ptp(others)), float(np.ptp(codes)))
         counts = [int(np.sum(x == code)) for code in codes]
-        if _MIN_GAPS <= min(counts) and 2 * sum(counts) < len(x) and _FAR * spread < distance < math.inf:
+        if min(counts) >= _MIN_GAPS and 2 * sum(counts) < len(x) and _FAR * spread < distance < math.inf:
             return list(zip(codes.tolist(), counts, strict=True))
     return []
 
