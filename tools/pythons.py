@@ -43,6 +43,19 @@ def wheel() -> Path:
     return found
 
 
+def starting(name: str) -> str:
+    """Return the path of a Python that starts; an empty text, and its name on screen, if there is none.
+
+    Version managers put commands on the path that start no Python; their own folders are looked into as well.
+    """
+    folders = sorted(Path.home().glob(f".pyenv/versions/{name.removeprefix('python')}*/bin"), reverse=True)
+    for path in filter(None, [shutil.which(name), *(shutil.which(name, path=str(folder)) for folder in folders)]):
+        if subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return path
+    print(f"{name} is not on this machine.", file=sys.stderr)
+    return ""
+
+
 def test_with(python: str, pins: list[str], *, old: bool) -> bool:
     """Install the wheel for a Python, and run the tests against it; return whether they pass."""
     ask = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
@@ -77,9 +90,7 @@ def main() -> int:
         # Old packages do not know new ones; pytest and hypothesis are the tests' own, at any version.
         wanted += [r for r in extras["dev"] if r.startswith("polars")]
         pins = oldest(wanted)
-    found = [python for python in asked.pythons if shutil.which(python)]
-    for python in set(asked.pythons) - set(found):
-        print(f"{python} is not on this machine.", file=sys.stderr)
+    found = [python for python in map(starting, asked.pythons) if python]
     passed = [test_with(python, pins, old=asked.oldest) for python in found]
     return 0 if passed and all(passed) else 1
 

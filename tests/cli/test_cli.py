@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 from sklearn.metrics import confusion_matrix, log_loss, r2_score, roc_auc_score, root_mean_squared_error
 from typer.testing import CliRunner, Result
 
@@ -1205,6 +1206,18 @@ def test_every_command_has_help_with_examples(command):
     assert f"elmesh {command}" in shown
     assert "--quiet" in shown
     assert ("--json" in shown) or command == "network router"
+    known = options_of(*command.split())
+    in_examples = re.findall(r"(?<!\S)--[a-z][\w-]*", shown[shown.index("Examples:") :])
+    assert set(in_examples) <= known
+
+
+def options_of(*words):
+    """The long options of a command."""
+    found = typer.main.get_command(app)
+    for word in words:
+        found = found.commands[word]
+    found = getattr(found, "loaded", found)
+    return {name for one in found.params for name in (*one.opts, *one.secondary_opts)} | {"--help"}
 
 
 def test_without_a_command_the_commands_and_their_summaries_are_shown():

@@ -284,7 +284,7 @@ _NETWORK_COMMANDS = [
         "Print a systemd unit that runs an agent with few rights.",
         "elmesh network unit north/agent.toml --data /srv/north.csv --target y --model /srv/models/north",
         "elmesh network unit north/agent.toml --data /srv/north.csv --target y --model /srv/models/north "
-        "--timer 02:00 --write /etc/systemd/system",
+        "--at 02:00Z --write /etc/systemd/system",
         module="network_unit",
     ),
     _LazyCommand(

@@ -250,6 +250,11 @@ def _print_network(
         output.print(f"{config.kind.capitalize()}: {data.reason}.")
         output.note(remark)
     if not csr:
+        if any(not config.address_of(agent.name).is_loopback for agent in config.agents):
+            output.caution(
+                "The keys of all agents were made here, for a trial. For real sites create the network with --csr: "
+                "each site then makes its own key, which never leaves it."
+            )
         output.print(f"{network.authority}: the authority. Its key signs for any agent: give it to no one.")
         for agent in config.agents:
             output.print(
@@ -327,6 +332,10 @@ def sign(
         output.note(
             f"{agent} has a valid certificate of another key, too; if that may have been stolen: elmesh network revoke."
         )
-    output.print(f"Return it with {own}; beside {agent}'s agent.toml they are certificate.pem and ca.pem.")
+    output.print(
+        f"Return {certificate} to {agent}, which installs it with the command of its request: elmesh network join or "
+        f"renew, with --certificate. After elmesh network csr it needs {own}, too: certificate.pem and ca.pem beside "
+        "its agent.toml."
+    )
     output.result({"command": "network sign", "agent": agent, "certificate": certificate, "authority": own,
                    "key": key_fingerprint(key), "other_keys": sorted(others)})  # fmt: skip

@@ -46,6 +46,7 @@ def status(
         output.result(found)
         return
     try:
+        _wait_for_first_run(identity)
         if as_json:
             while True:
                 output.result(_read(identity))
@@ -59,6 +60,14 @@ def status(
                 time.sleep(1.0)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _wait_for_first_run(identity: Identity) -> None:
+    """Wait until an agent has a status, and say so."""
+    if read_status(identity.state) is None:
+        sys.stderr.write(f"Agent {identity.name} has not run here yet; waiting for its first run.\n")
+    while read_status(identity.state) is None:
+        time.sleep(1.0)
 
 
 def _print_changes(identity: Identity) -> NoReturn:

@@ -65,7 +65,9 @@ def _waits(status: dict[str, Any]) -> str:
     since = min(status["neighbors"][name]["since"] for name in absent)
     then = "gives up" if status["on_loss"] == "stop" else "goes on without"
     begun = f"{_PHASES['fitting']}, and " if status["traffic"]["received_messages"] else ""
-    return f"{begun}waits for {', '.join(absent)} since {moment(since)}; it {then} at {moment(since + status['patience'])}"
+    return (
+        f"{begun}waits for {', '.join(absent)} since {moment(since)}; it {then} at {moment(since + status['patience'])}"
+    )
 
 
 def is_sound(status: dict[str, Any]) -> bool:

@@ -69,9 +69,14 @@ class Address(NamedTuple):
         return self.ip is not None and self.ip.is_unspecified
 
     @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect to the host."""
+        return self.host == "localhost" or (self.ip is not None and self.ip.is_loopback)
+
+    @property
     def hosts(self) -> list[str]:
         """The hosts that a certificate must contain: this one, and all loopback names if it is one of them."""
-        if self.host == "localhost" or (self.ip is not None and self.ip.is_loopback):
+        if self.is_loopback:
             return list(dict.fromkeys([self.host, "localhost", "127.0.0.1", "::1"]))
         return [self.host]
 
