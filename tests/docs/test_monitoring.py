@@ -84,6 +84,8 @@ def test_there_is_an_alert_for_everything_that_an_operator_must_know():
         for rule in group["rules"]:
             assert rule["labels"]["severity"] in ("critical", "warning")
             assert {"summary", "action"} == set(rule["annotations"])
+    page = (ROOT / "docs" / "running.md").read_text()
+    assert set(re.findall(r"^\| `Elmesh(\w+)`", page, re.MULTILINE)) == found
 
 
 def test_the_values_of_the_metrics_are_those_of_the_status(served):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import readme
-from elmesh import load
+from elmesh import MultiTaskELMRegressor, load
+from elmesh.datasets import simulate_visits
 from helpers.code_blocks import code_blocks, run_python
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +46,26 @@ def test_its_python_prints_what_it_states(tmp_path):
     assert float(score) > 0.7
     assert any(line.startswith("Ely ") for line in table)
     assert load(tmp_path / "ely-model").tasks_.tolist() == ["Ely"]
+
+
+def test_it_states_who_gains_in_the_sample():
+    visits, _, _ = simulate_visits(seed=0)
+    X, days = visits.drop(columns=["days", "complication"]), visits["days"]
+    gains = MultiTaskELMRegressor(task="clinic", random_state=0).fit(X, days).site_gains(X, days).table
+    verdicts = gains["verdict"].tolist()
+    assert f"In the sample above {verdicts.count('gains')} of {len(gains)} clinics clearly gain" in " ".join(
+        TEXT.split()
+    )
+    assert not any("better alone" in verdict for verdict in verdicts)
+    assert (gains["pooled"] > gains["alone"]).sum() > len(gains) / 2
+
+
+def test_it_states_on_how_many_tables_private_models_are_not_below_those_of_sites_alone():
+    found = readme.load(readme.RESULTS / "private_arena.json")["not_below_alone"]
+    words = (
+        f"level, on {found['usual']} of 12 real tables if the ranges of columns are declared, and on {found['found']}"
+    )
+    assert f"{words} if they are found privately" in " ".join(TEXT.split())
 
 
 def test_it_states_how_many_sites_of_the_demo_do_not_gain():

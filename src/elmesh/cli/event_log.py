@@ -23,7 +23,13 @@ from typing import Any
 from elmesh.cli.console import plain
 from elmesh.comm.network.zenoh_session import import_zenoh
 
-__all__ = ["EventLog", "capture_zenoh_log"]
+__all__ = ["ONE_RUN", "EventLog", "capture_zenoh_log"]
+
+#: What a schedule does in a network that sums without noise.
+ONE_RUN = (
+    "Without differential privacy totals of changed rows are released once: after one run with the network this site "
+    "learns alone from new rows. A network with --epsilon learns together as long as the budget lasts."
+)
 
 # Anyone can try to connect, so the log must not grow with every attempt: so many events at once, then one per interval
 # in seconds.
@@ -77,6 +83,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "saved": lambda f: f"Saved in {f['out']}; staying until the neighbours have what they need.",
     "unconfirmed": lambda f: f"Leaving, although {', '.join(f['names'])} did not confirm the end of the run.",
     "expires": lambda f: f["text"],
+    "one run": lambda _: ONE_RUN,
     "scheduled": lambda f: f"Next run: {datetime.fromtimestamp(f['next']).astimezone():%Y-%m-%d %H:%M:%S %Z}.",
     "missed": lambda f: f"This run is skipped, because not all sites have come: {f['reason']}",
     "failed": lambda f: f"The run has ended: {f['reason']}",

@@ -10,6 +10,7 @@ import typer
 
 from elmesh.agent.schedule import make_schedule
 from elmesh.cli.console import AgentArgument, ForceOption, JsonOption, Output, QuietOption, check_writable
+from elmesh.cli.event_log import ONE_RUN
 from elmesh.errors import ElmeshError
 from elmesh.files import atomic_write
 from elmesh.netconfig.identity import Identity
@@ -67,6 +68,8 @@ def unit(
         schedule = make_schedule(every, at)
         # The versions of a schedule are kept beside the model, which is replaced by each.
         words += ["--force"] if schedule is None else ["--every", every] if every is not None else ["--at", str(at)]
+        if schedule is not None and identity.config.exchange == "sums" and identity.config.epsilon is None:
+            output.note(ONE_RUN)
         words += [] if metrics_port is None else ["--metrics-port", str(metrics_port)]
         service = ServiceUnit(identity, agent, [*program, *words], user, [model], [data])
     if service.has_hidden_program:

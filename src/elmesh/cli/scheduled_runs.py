@@ -140,6 +140,9 @@ class ScheduledRuns:
 
     def run(self, report: Callable[[dict[str, Any]], None]) -> None:
         """Run by the schedule until :meth:`stop`; ``report`` is called with the facts of every version."""
+        config = self.identity.config
+        if config.exchange == "sums" and config.epsilon is None:
+            self._log("one run")
         due = self._pending.exists() or not (self.versions.model / "model.json").is_file()
         while not self._stop.is_set():
             if not due:
