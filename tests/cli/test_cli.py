@@ -250,7 +250,9 @@ def test_every_solver_can_be_named(folder, tmp_path, name, target):
     result = worked("fit", folder / "train.csv", *args, "--out", tmp_path / "m", "--json")
     data = json.loads(result.stdout)
     assert (data["solver"], data["notes"], result.stderr) == (name, [], "")
-    assert (data["rank"] is None) == (name in ("fed-avg", "federated-ridge", "local-elm", "mtfl", "trace-norm"))
+    assert (data["rank"] is None) == (
+        name in ("fed-avg", "fed-avg-network", "fed-per", "federated-ridge", "local-elm", "mtfl", "trace-norm")
+    )
     assert data["pooled"] == (name in ("mtl-elm", "mtfl", "go-mtl", "trace-norm"))
     model = elmesh.load(tmp_path / "m")
     assert type(model.solver) is solver_classes()[name]

@@ -76,3 +76,27 @@ def test_a_limit_that_the_start_needs_is_enough_for_it(parts, mask):
     model, sent = fit("regression", 1.2 * needed, parts, mask=mask, rank=0, certify=False)
     assert sent == needed
     assert model.stop_ is not StopReason.ALONE
+
+
+@pytest.mark.parametrize(("graph", "bits", "start"), [("ring", 8, "sums"), ("star", 64, "sums"), ("star", 4, "weights"),
+                                                      ("star", 2, "weights"), ("ring", 2, "sums")])  # fmt: skip
+def test_nothing_of_a_start_is_sent_that_certainly_takes_more_than_the_limit(graph, bits, start):
+    """The paper's problem: the estimate of the least is below what is sent, and not far below it."""
+    X, y, names = data("classification", sites=8, rows=30)
+    X = np.hstack([X, np.random.default_rng(1).normal(size=(len(X), 40))])
+
+    def fitted(limit):
+        solver = MeshELM(common=False, private=False, rank=4, mu1=1.0, mu2=1.0, graph=graph, message_bits=bits,
+                         start=start, max_iter=1, tol=0.0, certify=False, max_bytes=limit)  # fmt: skip
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ConvergenceWarning)
+            model = MultiTaskELMClassifier(None, solver=solver, random_state=0).fit(X, y, tasks=names)
+        return model, int(model.traffic_["bytes"].sum()), " ".join(str(one.message) for one in caught)
+
+    whole, _, _ = fitted(None)
+    first = int(whole.history_["bytes"].iloc[0])
+    model, sent, _ = fitted(first + 10_000)
+    assert model.stop_ is not StopReason.ALONE
+    model, sent, message = fitted((0.6 if bits > 2 else 0.4) * first)
+    assert (model.stop_, sent) == (StopReason.ALONE, 0)
+    assert "The start takes at least " in message

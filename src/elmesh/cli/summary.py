@@ -103,7 +103,8 @@ def print_result(output: Output, summary: dict[str, Any], sender: str = "") -> N
         output.print(privacy["promise"])
         output.print(privacy["model"])
     if summary["certificate"] is not None:
-        output.print(f"Certified {Certificate(**summary['certificate'])}.")
+        found = Certificate(**summary["certificate"])
+        output.print(f"{'Certified' if found.proven else 'Estimated over the graph'}: {found}.")
         output.print("The certificate is about the fit to the training rows, not about new rows.")
     output.print(f"Saved in {summary['model']}.")
 

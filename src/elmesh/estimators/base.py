@@ -48,6 +48,7 @@ from elmesh.solvers.admm import ProximalADMM
 from elmesh.solvers.base import GroupedFeatures, Halves, PrivateTotals, Solution
 from elmesh.solvers.traffic_estimate import estimate_traffic
 from elmesh.tables.stream import TableStream, as_stream
+from elmesh.text import data_size
 from elmesh.typing import FloatArray, Label
 from elmesh.version import __version__
 
@@ -353,13 +354,15 @@ class MultiTaskELM(FittedMethods):
             own = halves if solver.learns_from_halves else None
             features = GroupedFeatures(layer.groups, floor, own, common, totals, most, subtracted)
             context = replace(context, features=features)
-        context = replace(context, alone=self._too_much_traffic(context, layer, tasks, backend))
+        needed = self._traffic_beyond_limit(context, layer, tasks, backend)
+        context = replace(context, alone=needed > 0)
         # A run may be resumed for longer than was first asked.
         fields = {name: value for name, value in context.fields.items() if name != "solver__max_iter"}
         result = backend.run(replace(context, fields=fields), tasks)
         failed = (StopReason.MAX_ITER, StopReason.DIVERGED, StopReason.BUDGET, StopReason.ALONE)
         if result.stop in failed and backend.communicator.rank == 0:
-            warnings.warn(f"After {result.n_iter} rounds: {result.stop.value}", ConvergenceWarning, stacklevel=4)
+            need = f" The start takes at least {data_size(needed)}." if needed else ""
+            warnings.warn(f"After {result.n_iter} rounds: {result.stop.value}{need}", ConvergenceWarning, stacklevel=4)
 
         self._set_run(result, context, tasks)
         solution = result.solution
@@ -393,11 +396,13 @@ class MultiTaskELM(FittedMethods):
         return int(backend.sure_rows(sizes) / least)
 
     @staticmethod
-    def _too_much_traffic(context: FitContext, layer: Features, tasks: Sequence[Statistics], backend: Backend) -> bool:
-        """Announce how much will be sent; return whether the start alone is more than may be sent."""
+    def _traffic_beyond_limit(
+        context: FitContext, layer: Features, tasks: Sequence[Statistics], backend: Backend
+    ) -> float:
+        """Announce how much will be sent; return the bytes of the start if they are more than may be sent, else 0."""
         topology, announce, limit = context.assignment.topology, context.config.on_estimate, context.solver.max_bytes
         if topology is None or (announce is None and limit is None):
-            return False
+            return 0.0
         width = layer.width
         if context.features is not None and context.features.most_features is not None:
             width = min(width, context.features.most_features)
@@ -408,9 +413,10 @@ class MultiTaskELM(FittedMethods):
         if found is not None and announce is not None:
             announce(found)
         if limit is None:
-            return False
+            return 0.0
         start = (0.0 if found is None else found.least) + (key_bytes(topology) if backend.masked else 0)
-        return any(backend.communicator.allgather(start > limit))
+        most = max(backend.communicator.allgather(float(start)))
+        return most if most > limit else 0.0
 
     def _set_run(self, result: RunResult, context: FitContext, tasks: Sequence[Statistics]) -> None:
         """Set what is known of a run."""

@@ -67,6 +67,8 @@ class Certificate:
         The objective (6), with every A_t at its best.
     lower_bound : float
         What no U of whatever rank can undercut; over a graph an estimate of that, which may be too large.
+    proven : bool
+        Whether the gap is a proof, and not an estimate.
 
     Examples
     --------
@@ -79,14 +81,16 @@ class Certificate:
     suggested_rank: int
     objective: float
     lower_bound: float
+    proven: bool = True
 
     def __repr__(self) -> str:
         return f"<{self}>"
 
     def __str__(self) -> str:
-        within = f"training objective within {100 * self.gap:.2g} % of the optimum over all ranks"
+        about = "" if self.proven else "about "
+        within = f"training objective within {about}{100 * self.gap:.2g} % of the optimum over all ranks"
         if not self.suggested_rank:
-            return f"training objective within {100 * self.gap:.2g} % of its optimum, which has no shared part"
+            return f"training objective within {about}{100 * self.gap:.2g} % of its optimum, which has no shared part"
         if self.rank_sufficient:
             return f"{within}; rank {self.suggested_rank} is enough"
         return f"{within}; the rank is too small, try {self.suggested_rank}"
@@ -105,7 +109,7 @@ class CertificateData:
     eigenvalues, directions : ndarray of shape (n,), (L, n)
         Squared correlations of the residuals outside U, largest first, and their directions.
     lower_bound : float
-        A lower bound of the objective for every U.
+        A lower bound of the objective for every U; over a graph an estimate of one.
     """
 
     rotation: FloatArray
@@ -123,9 +127,9 @@ class CertificateData:
         """Return whether U should have other than ``rank`` columns."""
         return self.n_missing > 0 or self.n_used != rank
 
-    def certificate(self, objective: float) -> Certificate:
-        """Return the certificate of a U with this objective."""
-        return make_certificate(objective, self.lower_bound, self.n_used, self.n_missing)
+    def certificate(self, objective: float, *, proven: bool) -> Certificate:
+        """Return the certificate of a U with this objective; ``proven``: whether the bound is that of one place."""
+        return make_certificate(objective, self.lower_bound, self.n_used, self.n_missing, proven=proven)
 
 
 def dual_bound(norm: float, lam: float, R2: float, RY: float, rest: float) -> float:
@@ -143,11 +147,13 @@ def dual_bound(norm: float, lam: float, R2: float, RY: float, rest: float) -> fl
     return -(t * t * R2 / 2 + t * RY) + rest / 2
 
 
-def make_certificate(objective: float, lower_bound: float, n_used: int, n_missing: int) -> Certificate:
+def make_certificate(
+    objective: float, lower_bound: float, n_used: int, n_missing: int, *, proven: bool = True
+) -> Certificate:
     """Return the certificate from its parts."""
     excess = max(objective - lower_bound, 0.0)
     gap = excess / lower_bound if lower_bound > 0 else 0.0 if excess == 0 else np.inf
-    return Certificate(float(gap), n_missing == 0, n_used + n_missing, objective, min(lower_bound, objective))
+    return Certificate(float(gap), n_missing == 0, n_used + n_missing, objective, min(lower_bound, objective), proven)
 
 
 def count_missing(squares: FloatArray, lam: float, slack: float) -> int:
@@ -212,4 +218,4 @@ def certify(task: Task, U: FloatArray, mu1: float, mu2: float) -> Certificate:
     A = solve_A(task, HU, np.zeros(1), mu2, 0.0)
     R = residual(task, HU, A)
     data = certificate_data(task, U, R, float(np.sqrt(mu1 * mu2)), SLACK)
-    return data.certificate(objective(task, U, A, mu1, mu2))
+    return data.certificate(objective(task, U, A, mu1, mu2), proven=True)

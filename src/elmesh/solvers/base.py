@@ -402,6 +402,10 @@ class Solver(BaseEstimator, ABC):
         """Whether weights have a part that all tasks share, so that columns of targets mean the same everywhere."""
         return False
 
+    def least_start(self, width: int, outputs: int, rank: int, n_agents: int) -> float:
+        """Return how many numbers a start over a graph certainly takes, beside sums of matrices; 0 if unknown."""
+        return 0.0
+
     @property
     def matrix_sums(self) -> int:
         """How many sums of a matrix of all features a fit takes."""

@@ -26,12 +26,14 @@ from elmesh.math.noise import noise_image, noise_variance, noise_within
 from elmesh.solvers.base import AgentContext, Problem, Steps
 from elmesh.typing import FloatArray
 
-__all__ = ["INITS", "Start", "even_shares", "initialize", "ones_A", "own_weights", "random_block"]
+__all__ = ["INITS", "PASSES", "Start", "even_shares", "initialize", "ones_A", "own_weights", "random_block"]
 
 #: Ways to start U.
 INITS = ("spectral", "random", "seed", "ones")
-# Orthogonal iterations, and probe vectors for the norm of the noise. A good start is enough.
-_PASSES, _PROBES = 2, 4
+#: Orthogonal iterations of the spectral start. A good start is enough.
+PASSES = 2
+# Probe vectors for the norm of the noise.
+_PROBES = 4
 # Penalty of the weights that the start is made of, as a share of the largest eigenvalue of a task's H'H.
 _START_RIDGE = 0.1
 # Keeps every direction of the block alive, so that U has full rank even where the tasks' weights do not.
@@ -91,7 +93,7 @@ def initialize(problem: Problem, mu1: float | str, mu2: float | str, init: str) 
     block = random_block(L, rank, seed)
     basis = _OrthogonalIteration(task, block) if init == "spectral" else None
     noise = _NoiseNorm(task, seed) if "auto" in (mu1, mu2) else None
-    for _ in range(_PASSES if basis or noise else 0):
+    for _ in range(PASSES if basis or noise else 0):
         parts = [part.image() for part in (basis, noise) if part]
         exact = noise.exact() if noise else np.zeros((*task.s.shape[:-1], 0))
         probes = noise.probe.shape[1] if noise else 0

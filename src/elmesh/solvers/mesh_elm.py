@@ -29,7 +29,7 @@ from elmesh.math.lbfgs import LBFGSMemory
 from elmesh.privacy.budget import Privacy
 from elmesh.solvers.base import Decision, Fallback, LowRankSolver, Problem, RoundReport, Solution, Steps
 from elmesh.solvers.hub_weights import WEIGHT_ROUNDS, exchange_own_weights, exchange_weights
-from elmesh.solvers.initialization import Start, even_shares, initialize
+from elmesh.solvers.initialization import PASSES, Start, even_shares, initialize
 from elmesh.solvers.integer_sums import with_integer_sums
 from elmesh.solvers.mixed_effects import (
     common_penalty,
@@ -255,6 +255,18 @@ class MeshELM(LowRankSolver):
         """How many sums of a matrix of all features a fit takes: none without a common part."""
         return matrix_sums(common=self.common is not False, private=self.private is not False)
 
+    def least_start(self, width: int, outputs: int, rank: int, n_agents: int) -> float:
+        """Return how many numbers a start over a graph certainly takes, beside sums of matrices.
+
+        Without a common and a private part these are the weights to the hub and U back, or sums of as many numbers as U
+        has: those of the spectral start, and one to evaluate it.
+        """
+        if self.grouped_features:
+            return 0.0
+        if self.start == "weights":
+            return float((n_agents - 1) * width * (min(outputs, rank) + rank))
+        return float(2 * (n_agents - 1) * (PASSES + 1) * width * rank)
+
     def without_common_targets(self) -> MeshELM:
         """Return a copy in which automatic parts are off: there is no common part, and U is what tasks share."""
         if self.privacy is not None:
@@ -392,7 +404,12 @@ class MeshELM(LowRankSolver):
         if decision is Decision.HALT or self.privacy is not None:
             return solution
         if state.mixed is None:
-            return solution if data is None else replace(solution, certificate=data.certificate(state.here.value))
+            proven = problem.context.n_agents == 1
+            return (
+                solution
+                if data is None
+                else replace(solution, certificate=data.certificate(state.here.value, proven=proven))
+            )
         if not self.certify:
             return solution
         return replace(solution, certificate=(yield from self._certificate(problem, state, state.mixed)))
@@ -424,7 +441,7 @@ class MeshELM(LowRankSolver):
         f = ReducedProblem(inner, state.mu1, state.mu2)
         steps = f.certificate_data(replace(state.here, R=R), self.tol, penalty)
         data = yield from with_integer_sums(steps, problem.context)
-        return data.certificate(value)
+        return data.certificate(value, proven=problem.context.n_agents == 1)
 
     def solution(self, problem: Problem, state: MeshState) -> Solution:
         """Return U and A_t, and the common part."""

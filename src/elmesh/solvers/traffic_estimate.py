@@ -72,6 +72,8 @@ def estimate_traffic(solver: Solver, width: int, outputs: int, rank: int, topolo
         least, size = start, 1 + _GROUPS + outputs
         start += up_and_down * (sums - 1) * _STEPS * size * (size + 1) / 2 * _BYTES * LIMBS
     bits = solver.message_bits if isinstance(solver.message_bits, int) else 8 * _BYTES
+    # The fewest bits have a code of three levels as well, for which less is sent.
+    least += solver.least_start(width, outputs, rank, topology.n_agents) * (bits if bits > 2 else 1.5) / 8
     if solver.sends_only_basis:
         per_round = 2 * len(topology.edges) * width * rank * bits / 8
     elif rank and AllReduce in solver.requires:
