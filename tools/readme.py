@@ -248,11 +248,12 @@ def paper_block() -> str:
         for gain in [own["minus_local"]["DMTL-ELM"]]
     )
     runs = {name: results["experiments"][name]["runs"] for name in ("table1", "leak")}
+    rest = " ".join(text for text in results["experiments"]["leak"]["paragraphs"] if text.startswith("On "))
     lines = [
         *table(["test error, %", *titles], rows),
         "",
         f"Protocol “{results['protocol']['name']}”, {runs['table1']} draws. With independent draws a test row of a "
-        f"task can be a training row of another ({runs['leak']} draws): {gains}. Of {len(verdicts)} claims "
+        f"task can be a training row of another ({runs['leak']} draws): {gains}. {rest} Of {len(verdicts)} claims "
         f"{verdicts.count('agrees')} agree, {verdicts.count('differs')} differ and "
         f"{verdicts.count('could not be determined')} could not be determined.",
     ]
@@ -276,8 +277,8 @@ def joss_block() -> str:
         f"Compared with the best of the methods that pool no rows it is {apart}.",
         f"A fit takes {boosting['median']:.1f} times as long as gradient boosting (median).",
         "With differential privacy at epsilon 1 and declared ranges of columns it is better than sites alone, or "
-        f"level, on {kept['usual']} of them, and on {kept['found']} if ranges are found privately; settings were chosen "
-        "on these tables.",
+        f"level, on {kept['usual']} of them, and on {kept['found']} if ranges are found privately; settings were "
+        "chosen on these tables.",
         f"Not reached: {'; '.join(missed) or 'none of the goals'}.",
     ]
     return " ".join(sentences)

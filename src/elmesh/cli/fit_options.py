@@ -267,7 +267,10 @@ class FitOptions(TableOptions):
             if name not in known:
                 raise ElmeshError(f"{_option(name)} has no meaning for {self.solver}; leave it out.")
         if self.mu is not None:
-            given |= {name: self.mu for name in ("mu", "mu1", "mu2") if name in known}
+            penalties = {name: self.mu for name in ("mu", "mu1", "mu2") if name in known}
+            if not penalties:
+                raise ElmeshError(f"--mu has no meaning for {self.solver}; leave it out.")
+            given |= penalties
         given |= self._parts(known)
         if given.get("graph") == "none":
             given["graph"] = None
