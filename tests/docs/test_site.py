@@ -23,6 +23,12 @@ from helpers.site import broken_links, console, html_pages, look_at, outside_res
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+REFERENCE = "reference/api/generated/elmesh.MultiTaskELMClassifier"
+#: Pages that people have written, and examples.
+WRITTEN = sorted(
+    [str(path.relative_to(DOCS).with_suffix("")) for path in DOCS.rglob("*.md") if "paper-joss" not in path.parts]
+    + [f"gallery/{path.stem}" for path in (ROOT / "examples" / "gallery").glob("plot_*.py")]
+)
 SCREENS = [(390, "light"), (390, "dark"), (1280, "light"), (1280, "dark")]
 
 
@@ -144,15 +150,14 @@ def test_all_links_of_the_site_lead_somewhere_and_nothing_is_loaded_from_elsewhe
 @needs_browser
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "theme"), SCREENS)
-@pytest.mark.parametrize(
-    "page",
-    [
-        "index",
-        "arena",
-        "understand/paper",
-        "gallery/plot_own_solver",
-        "reference/api/generated/elmesh.MultiTaskELMClassifier",
-    ],
-)
-def test_a_page_of_the_site_fits_the_screen(browser, site, page, width, theme):
+@pytest.mark.parametrize("page", ["index", "arena", "understand/paper", "gallery/plot_own_solver", REFERENCE])
+def test_a_page_of_the_site_fits_every_screen(browser, site, page, width, theme):
     check_screen(browser, site / f"{page}.html", width, theme)
+
+
+@needs_browser
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WRITTEN)
+def test_every_page_fits_a_phone_in_the_dark_and_a_desktop(browser, site, page):
+    for width, theme in ((390, "dark"), (1280, "light")):
+        check_screen(browser, site / f"{page}.html", width, theme)
