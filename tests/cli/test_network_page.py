@@ -153,7 +153,7 @@ def test_a_fit_by_sums_shows_its_totals_in_the_place_of_rounds(identity):
     sums = status_of(round=None, consensus_gap=None, totals={"done": 1, "of": 3}, neighbors={"east": LINK})
     text = shown(identity, sums)
     assert "1 of 3" in text
-    assert "left, about, at the pace so far" in text
+    assert "left at the pace so far about 1 min 15 s" in text
     assert "rounds done" not in text
     assert "consensus gap" not in text
     assert "1 of 3 totals of matrices formed; about 1 min 15 s left at this pace." in status_lines(sums)

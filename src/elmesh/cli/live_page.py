@@ -77,8 +77,9 @@ def _facts(status: dict[str, Any]) -> list[tuple[str, str]]:
         done, most = status["totals"]["done"], status["totals"]["of"]
         facts.append((f"{done} of {most}", "totals of matrices formed; sums of a few numbers come before and after"))
     if status["seconds_left"] is not None and status["running"]:
-        most = "at most" if status["round"] is not None else "about"
-        facts.append((duration(status["seconds_left"]), f"left, {most}, at the pace so far"))
+        left, by_rounds = duration(status["seconds_left"]), status["round"] is not None
+        most = "left at most, at the pace so far" if by_rounds else "left at the pace so far"
+        facts.append((left if by_rounds else f"about {left}", most))
     if status["consensus_gap"] is not None:
         facts.append((f"{status['consensus_gap']:.2g}", "consensus gap: relative distance from the neighbours' mean"))
     facts.append((data_size(status["traffic"]["sent_bytes"]), f"sent; {status['traffic']['resent']:,} messages resent"))
