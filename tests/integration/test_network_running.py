@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
@@ -160,6 +161,43 @@ def test_a_check_names_a_proxy_that_puts_its_own_certificate_in_place_of_the_nei
     thread.join(10)
     assert found.exit_code == 1
     assert documented("its certificate is not valid:") in found.stderr
+
+
+# A firewall, and an HTTP proxy.
+
+
+def test_a_check_says_that_an_address_behind_a_firewall_that_drops_packets_times_out(tmp_path):
+    """A full queue of connections drops further ones, as such a firewall does."""
+    config = make_config(PAIR, "path")
+    NetworkLayout(tmp_path / "net", config).write(days=30)
+    port = int(str(config.address_of("east")).rpartition(":")[2])
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.1", port))
+        found = elmesh("network", "check", tmp_path / "net" / "north" / "agent.toml", "--wait", 0)
+    assert found.exit_code == 1
+    assert "it cannot be reached: timed out" in found.stderr
+    documented("`timed out`")
+
+
+def test_an_http_proxy_that_the_machine_is_set_to_use_is_not_asked(tmp_path, monkeypatch):
+    NetworkLayout(tmp_path / "net", make_config(PAIR, "path")).write(days=30)
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.settimeout(0.2)
+        for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        found = elmesh("network", "check", tmp_path / "net" / "north" / "agent.toml", "--wait", 0)
+        with pytest.raises(TimeoutError):
+            proxy.accept()
+    assert found.exit_code == 1
+    assert documented("it cannot be reached: connection refused") in found.stderr
+    documented("and not through HTTP proxies")
 
 
 # Two versions side by side.
