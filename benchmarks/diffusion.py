@@ -28,7 +28,9 @@ from elmesh.solvers.altgdmin import gradient, solve_heads
 from elmesh.solvers.fedrep import leading_subspace
 from elmesh.solvers.initialization import random_block
 
-RANK, MU, MARKS, DRAWS = 8, 10.0, (200, 2000, 20_000), 3
+RANK, MU, DRAWS = 8, 10.0, 3
+#: Rounds after which runs are looked at; those with several exchanges per round have the first three.
+MARKS = (200, 2000, 5000, 20_000)
 #: Graph, exchanges per round, and the scale of the step.
 WAYS = (
     *(("star", mixing, scale) for mixing, scale in ((1, 1.0), (1, 0.25), (1, 0.0625), (10, 1.0), (30, 1.0), (30, 4.0))),
@@ -71,7 +73,8 @@ def follow(task: Task, graph: str, mixing: int, scale: float, best: float) -> li
                 }
             )
 
-    solver = DifAltGDmin(RANK, MU, graph, scale, mixing, max_iter=MARKS[-1], tol=0.0)
+    rounds = MARKS[-1] if mixing == 1 else MARKS[2]
+    solver = DifAltGDmin(RANK, MU, graph, scale, mixing, max_iter=rounds, tol=0.0)
     run_local(solver, task, make_topology(graph, range(len(task.s))), 0, RunConfig(callback=note))
     return found
 

@@ -214,19 +214,20 @@ def judge_section(result: dict[str, Any]) -> list[str]:
 
 
 def diffusion_section(result: dict[str, Any]) -> list[str]:
+    marks = [at["round"] for at in result["rows"][0]["rounds"]]
     rows = [
         [
             row["graph"],
             str(row["mixing"]),
             f"{row['step_scale']:g}",
             *(f"{100 * at['common']:+.3f} %" for at in row["rounds"]),
+            *["–"] * (len(marks) - len(row["rounds"])),
             f"{100 * row['rounds'][-1]['worst']:+.3f} %",
             f"{100 * row['rounds'][-1]['own']:+.2f} %",
             f"{row['rounds'][-1]['apart']:.1e}",
         ]
         for row in result["rows"]
     ]
-    marks = [at["round"] for at in result["rows"][0]["rounds"]]
     others = ", ".join(f"{100 * other:+.2f} %" for other in result["other_optima"])
     return [
         "## Dif-AltGDmin and its optimum",

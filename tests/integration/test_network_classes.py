@@ -20,7 +20,6 @@ def test_agents_agree_on_shares_of_classes_and_a_site_predicts_one_that_it_lacks
     """With few rows all have one link; with many each has its own. The gate is that of docs/security.md."""
     (kinds,) = re.findall(r'^kinds = \[[^]]*"matrix"[^]]*\]', SECURITY, re.MULTILINE)
     fields = {**SUMS_REGRESSION, "kind": "classification", "n_hidden": n_hidden, "classes": ("died", "high", "low")}
-    fields["parameters"] = {"common": "auto", "private": "auto", "certify": False}
     fields.pop("target_range")
     data = {}
     for k, name in enumerate(NAMES):
@@ -37,7 +36,7 @@ def test_agents_agree_on_shares_of_classes_and_a_site_predicts_one_that_it_lacks
         assert set(network.wait().values()) == {0}, network.logs()
         models = {name: load(network.agents[name].out) for name in NAMES}
         lines = (network.agents["west"].folder / "releases.jsonl").read_text().splitlines()
-    assert {json.loads(line).get("what") for line in lines} <= {None, "numbers", "matrix"}
+    assert {json.loads(line).get("what") for line in lines} == {None, "numbers", "block", "matrix"}
     west = models["west"]
     # A class with 3 % of the rows is missing among 40 by chance, and not among 200.
     assert ("died" in west.task_classes_["west"].tolist()) == (rows == 40)
@@ -55,3 +54,15 @@ def test_agents_agree_on_shares_of_classes_and_a_site_predicts_one_that_it_lacks
         with pytest.warns(UnknownSiteWarning):
             found = model.predict_proba(X, tasks=["other"] * len(X))
         assert 0.002 < found[:, 0].mean() < 0.15
+
+
+def test_a_gate_that_a_network_cannot_meet_is_named_before_anything_leaves(tmp_path):
+    with ForkedNetwork(tmp_path, make_config(("east", "north", "south"), "path", **SUMS_REGRESSION)) as network:
+        north = network.agents["north"]
+        (north.folder / "gate.toml").write_text('kinds = ["numbers", "matrix"]\n')
+        network.start("north")
+        assert network.wait("north") == {"north": 2}
+        assert 'does not allow releases of kind "block"' in north.errors
+        assert "this network needs numbers, block, matrix. Nothing has left." in north.errors
+        lines = north.folder / "releases.jsonl"
+        assert not lines.exists() or '"release"' not in lines.read_text()

@@ -160,7 +160,7 @@ def test_a_release_that_is_repeated_without_a_lost_site_is_paid_for_again(tmp_pa
         for agent in network.agents.values():
             (agent.folder / "gate.toml").write_text(f"largest_epsilon = {budget}\n")
         # One site has a gate that lets nothing leave, so that the sum of the others cannot be finished.
-        (network.agents["west"].folder / "gate.toml").write_text("kinds = []\n")
+        (network.agents["west"].folder / "gate.toml").write_text("most_rounds = 0\n")
         for name in names[:-1]:
             network.start(name, "--patience", "4", "--on-loss", "continue")
         network.start("west")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from elmesh.math.evidence import (
     HYPERPRIOR,
     Totals,
+    as_probable,
     common_draws,
     common_part,
     maximize_evidence,
@@ -130,3 +131,27 @@ def test_targets_without_noise_give_a_tiny_positive_variance():
     value, gradient = negative_evidence(totals, exact.groups, np.full(2, 25.0))
     assert np.isfinite(value)
     assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_variances_that_rounding_alone_makes_different_are_as_probable_and_others_are_not(noise):
+    """Totals of targets without noise, as they are on machines that round differently."""
+    rng = np.random.default_rng(0)
+    Phi = np.hstack([np.ones((240, 1)), rng.normal(size=(240, 1)), np.tanh(rng.normal(size=(240, 30)))])
+    T = 1.8 * Phi[:, 1:2] + 32 + noise * rng.normal(size=(240, 1))
+    groups, free = np.array([0, 1, *[2] * 15, *[3] * 15]), np.array([1, 2, 3])
+    start = np.array([13.8, 0.0, 0.0, 0.0])
+
+    def totals(scale):
+        Q, b = Phi.T @ Phi, Phi.T @ T
+        return Totals(Q * (1 + scale * rng.normal(size=Q.shape)), b * (1 + scale), np.sum(T**2, axis=0), 240.0)
+
+    exact = totals(0.0)
+    own = maximize_evidence(exact, groups, start, free)
+    for _ in range(5):
+        other = maximize_evidence(totals(1e-16), groups, start, free)
+        assert as_probable(exact, groups, own, other)
+    far = own.copy()
+    far[1] -= 8.0
+    assert as_probable(exact, groups, own, own)
+    assert not as_probable(exact, groups, own, far)

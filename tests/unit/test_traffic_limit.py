@@ -100,3 +100,33 @@ def test_nothing_of_a_start_is_sent_that_certainly_takes_more_than_the_limit(gra
     model, sent, message = fitted((0.6 if bits > 2 else 0.4) * first)
     assert (model.stop_, sent) == (StopReason.ALONE, 0)
     assert "The start takes at least " in message
+
+
+@pytest.mark.parametrize(("bits", "constant"), [("auto", False), ("auto", True), (8, True)])
+@pytest.mark.parametrize("start", ["sums", "weights"])
+def test_the_least_that_a_start_takes_is_never_more_than_it_sends(bits, constant, start):
+    """Automatic bits begin with few, and messages of zeros are not sent."""
+    X, y, names = data("regression", sites=8, rows=30)
+    solver = MeshELM(common=False, private=False, rank=2, mu1=1.0, mu2=1.0, graph="star", message_bits=bits,
+                     start=start, max_iter=1, tol=0.0, certify=False)  # fmt: skip
+    targets = np.ones(len(y)) if constant else y
+
+    def sent(limit):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = MultiTaskELMRegressor(None, solver=solver.set_params(max_bytes=limit), random_state=0)
+            model.fit(X, targets, tasks=names)
+        return model
+
+    first = sent(None).history_["bytes"].iloc[0]
+    assert sent(int(first) + 5000).stop_ is not StopReason.ALONE
+
+
+@pytest.mark.parametrize("parts", sorted(PARTS))
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_target_that_does_not_vary_is_learned_like_any_other(parts, alone):
+    X, y, names = data("regression")
+    Y = np.ones(len(y)) if alone else np.column_stack([y, np.ones(len(y))])
+    model = MultiTaskELMRegressor(6, solver=MeshELM(**PARTS[parts]), random_state=0).fit(X, Y, tasks=names)
+    found = np.reshape(model.predict(X, tasks=names), (len(y), -1))
+    np.testing.assert_allclose(found[:, -1], 1.0, atol=1e-6)

@@ -170,7 +170,7 @@ def test_other_variances_than_follow_from_the_totals_are_refused(liar):
 
     programs = list(programs_of(problem, [[t] for t in range(len(ROWS))]))
     programs[liar] = lying(programs[liar], liar)
-    with pytest.raises(ElmeshError, match="other variances than those that follow from the totals"):
+    with pytest.raises(ElmeshError, match="other numbers than those that follow from the totals"):
         run_together(programs)
 
 

@@ -6,6 +6,7 @@ not leave. Without the file nothing is asked, and what the network file has is a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -83,6 +84,16 @@ class Gate(CheckedStruct, frozen=True, kw_only=True):
                 f"The gate of this site allows sums over at least {count(self.fewest_sites, 'site')}, and there are "
                 f"{sites}."
             )
+
+    def check_kinds(self, kinds: Sequence[str]) -> None:
+        """Raise unless all kinds of release that a run certainly needs are allowed, before anything leaves."""
+        for what in kinds:
+            if self.kinds is not None and what not in self.kinds:
+                allowed = ", ".join(self.kinds) or "none"
+                raise GateError(
+                    f'The gate of this site does not allow releases of kind "{what}", only {allowed}; this network '
+                    f"needs {', '.join(kinds)}. Nothing has left."
+                )
 
     def check_release(
         self, what: str, numbers: int, releases: int, matrices: int, epsilon: float, most_matrices: int | None = None

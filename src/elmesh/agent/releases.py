@@ -17,7 +17,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,14 +136,17 @@ class Releases:
                 run.witnessed = True
                 self._others |= line["logs"]
 
-    def begin(self, facts: RunFacts, *, rho: float = 0.0, again: bool = False) -> None:
+    def begin(self, facts: RunFacts, *, rho: float = 0.0, again: bool = False, kinds: Sequence[str] = ()) -> None:
         """Note the start of a run, or that it starts again with fewer sites.
+
+        ``kinds`` are those of the releases that the run certainly needs.
 
         ``rho`` is what a private run is going to cost; 0 if nothing that leaves has noise. With ``again`` a run is
         allowed whose totals differ from those of an earlier one by few sites or by changed rows, or are further ones of
         the same rows, or have no noise as those of earlier runs have.
         """
         self._gate.check_site(facts.rows, len(facts.sites))
+        self._gate.check_kinds(kinds)
         known = self._runs.get(facts.run)
         if rho and (known is None or not known.releases):
             self._check_budget(rho, facts.delta)

@@ -81,7 +81,7 @@ class RunSecurity:
             delta=_DELTA if privacy is None else privacy.delta,
         )
         rho = 0.0 if privacy is None else rho_for(privacy.epsilon, privacy.delta)
-        self.releases.begin(facts, rho=rho, again=again)
+        self.releases.begin(facts, rho=rho, again=again, kinds=_needed_kinds(config))
 
     def seal(self, session: Session) -> SealedSession:
         """Return a session whose messages only the neighbours themselves can read."""
@@ -158,3 +158,14 @@ class RunSecurity:
 
 def _gather(config: NetworkConfig, messenger: ReliableMessenger) -> TreeGather:
     return TreeGather(messenger, config.agent_names, config.topology)
+
+
+def _needed_kinds(config: NetworkConfig) -> list[str]:
+    """Return the kinds of release that a run of a network certainly needs."""
+    if config.exchange == "basis":
+        return ["basis"]
+    if config.privacy is not None:
+        return ["private"]
+    given = config.make_solver().get_params()
+    blocks = given.get("certify", False) or given.get("rank", 0) != 0
+    return ["numbers", *(["block"] if blocks else []), "matrix"]

@@ -407,9 +407,9 @@ class MultiTaskELM(FittedMethods):
         if context.features is not None and context.features.most_features is not None:
             width = min(width, context.features.most_features)
         outputs = max(task.outputs for task in tasks)
-        directions = sum(context.solver.directions(task) for task in tasks)
-        rank = context.solver.rank_for(outputs, layer.width, directions)
-        found = estimate_traffic(context.solver, width, outputs, rank, topology)
+        directions = [context.solver.directions(task) for task in tasks]
+        rank = context.solver.rank_for(outputs, layer.width, sum(directions))
+        found = estimate_traffic(context.solver, width, outputs, rank, topology, varied=min(directions) > 0)
         if found is not None and announce is not None:
             announce(found)
         if limit is None:

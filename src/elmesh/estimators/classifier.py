@@ -397,7 +397,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
                     found[t] = _own_link(sites[t], head, common, layer, columns[t], shares)
             if common.temperature is None:
                 temperature, link = _usual_link(found, list(sites), shares, backend)
-                common = replace(common, temperature=temperature, link=link)
+                common = replace(common, temperature=temperature, link=link, links_at_home=True)
         common = replace(common, temperature=common.temperature or _USUAL_TEMPERATURE)
         heads = {}
         for t, head in fitted.heads.items():
@@ -440,7 +440,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         temperature, link, layer = None if common is None else common.temperature, head.link, self.model_.layer
         if common is not None and link is not None and isinstance(layer, FeatureMap):
             one_class = len(encoding.present("", *sums)) == 1
-            if _has_many_rows(site, layer) and not one_class:
+            if not one_class and (common.links_at_home or _has_many_rows(site, layer)):
                 temperature, link = _own_link(site, head, common, layer, chosen, shares)
         return replace(
             head,

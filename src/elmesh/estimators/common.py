@@ -64,6 +64,8 @@ class CommonPart:
         What linear scores are multiplied by, and what is added then; None for nothing.
     shares : ndarray of shape (d,) or None
         The share of each class among the rows of all tasks; None where it is not known.
+    links_at_home : bool
+        Whether every site has a temperature and a link by its own rows, as none were found over sites.
     U : ndarray of shape (p, r) or None
         The basis of the shared part, if there is one.
     mu2 : float
@@ -82,6 +84,7 @@ class CommonPart:
     temperature: float | None = None
     link: FloatArray | None = None
     shares: FloatArray | None = None
+    links_at_home: bool = False
     U: FloatArray | None = None
     mu2: float = 1.0
     private: bool = False

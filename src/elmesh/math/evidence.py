@@ -24,6 +24,7 @@ from elmesh.typing import FloatArray, IndexArray
 __all__ = [
     "HYPERPRIOR",
     "Totals",
+    "as_probable",
     "common_draws",
     "common_part",
     "maximize_evidence",
@@ -38,6 +39,8 @@ HYPERPRIOR = 1.0 / 900.0
 _LOG_BOUND = 25.0
 # Least q, as a share of the squares of the targets.
 _LEAST_SHARE = 1e-12
+# By how much -2 log evidence may differ at two maxima of agents that round differently, and by how much for each row.
+_LEVEL, _LEVEL_PER_ROW = 1.0, 1e-3
 # Steps of the search end when the evidence changes by this many times the precision of doubles, or are this many.
 _FACTR, _MOST_STEPS = 1e7, 60
 
@@ -75,6 +78,20 @@ def maximize_evidence(
         loss, log_c[free], bounds=[(-_LOG_BOUND, _LOG_BOUND)] * len(free), factr=factr, maxiter=_MOST_STEPS
     )
     return at(np.asarray(best, dtype=np.float64))
+
+
+def as_probable(totals: Totals, groups: IndexArray, own: FloatArray, other: FloatArray) -> bool:
+    """Return whether other common variances make the totals about as probable as an agent's own maximum does.
+
+    Where a direction hardly changes the evidence, or the targets have no noise, rounding decides where the maximum is.
+    """
+    if not np.all(np.abs(other[other != own]) <= _LOG_BOUND):
+        return False
+    values = []
+    for log_c in (own, other):
+        value, _ = negative_evidence(totals, groups, log_c)
+        values.append(value + HYPERPRIOR * float(log_c @ log_c))
+    return bool(values[1] <= values[0] + _LEVEL + _LEVEL_PER_ROW * totals.rows)
 
 
 def negative_evidence(totals: Totals, groups: IndexArray, log_c: FloatArray) -> tuple[float, FloatArray]:

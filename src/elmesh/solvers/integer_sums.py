@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,19 +19,22 @@ T = TypeVar("T")
 
 
 def from_first(
-    context: AgentContext, values: FloatArray, within: float | FloatArray | None = None
+    context: AgentContext,
+    values: FloatArray,
+    within: float | FloatArray | None = None,
+    accepts: Callable[[FloatArray], bool] = lambda _: False,
 ) -> Steps[FloatArray]:
     """Return the first agent's values, so that agents on different machines go on from the same ones.
 
-    Where ``within`` is given, an agent whose own values differ from them by more raises an error: all were computed
-    from the same totals, and differ by rounding only.
+    Where ``within`` is given, an agent whose own values differ from them by more raises an error, unless it ``accepts``
+    them: all were computed from the same totals, and differ by rounding only.
     """
     first = int(np.min(context.agent)) == 0
     found = yield from sum_wide(np.where(first, values, 0.0)[None])
-    if within is not None and not np.all(np.abs(found - values) <= within):
+    if within is not None and not np.all(np.abs(found - values) <= within) and not accepts(found):
         raise ElmeshError(
             "An agent has sent other numbers than those that follow from the totals of all agents; check that all run "
-            "the same version, and whom you learn with."
+            "the same version, that no column tells the target, and whom you learn with."
         )
     return found
 

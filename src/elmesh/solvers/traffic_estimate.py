@@ -20,6 +20,8 @@ from elmesh.text import data_size
 __all__ = ["TrafficEstimate", "estimate_traffic"]
 
 _BYTES = 8
+# Bits of a number at least, with the fewest levels.
+_FEWEST_BITS = 1.5
 # Groups of features of the default hidden layer, and steps of a search for variances.
 _GROUPS, _STEPS = 4, 10
 
@@ -57,10 +59,13 @@ class TrafficEstimate:
         return f"{start} and, if there is a shared part, {rounds} of it, those that choose its penalty among them."
 
 
-def estimate_traffic(solver: Solver, width: int, outputs: int, rank: int, topology: Topology) -> TrafficEstimate | None:
+def estimate_traffic(
+    solver: Solver, width: int, outputs: int, rank: int, topology: Topology, *, varied: bool = True
+) -> TrafficEstimate | None:
     """Return how much a fit will send; None if nothing is sent, or the method does not allow for an estimate.
 
-    ``width`` is the number of features of which totals are summed.
+    ``width`` is the number of features of which totals are summed. ``varied``: whether the targets of every task vary;
+    if not, messages of zeros may be left out.
     """
     if not solver.distributed or topology.n_agents < 2:
         return None
@@ -72,8 +77,10 @@ def estimate_traffic(solver: Solver, width: int, outputs: int, rank: int, topolo
         least, size = start, 1 + _GROUPS + outputs
         start += up_and_down * (sums - 1) * _STEPS * size * (size + 1) / 2 * _BYTES * LIMBS
     bits = solver.message_bits if isinstance(solver.message_bits, int) else 8 * _BYTES
-    # The fewest bits have a code of three levels as well, for which less is sent.
-    least += solver.least_start(width, outputs, rank, topology.n_agents) * (bits if bits > 2 else 1.5) / 8
+    if varied:
+        # The fewest bits have a code of three levels as well, for which less is sent; automatic ones begin with it.
+        fewest = bits if isinstance(solver.message_bits, int) and bits > 2 else _FEWEST_BITS
+        least += solver.least_start(width, outputs, rank, topology.n_agents) * fewest / 8
     if solver.sends_only_basis:
         per_round = 2 * len(topology.edges) * width * rank * bits / 8
     elif rank and AllReduce in solver.requires:

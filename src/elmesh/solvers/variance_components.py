@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ from elmesh.math.class_link import class_shares
 from elmesh.math.evidence import (
     HYPERPRIOR,
     Totals,
+    as_probable,
     common_draws,
     common_part,
     maximize_evidence,
@@ -75,6 +77,8 @@ _SAME = 0.1
 _DRAWS = 4
 # Levenberg-Marquardt damping.
 _DAMPING, _EASE, _TIGHTEN, _MOST_DAMPING = 1e-3, 0.2, 8.0, 1e6
+# Least curvature that is damped, as a share of the largest.
+_LEAST_CURVED = 1e-12
 
 
 def estimate_components(
@@ -130,7 +134,8 @@ def estimate_components(
     noise = np.sign(uniform((context.seed, 3), p * _DRAWS)).reshape(p, _DRAWS)[: len(of)]
     for k in range(MATRIX_SUMS):
         totals = yield from sites.totals(np.exp(now.log_v), np.exp(now.log_w), n, features)
-        log_c = yield from from_first(context, maximize_evidence(totals, of, now.log_c, free), _SAME)
+        own_log_c = maximize_evidence(totals, of, now.log_c, free)
+        log_c = yield from from_first(context, own_log_c, _SAME, partial(as_probable, totals, of, own_log_c))
         W, S, s2 = common_part(totals, of, log_c)
         now = replace(now, log_c=log_c, W=spread_rows(W, features, p), S=spread_square(S, features, p), s2=s2)
         if k == MATRIX_SUMS - 1 or not private:
@@ -310,7 +315,9 @@ class _Sites:
         for _ in range(_STEPS):
             # A variance that falls towards zero changes less and less per unit of its logarithm.
             curved = hessian + np.diag(np.maximum(gradient, 0.0) * (np.arange(G + d) < G))
-            damped = curved + damping * np.diag(np.diag(curved))
+            diagonal = np.diag(curved)
+            # Of a column that does not vary, nothing follows for its noise.
+            damped = curved + damping * np.diag(np.maximum(diagonal, _LEAST_CURVED * float(np.max(diagonal))))
             step = -np.linalg.solve(damped, gradient)
             if -float(gradient @ step) / 2 <= _SETTLED:
                 break
