@@ -214,7 +214,7 @@ def judge_section(result: dict[str, Any]) -> list[str]:
 
 
 def diffusion_section(result: dict[str, Any]) -> list[str]:
-    marks = [at["round"] for at in result["rows"][0]["rounds"]]
+    marks = [int(at["round"]) for at in result["rows"][0]["rounds"]]
     rows = [
         [
             row["graph"],
@@ -232,13 +232,13 @@ def diffusion_section(result: dict[str, Any]) -> list[str]:
     return [
         "## Dif-AltGDmin and its optimum",
         "",
-        "Two things keep Dif-AltGDmin above its optimum, and both are the method's. It converges slowly: most of what "
-        "is left after a few thousand rounds goes in the next ten thousand. And its constant step, with one exchange "
-        "per round, leaves agents whose tasks differ apart, and their common directions off. Shorter steps bring them "
-        "closer in the end and take as many times the rounds; more exchanges per round (`mixing`) bring the same code "
-        f"to the optimum. USPS, means over {result['draws']} draws, rank 8, ten agents. The objective is above the "
-        "optimum by the stated share: that of the agents' common directions after so many rounds, in the end also the "
-        "worst draw, and that of each agent with its own basis, which can be below because bases differ.",
+        "Two things keep Dif-AltGDmin above its optimum, and both are the method's. It converges slowly, so that two "
+        "thousand rounds say little about where it ends. And its constant step, with one exchange per round, leaves "
+        "agents whose tasks differ apart, and their common directions off. Shorter steps bring them closer in the end "
+        "and take as many times the rounds; more exchanges per round (`mixing`) bring the same code to the optimum. "
+        f"USPS, means over {result['draws']} draws, rank 8, ten agents. The objective is above the optimum by the "
+        "stated share: that of the agents' common directions after so many rounds, in the end also the worst draw, and "
+        "that of each agent with its own basis, which can be below because bases differ.",
         "",
         *table(
             [

@@ -23,11 +23,11 @@ MARKS = {"agrees": "✓ agrees", "differs": "≠ differs", "could not be determi
 def save_results(folder: Path) -> None:
     """Copy the results and figures of a run; experiments that it lacks stay, if version and seed are the same."""
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    before = json.loads(RESULTS.read_text(encoding="utf-8"))
+    before, new = json.loads(RESULTS.read_text(encoding="utf-8")), results["experiments"]
     if all(before[key] == results[key] for key in ("elmesh", "versions", "seed")):
-        results["experiments"] = before["experiments"] | results["experiments"]
+        results["experiments"] = before["experiments"] | new
     RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    for entry in results["experiments"].values():
+    for entry in new.values():
         for figure in entry["figures"]:
             shutil.copyfile(folder / f"{figure}.png", IMAGES / f"paper-{figure}.png")
 
