@@ -97,7 +97,8 @@ def arena_block() -> str:
         f"**What it costs.** A fit takes {boosting['median']:.1f} times as long as gradient boosting (median), "
         f"{boosting['worst']:.1f} times at worst ({boosting['worst_table']}). Its sites send {sent:,.0f} times the "
         "bytes of one exchange of a ridge regression (median). Among methods that do not pool rows either "
-        f"({federated['splits']} splits) {better}. Goals that were missed: {'; '.join(missed) or 'none'}.",
+        f"({federated['splits']} splits; FedAvg: sites average models in many rounds) {better}. "
+        f"Goals that were missed: {'; '.join(missed) or 'none'}.",
     ]
     return "\n".join(lines)
 
