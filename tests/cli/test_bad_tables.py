@@ -277,13 +277,9 @@ def test_rows_that_name_other_sites_are_not_taken_as_those_of_the_new_one(models
     ("name", "kept"), [(" dora ", "dora"), pytest.param("d\u00f3ra", "d\u00f3ra", marks=pytest.mark.slow)]
 )
 def test_the_name_of_a_new_site_is_as_tables_have_it(models, tmp_path, name, kept):
-    works(
-        *of_rows(models, "amount", models / "table.csv", tmp_path)["add-site"][:3],
-        "--site",
-        name,
-        "--out",
-        tmp_path / "m",
-    )
+    own = tmp_path / "own.csv"
+    pd.read_csv(models / "table.csv").assign(site=kept).to_csv(own, index=False)
+    works("add-site", models / "amount", own, "--site", name, "--out", tmp_path / "m")
     assert elmesh.load(tmp_path / "m").tasks_.tolist() == [*SITES, kept]
 
 

@@ -205,7 +205,7 @@ def test_a_certificate_for_a_shorter_time_is_installed_if_it_was_made_later(net)
     worked("renew", agent("north"))
     request = net / "north/renewal/north.csr"
     before = Identity.read(agent("north")).days_left()
-    later = NOW + timedelta(minutes=1)
+    later = datetime.now(UTC) + timedelta(minutes=1)
     Path("shorter.pem").write_bytes(sign(request.read_bytes(), Authority.read(net / "ca"), days=10, now=later))
     worked("renew", agent("north"), "--certificate", "shorter.pem")
     assert Identity.read(agent("north")).days_left() < 11 < before

@@ -85,7 +85,8 @@ def compare(model, proto: onnx.ModelProto, rows, tasks=None, *, within: float = 
         # Which class wins is not determined where two have the same score.
         top = np.sort(shares, axis=1)
         clear = top[:, -1] - top[:, -2] > 1e-9
-        assert clear.any()
+        # With dead hidden units the model may be a constant.
+        assert clear.any() or np.ptp(shares, axis=0).max() < 1e-9
         np.testing.assert_array_equal(found["label"][clear], model.predict(rows, tasks)[clear])
         return
     predicted, *std = model.predict(rows, tasks, return_std=True) if "std" in found else (model.predict(rows, tasks),)
