@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from elmesh import load
+from elmesh.agent.run_security import needed_kinds
 from elmesh.errors import UnknownSiteWarning
 from helpers.forked import ForkedNetwork
 from helpers.network import NAMES, ROOT, SUMS_REGRESSION, make_config, rows_of
@@ -66,3 +67,16 @@ def test_a_gate_that_a_network_cannot_meet_is_named_before_anything_leaves(tmp_p
         assert "this network needs numbers, block, matrix. Nothing has left." in north.errors
         lines = north.folder / "releases.jsonl"
         assert not lines.exists() or '"release"' not in lines.read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds"),
+    [
+        ({}, ["numbers", "block", "matrix"]),
+        ({"parameters": {"common": "auto", "private": "auto", "certify": False}}, ["numbers", "matrix"]),
+        ({"parameters": {"mu1": 1.0, "mu2": 1.0}, "rank": 2}, ["numbers", "block"]),
+        ({"epsilon": 1.0}, ["private"]),
+    ],
+)
+def test_the_kinds_that_a_gate_must_allow_are_those_of_the_network_s_solver(changes, kinds):
+    assert needed_kinds(make_config(NAMES, "ring", **{**SUMS_REGRESSION, **changes})) == kinds

@@ -106,7 +106,7 @@ class Releases:
         self._others: dict[str, list[Any]] = {}  # of other sites' logs, the number of lines and the end
         self._now: _Run | None = None
         self._most_matrices: int | None = MOST_MATRIX_TOTALS
-        #: When this process made its first release of a run, and when it released totals of matrices.
+        #: When this process made its first release of the run, and when it released totals of matrices.
         self.first_time: float | None = None
         self.matrix_times: list[float] = []
         self._log = ReleaseLog(path, name, credentials, self._note)
@@ -147,6 +147,7 @@ class Releases:
         """
         self._gate.check_site(facts.rows, len(facts.sites))
         self._gate.check_kinds(kinds)
+        self.first_time, self.matrix_times = None, []
         known = self._runs.get(facts.run)
         if rho and (known is None or not known.releases):
             self._check_budget(rho, facts.delta)

@@ -23,7 +23,7 @@ from elmesh.netconfig.identity import Identity
 from elmesh.privacy.accounting import epsilon_of, rho_for
 from elmesh.privacy.discrete_gaussian import NoiseSource
 
-__all__ = ["RunSecurity"]
+__all__ = ["RunSecurity", "needed_kinds"]
 
 # The delta of an epsilon that is shown where the network file states none.
 _DELTA = 1e-5
@@ -81,7 +81,7 @@ class RunSecurity:
             delta=_DELTA if privacy is None else privacy.delta,
         )
         rho = 0.0 if privacy is None else rho_for(privacy.epsilon, privacy.delta)
-        self.releases.begin(facts, rho=rho, again=again, kinds=_needed_kinds(config))
+        self.releases.begin(facts, rho=rho, again=again, kinds=needed_kinds(config))
 
     def seal(self, session: Session) -> SealedSession:
         """Return a session whose messages only the neighbours themselves can read."""
@@ -160,12 +160,13 @@ def _gather(config: NetworkConfig, messenger: ReliableMessenger) -> TreeGather:
     return TreeGather(messenger, config.agent_names, config.topology)
 
 
-def _needed_kinds(config: NetworkConfig) -> list[str]:
+def needed_kinds(config: NetworkConfig) -> list[str]:
     """Return the kinds of release that a run of a network certainly needs."""
     if config.exchange == "basis":
         return ["basis"]
     if config.privacy is not None:
         return ["private"]
-    given = config.make_solver().get_params()
+    solver = config.make_solver()
+    given = solver.get_params()
     blocks = given.get("certify", False) or given.get("rank", 0) != 0
-    return ["numbers", *(["block"] if blocks else []), "matrix"]
+    return ["numbers", *(["block"] if blocks else []), *(["matrix"] if solver.matrix_sums else [])]

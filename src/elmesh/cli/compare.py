@@ -77,7 +77,7 @@ def compare(options: CompareOptions) -> None:
         for note in found.notes:
             output.note(note)
         results = {"command": "compare", **found.to_json()}
-        from elmesh.report import comparison_page, comparison_table, site_table  # noqa: PLC0415 (imports Matplotlib)
+        from elmesh.report import comparison_page, comparison_table, site_table  # noqa: PLC0415 (slow: Matplotlib)
 
         output.print(found.sentence())
         if not options.quiet:

@@ -85,7 +85,7 @@ def evaluate(
         output.print(found.sentence())
         results = {"command": "evaluate", **found.to_json()}
         if folder is not None:
-            from elmesh.report import evaluation_page  # noqa: PLC0415 (Matplotlib takes a second to import)
+            from elmesh.report import evaluation_page  # noqa: PLC0415 (slow: Matplotlib)
 
             page = write_report(folder, {**results, "notes": output.notes}, evaluation_page(found))
             output.print(f"Open {page} in a browser.")

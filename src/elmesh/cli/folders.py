@@ -44,7 +44,7 @@ def check_report_folder(path: Path, force: bool) -> None:
 
 def write_report(folder: Path, results: dict[str, Any], page: Page) -> Path:
     """Write the results and their page into a folder, and return the page; other files in it are kept."""
-    from elmesh.report import render  # noqa: PLC0415 (Matplotlib takes a second to import)
+    from elmesh.report import render  # noqa: PLC0415 (slow: Matplotlib)
 
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write(folder / REPORT, render(page).encode())

@@ -42,8 +42,7 @@ def write_model_report(
         explanation = model.explain()
         show(1, 1, "")
     summary["explanation"] = explanation.to_json()
-    # Matplotlib takes a second to import, for which errors in the table and --help should not wait.
-    from elmesh.report import gains_page, gains_table, page_without_gains, render  # noqa: PLC0415 (as stated above)
+    from elmesh.report import gains_page, gains_table, page_without_gains, render  # noqa: PLC0415 (slow: Matplotlib)
 
     if gains is None:
         page = page_without_gains(summary, explanation, output.notes)

@@ -20,7 +20,13 @@ from elmesh.data.site_statistics import SiteStatistics
 from elmesh.data.tasks import Groups, check_task_sizes, check_two_classes, one_hot
 from elmesh.errors import ElmeshError
 from elmesh.estimators.base import Fitted, MultiTaskELM, check_size
-from elmesh.estimators.common import CommonPart
+from elmesh.estimators.class_probabilities import (
+    USUAL_TEMPERATURE,
+    has_many_rows,
+    own_link,
+    shares_of_classes,
+    usual_link,
+)
 from elmesh.estimators.dependence import Predictor
 from elmesh.estimators.head import Head
 from elmesh.estimators.model import MultiTaskModel
@@ -29,19 +35,15 @@ from elmesh.estimators.rows import Chunk, ColumnMoments, TrainingRows, common_mo
 from elmesh.estimators.target_encoding import ClassEncoding, TargetEncoding, weighted
 from elmesh.estimators.training_statistics import TrainingStatistics
 from elmesh.math.blas import limit_blas_threads
-from elmesh.math.calibration import fit_temperature, leave_one_out, leave_one_out_ridge, probabilities
-from elmesh.math.class_link import LinkRows, best_link, without_absent
+from elmesh.math.calibration import fit_temperature, leave_one_out, probabilities
 from elmesh.run.backend import Backend, FitContext
 from elmesh.run.config import RunConfig
 from elmesh.solvers import Solver, make_solver
 from elmesh.solvers.base import PrivateTotals
 from elmesh.text import listed, row
-from elmesh.typing import FloatArray, IndexArray, Label
+from elmesh.typing import FloatArray, Label
 
 __all__ = ["MultiTaskELMClassifier"]
-
-# The temperature at which the softmax of scores near one half is the score itself; for tasks without information of it.
-_USUAL_TEMPERATURE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,7 +309,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         sums = {t: (site.target_sums, site.weight) for t, site in statistics.sites.items()}
         own = {t: encoding.present(t, *of) for t, of in sums.items()}
         self.classes_ = encoding.classes
-        common, shares = fitted.common is not None, _shares(fitted.common, encoding)
+        common, shares = fitted.common is not None, shares_of_classes(fitted.common, encoding)
         self.task_classes_ = {t: encoding.predicted(t, *of, common=common, shares=shares) for t, of in sums.items()}
         with limit_blas_threads(always=True) if backend.one_thread else nullcontext():
             if encoding.by_task is None and common:
@@ -330,7 +332,7 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
                     features, centred = features * fitted.prior[t], False
                 weights = site.row_weights
                 scores = leave_one_out(features, A, scores, T, fitted.penalty, centred, weights)
-                temperature = fit_temperature(scores, T, weights) if len(own[t]) > 1 else _USUAL_TEMPERATURE
+                temperature = fit_temperature(scores, T, weights) if len(own[t]) > 1 else USUAL_TEMPERATURE
                 heads[t] = replace(head, A=A, t_mean=t_mean, classes=self.task_classes_[t], temperature=temperature)
         self._set_model(fitted.layer, heads, 1)
 
@@ -393,12 +395,12 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         common, found = replace(common, t_mean=mean), {}
         if not self._is_private:
             for t, head in fitted.heads.items():
-                if len(classes[t]) > 1 and (common.temperature is None or _has_many_rows(sites[t], layer)):
-                    found[t] = _own_link(sites[t], head, common, layer, columns[t], shares)
+                if len(classes[t]) > 1 and (common.temperature is None or has_many_rows(sites[t], layer)):
+                    found[t] = own_link(sites[t], head, common, layer, columns[t], shares)
             if common.temperature is None:
-                temperature, link = _usual_link(found, list(sites), shares, backend)
+                temperature, link = usual_link(found, list(sites), shares, backend)
                 common = replace(common, temperature=temperature, link=link, links_at_home=True)
-        common = replace(common, temperature=common.temperature or _USUAL_TEMPERATURE)
+        common = replace(common, temperature=common.temperature or USUAL_TEMPERATURE)
         heads = {}
         for t, head in fitted.heads.items():
             own, of_task = found.get(t, (common.temperature, common.link))
@@ -434,14 +436,14 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         if not isinstance(encoding, ClassEncoding):
             raise TypeError("The statistics are of numbers.")
         common = self.model_.common
-        sums, shares = (site.target_sums, site.weight), _shares(common, encoding)
+        sums, shares = (site.target_sums, site.weight), shares_of_classes(common, encoding)
         own = encoding.predicted("", *sums, common=common is not None, shares=shares)
         chosen = np.searchsorted(encoding.classes, own)
         temperature, link, layer = None if common is None else common.temperature, head.link, self.model_.layer
         if common is not None and link is not None and isinstance(layer, FeatureMap):
             one_class = len(encoding.present("", *sums)) == 1
-            if not one_class and (common.links_at_home or _has_many_rows(site, layer)):
-                temperature, link = _own_link(site, head, common, layer, chosen, shares)
+            if not one_class and (common.links_at_home or has_many_rows(site, layer)):
+                temperature, link = own_link(site, head, common, layer, chosen, shares)
         return replace(
             head,
             A=head.A[:, chosen],
@@ -532,55 +534,6 @@ class MultiTaskELMClassifier(ClassifierMixin, MultiTaskELM):
         own = np.unique(np.concatenate(list(self.task_classes_.values())))
         # A model of one task is that of its own classes; other tasks' are part of a model for tasks that are not known.
         self.classes_ = own if model.classes is None or len(model.heads) == 1 else model.classes
-
-
-def _shares(common: CommonPart | None, encoding: ClassEncoding) -> FloatArray:
-    """Return the shares of classes among the rows of all tasks, or what is subtracted if they are not known."""
-    return encoding.mean if common is None or common.shares is None else common.shares
-
-
-def _has_many_rows(site: SiteStatistics, layer: FeatureMap) -> bool:
-    """Return whether a site has more rows than features and classes: enough for probabilities of its own.
-
-    It has no part in the search over sites (:mod:`elmesh.solvers.class_scale`).
-    """
-    return bool(site.weight > layer.width + site.rows.T.shape[1])
-
-
-def _own_link(
-    site: SiteStatistics, head: Head, common: CommonPart, layer: FeatureMap, columns: IndexArray, shares: FloatArray
-) -> tuple[float, FloatArray]:
-    """Return temperature, slopes and offsets by a site's own rows, each scored without itself.
-
-    ``columns`` are those of the classes that it predicts.
-    """
-    Phi, T, weights = layer(site.rows.X), site.rows.T + common.t_mean, site.row_weights
-    features = common.prior_features(Phi, layer.groups, head)
-    scores = leave_one_out_ridge(features, Phi @ head.A + common.t_mean, T, 1.0, False, weights)
-    counts = np.ones(len(Phi)) if weights is None else weights
-    rows = LinkRows(scores[:, columns], np.argmax(T[:, columns], axis=1), counts, columns)
-    return best_link(rows, shares, _USUAL_TEMPERATURE)
-
-
-def _usual_link(
-    found: Mapping[Label, tuple[float, FloatArray]], tasks: Sequence[Label], shares: FloatArray, backend: Backend
-) -> tuple[float, FloatArray]:
-    """Return the geometric means of the temperatures and of the slopes of tasks, and the means of their offsets.
-
-    If so few tasks have a link that the sum would be that of one or two honest ones, nothing is summed but their
-    number. An agent of a network, whose run is over, sums nothing: the usual link is its own. ``shares`` are those of
-    the classes.
-    """
-    d = len(shares)
-    m, n = backend.sum_after_run({t: np.array([1.0, float(t in found)]) for t in tasks}).tolist()
-    if not n or n < backend.fewest_terms(round(m)):
-        return _USUAL_TEMPERATURE, without_absent(np.stack([np.ones(d), np.zeros(d)]), shares, _USUAL_TEMPERATURE)
-    terms = {t: np.zeros(1 + 2 * d) for t in tasks}
-    for t, (temperature, link) in found.items():
-        terms[t] = np.concatenate([[np.log(temperature)], np.log(link[0]), link[1]])
-    logs, slopes, offsets = np.split(backend.sum_after_run(terms) / n, [1, 1 + d])
-    temperature = float(np.exp(logs[0]))
-    return temperature, without_absent(np.stack([np.exp(slopes), offsets]), shares, temperature)
 
 
 def _classes_of_all(classes: Mapping[Label, NDArray[Any]], communicator: Communicator) -> dict[Label, NDArray[Any]]:

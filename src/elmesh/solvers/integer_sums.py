@@ -34,7 +34,7 @@ def from_first(
     if within is not None and not np.all(np.abs(found - values) <= within) and not accepts(found):
         raise ElmeshError(
             "An agent has sent other numbers than those that follow from the totals of all agents; check that all run "
-            "the same version, that no column tells the target, and whom you learn with."
+            "the same version, that no column determines the target, and whom you learn with."
         )
     return found
 
